@@ -1,0 +1,5 @@
+//! wgslm: a portable inference engine for large language models.
+
+pub mod error;
+
+pub use error::{Error, Result};

@@ -1,0 +1,112 @@
+//! The one error type. Every variant says what is wrong, where, and, where there is one, what would work.
+
+use std::fmt;
+
+/// What every fallible function of this crate returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong, by who can do something about it.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused to read or write.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or folder.
+        path: String,
+        /// The system's own words.
+        source: std::io::Error,
+    },
+    /// Bytes from outside do not follow their format.
+    #[error("{what}{}: {problem}", At(*.offset))]
+    Malformed {
+        /// The file, or the part of it: `model.gguf`, `tensor blk.0.attn_q.weight`.
+        what: String,
+        /// Where in the file, in bytes from its start.
+        offset: Option<u64>,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// Well-formed, but this engine cannot run it.
+    #[error("{what} is not supported; {instead}")]
+    Unsupported {
+        /// The feature, by the name that the file or the caller used.
+        what: String,
+        /// What would work.
+        instead: String,
+    },
+    /// A model whose parts contradict each other, or miss one.
+    #[error("model: {0}")]
+    Model(String),
+    /// A caller's mistake: the argument and the range that it must keep to.
+    #[error("{name}: {problem}")]
+    Argument {
+        /// The argument, or the op and its operand.
+        name: String,
+        /// What is wrong with it, in plain words, with the numbers.
+        problem: String,
+    },
+    /// Something would not fit: memory, context, a device's limit.
+    #[error("{what}: needs {needed}, there are {available}; {instead}")]
+    Limit {
+        /// What was being made.
+        what: String,
+        /// How much it needs, with its unit.
+        needed: String,
+        /// How much there is.
+        available: String,
+        /// What would fit.
+        instead: String,
+    },
+    /// No adapter or device of the wanted kind.
+    #[error("device: {0}")]
+    Device(String),
+    /// The device is gone. Submissions after this point do nothing; load again.
+    #[error("the device was lost: {0}")]
+    DeviceLost(String),
+    /// A sequence's logits hold NaN or infinity: that sequence ends, the others go on.
+    #[error("sequence {seq}: the logits at position {pos} are not finite")]
+    Numerical {
+        /// The sequence, as the caller numbered it.
+        seq: u32,
+        /// The position whose logits are broken.
+        pos: u32,
+    },
+    /// A chat template that does not compile, raises, or runs past its limits.
+    #[error("chat template: {0}")]
+    Template(String),
+}
+
+/// Prints ` at byte N` where the offset is known.
+struct At(Option<u64>);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(at) => write!(f, " at byte {at}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error {
+    /// A malformed file, with the byte where it goes wrong.
+    pub fn malformed(what: impl Into<String>, offset: impl Into<Option<u64>>, problem: impl Into<String>) -> Self {
+        Self::Malformed { what: what.into(), offset: offset.into(), problem: problem.into() }
+    }
+
+    /// Something this engine cannot run, and what it can.
+    pub fn unsupported(what: impl Into<String>, instead: impl Into<String>) -> Self {
+        Self::Unsupported { what: what.into(), instead: instead.into() }
+    }
+
+    /// A caller's mistake.
+    pub fn argument(name: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Argument { name: name.into(), problem: problem.into() }
+    }
+
+    /// A file that could not be read or written.
+    pub fn io(path: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Io { path: path.into(), source }
+    }
+}
