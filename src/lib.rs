@@ -1,5 +1,8 @@
 //! wgslm: a portable inference engine for large language models.
 
 pub mod error;
+pub mod exec;
+pub mod model;
+pub mod ops;
 
 pub use error::{Error, Result};

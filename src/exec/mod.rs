@@ -1,0 +1,91 @@
+//! Executors: what runs a program's steps. One trait, two kinds: the GPU and the CPU.
+
+mod packed;
+mod step;
+
+pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
+pub use step::{Drawn, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
+
+use crate::Result;
+use crate::ops::GroupId;
+
+/// How exact the arithmetic is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Numerics {
+    /// f32 everywhere outside the weights.
+    Exact,
+    /// The KV cache in f16; on the CPU, activations in 8 bits where a block format has an integer dot product.
+    #[default]
+    Fast,
+}
+
+/// What an executor has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows of one role in a step.
+    pub rows: u32,
+    /// Sequences in a step, and slots.
+    pub seqs: u32,
+    /// Output rows of one role in a step.
+    pub outs: u32,
+    /// Positions in a block of the KV cache.
+    pub block: u32,
+    /// Blocks in each cache group.
+    pub blocks: u32,
+    /// Positions in a sequence.
+    pub context: u32,
+    /// Steps that may be under way at once; `enqueue` refuses more.
+    pub in_flight: u32,
+}
+
+/// Changes to the KV cache between steps, in order with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheOp {
+    /// Copies a block of every cache of a group.
+    Copy {
+        /// The group.
+        group: GroupId,
+        /// The block that is read.
+        from: u32,
+        /// The block that is overwritten.
+        to: u32,
+    },
+    /// Fills a block of every cache of a group with zeros.
+    Zero {
+        /// The group.
+        group: GroupId,
+        /// The block.
+        block: u32,
+    },
+}
+
+/// Runs the steps of one program.
+///
+/// Nothing here blocks but [`wait`](Executor::wait), which a browser awaits: a step is enqueued, worked on behind the caller's
+/// back, and found by a later [`poll`](Executor::poll). Steps finish in the order in which they were enqueued.
+#[allow(async_fn_in_trait, reason = "futures are driven on the thread that owns the executor: none needs Send")]
+pub trait Executor {
+    /// What there is room for.
+    fn limits(&self) -> Limits;
+
+    /// The device, for people: `cpu, 2 threads` or an adapter's name and driver.
+    fn device(&self) -> String;
+
+    /// Makes everything that steps of a role need (pipelines, bind groups), telling `progress` how much of it is done.
+    async fn plan(&mut self, role: Role, progress: &mut dyn FnMut(usize, usize)) -> Result<()>;
+
+    /// Starts a step. Fails, with nothing changed, if the step does not fit or too many are under way.
+    fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket>;
+
+    /// Changes the cache, after the steps enqueued so far and before those that follow.
+    fn cache(&mut self, ops: &[CacheOp]) -> Result<()>;
+
+    /// Gives every step that has finished since the last call to `done`, and their number back.
+    fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize;
+
+    /// Waits until a step has finished, if one is under way.
+    async fn wait(&mut self) -> Result<()>;
+
+    /// How often [`wait`](Executor::wait) found nothing finished and had to block.
+    fn blocked(&self) -> u64;
+}

@@ -1,0 +1,212 @@
+//! A step, packed: the flat arrays that both executors read. Memory is kept and used again, so that packing a step of a
+//! decoding loop allocates nothing.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Limits, Outs, Role, Step, Token};
+use crate::model::Program;
+use crate::{Error, Result};
+
+/// A row: 4 words of the GPU's step buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct RowEntry {
+    /// Token id, if `drawn` is 0.
+    pub token: u32,
+    /// 1: the token is the one drawn last for the sequence's slot.
+    pub drawn: u32,
+    /// Position in its sequence.
+    pub pos: u32,
+    /// The sequence: an index into [`Batch::seqs`].
+    pub seq: u32,
+}
+
+/// A sequence: 4 words of the GPU's step buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct SeqEntry {
+    /// Its first row.
+    pub row0: u32,
+    /// Its rows.
+    pub rows: u32,
+    /// Its slot.
+    pub slot: u32,
+    /// Positions in the cache once this step has written its own.
+    pub context: u32,
+}
+
+/// An output row: 8 words of the GPU's step buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+pub struct OutEntry {
+    /// The row whose logits these are.
+    pub row: u32,
+    /// The sequence's slot.
+    pub slot: u32,
+    /// 1: a token is drawn from this row.
+    pub draw: u32,
+    /// Position of the token that is drawn.
+    pub pos: u32,
+    /// Low half of the seed.
+    pub seed_lo: u32,
+    /// High half of the seed.
+    pub seed_hi: u32,
+    /// `1 / temperature`; 0 draws greedily.
+    pub inv_temperature: f32,
+    /// 1: the logits are read back.
+    pub read: u32,
+}
+
+/// The rows of one role in a step.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// One a token.
+    pub rows: Vec<RowEntry>,
+    /// One a sequence.
+    pub seqs: Vec<SeqEntry>,
+    /// One a row with logits.
+    pub outs: Vec<OutEntry>,
+    /// For each group, (seqs, table_stride) block ids.
+    pub tables: Vec<Vec<u32>>,
+    /// Block ids that each sequence has in each of `tables`.
+    pub table_stride: u32,
+    /// For each rope table, (rows, pairs) of (cosine, sine).
+    pub angles: Vec<Vec<[f32; 2]>>,
+}
+
+impl Batch {
+    fn clear(&mut self, groups: usize, ropes: usize) {
+        self.rows.clear();
+        self.seqs.clear();
+        self.outs.clear();
+        self.tables.resize_with(groups, Vec::new);
+        self.tables.iter_mut().for_each(Vec::clear);
+        self.angles.resize_with(ropes, Vec::new);
+        self.angles.iter_mut().for_each(Vec::clear);
+        self.table_stride = 0;
+    }
+
+    /// The slot in the KV cache of a group where position `pos` of a sequence lies: (block, slot within it).
+    pub fn kv_slot(&self, group: usize, seq: u32, pos: u32, block: u32) -> (u32, u32) {
+        (self.tables[group][(seq * self.table_stride + pos / block) as usize], pos % block)
+    }
+}
+
+/// A step as two batches, since the role of a row chooses its kernels.
+#[derive(Debug, Default)]
+pub struct Packed {
+    batches: [Batch; 2],
+}
+
+impl Packed {
+    /// The rows of a role.
+    pub fn batch(&self, role: Role) -> &Batch {
+        &self.batches[role as usize]
+    }
+
+    /// Checks a step against what there is room for and packs it.
+    pub fn pack(&mut self, step: &Step<'_>, program: &Program, limits: &Limits) -> Result<()> {
+        self.batches.iter_mut().for_each(|b| b.clear(program.groups as usize, program.ropes.len()));
+        for batch_role in Role::ALL {
+            let seqs = || step.seqs.iter().filter(move |s| s.role == batch_role);
+            let blocks = seqs().map(|s| (s.pos as usize + s.tokens.len()).div_ceil(limits.block as usize)).max();
+            self.batches[batch_role as usize].table_stride = blocks.unwrap_or(0) as u32;
+        }
+        for (index, seq) in step.seqs.iter().enumerate() {
+            let name = || format!("step, sequence {index}");
+            let batch = &mut self.batches[seq.role as usize];
+            let end = seq.pos as u64 + seq.tokens.len() as u64;
+            if seq.tokens.is_empty() || end > u64::from(limits.context) {
+                let problem =
+                    format!("{} tokens at position {}; 1 to {} fit", seq.tokens.len(), seq.pos, limits.context);
+                return Err(Error::argument(name(), problem));
+            }
+            if seq.slot >= limits.seqs || seq.tables.len() != program.groups as usize {
+                let problem = format!(
+                    "slot {} of {}, {} block tables of {}",
+                    seq.slot,
+                    limits.seqs,
+                    seq.tables.len(),
+                    program.groups
+                );
+                return Err(Error::argument(name(), problem));
+            }
+            let blocks = (end as usize).div_ceil(limits.block as usize);
+            for (table, packed) in seq.tables.iter().zip(&mut batch.tables) {
+                let used = table.get(..blocks).filter(|t| t.iter().all(|&b| b < limits.blocks));
+                let Some(used) = used else {
+                    let problem =
+                        format!("needs {blocks} blocks below {}, its table has {}", limits.blocks, table.len());
+                    return Err(Error::argument(name(), problem));
+                };
+                packed.extend_from_slice(used);
+                packed.resize(packed.len() + batch.table_stride as usize - blocks, 0);
+            }
+            let row0 = batch.rows.len() as u32;
+            let seq_index = batch.seqs.len() as u32;
+            for (i, token) in seq.tokens.iter().enumerate() {
+                let (token, drawn) = match *token {
+                    Token::Host(id) if id < program.vocab => (id, 0),
+                    Token::Host(id) => {
+                        let problem = format!("token {id}, the vocabulary has {}", program.vocab);
+                        return Err(Error::argument(name(), problem));
+                    }
+                    Token::Drawn => (0, 1),
+                };
+                batch.rows.push(RowEntry { token, drawn, pos: seq.pos + i as u32, seq: seq_index });
+            }
+            let rows = seq.tokens.len() as u32;
+            batch.seqs.push(SeqEntry { row0, rows, slot: seq.slot, context: end as u32 });
+            let first_out = match seq.outs {
+                Outs::None if seq.sample.is_some() => {
+                    return Err(Error::argument(name(), "draws a token but gives no logits"));
+                }
+                Outs::None => rows,
+                Outs::Last => rows - 1,
+                Outs::All => 0,
+            };
+            for i in first_out..rows {
+                let draw = seq.sample.filter(|_| i + 1 == rows);
+                let temperature = draw.map_or(0.0, |s| s.temperature);
+                if !(temperature.is_finite() && temperature >= 0.0) {
+                    return Err(Error::argument("temperature", format!("{temperature}; finite and at least 0 works")));
+                }
+                let seed = draw.map_or(0, |s| s.seed);
+                batch.outs.push(OutEntry {
+                    row: row0 + i,
+                    slot: seq.slot,
+                    draw: u32::from(draw.is_some()),
+                    pos: seq.pos + i + 1,
+                    seed_lo: seed as u32,
+                    seed_hi: (seed >> 32) as u32,
+                    inv_temperature: if temperature > 0.0 { 1.0 / temperature } else { 0.0 },
+                    read: u32::from(seq.read_logits),
+                });
+            }
+        }
+        for batch in &mut self.batches {
+            let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len()];
+            let room = [limits.rows, limits.seqs, limits.outs];
+            for ((count, room), what) in counts.into_iter().zip(room).zip(["rows", "sequences", "output rows"]) {
+                if count > room as usize {
+                    return Err(Error::argument("step", format!("{count} {what} of one role; {room} fit")));
+                }
+            }
+            for (table, angles) in program.ropes.iter().zip(&mut batch.angles) {
+                for row in &batch.rows {
+                    angles.extend(table.divisors.iter().map(|divisor| {
+                        let (sin, cos) = (f64::from(row.pos) * divisor).sin_cos();
+                        let factor = f64::from(table.factor);
+                        [(cos * factor) as f32, (sin * factor) as f32]
+                    }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the step has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.batches.iter().all(|b| b.rows.is_empty())
+    }
+}

@@ -1,0 +1,87 @@
+//! A step: what an engine asks of an executor, one varlen batch of packed rows.
+
+use crate::ops::SampleSpec;
+
+/// One forward pass over some rows of some sequences. A lone chat is a step of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// What each sequence brings.
+    pub seqs: &'a [SeqStep<'a>],
+}
+
+/// What one sequence brings to a step: tokens at consecutive positions.
+#[derive(Clone, Copy, Debug)]
+pub struct SeqStep<'a> {
+    /// The sequence's slot on the executor, less than `Limits::seqs`: where its last drawn token is kept.
+    pub slot: u32,
+    /// Chooses the kernel family, so that a request gives the same bits whatever it is batched with.
+    pub role: Role,
+    /// The rows.
+    pub tokens: &'a [Token],
+    /// Position of the first row; positions before it are in the cache.
+    pub pos: u32,
+    /// The blocks of the sequence, for each cache group, that hold positions 0 to the last of this step.
+    pub tables: &'a [&'a [u32]],
+    /// Which rows give logits.
+    pub outs: Outs,
+    /// How the next token is drawn from the last row's logits; none draws nothing.
+    pub sample: Option<SampleSpec>,
+    /// Reads the logits of the output rows back.
+    pub read_logits: bool,
+}
+
+/// Where a row's token comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// From the caller.
+    Host(u32),
+    /// The token drawn last for the sequence's slot, which the host may not know yet.
+    Drawn,
+}
+
+/// Whether rows are read or written by the model: prompt, or generated text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Rows of a prompt: the matrix-times-matrix family.
+    Prompt,
+    /// Rows that were generated (or are drafted): the matrix-times-vector family.
+    Generated,
+}
+
+impl Role {
+    /// Both, in the order in which a step runs them.
+    pub const ALL: [Self; 2] = [Self::Generated, Self::Prompt];
+}
+
+/// Which rows of a sequence give logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outs {
+    /// None: an early chunk of a prompt.
+    None,
+    /// The last.
+    Last,
+    /// All.
+    All,
+}
+
+/// The name of a step that was enqueued; steps finish in the order of their tickets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// What a step gave.
+#[derive(Clone, Debug, Default)]
+pub struct StepOut {
+    /// One for each sequence with a [`SampleSpec`], in the step's order.
+    pub drawn: Vec<Drawn>,
+    /// The output rows that were asked for, (rows, vocab), in the step's order of sequences.
+    pub logits: Vec<f32>,
+}
+
+/// A token that was drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn {
+    /// The sequence's slot.
+    pub slot: u32,
+    /// The token; none if the logits were not finite.
+    pub token: Option<u32>,
+}

@@ -1,0 +1,252 @@
+//! Fusion: one pass over a program that folds canonical ops into the forms that executors run.
+//!
+//! The patterns, in the order in which they are looked for:
+//!
+//! | canonical | fused | for |
+//! |---|---|---|
+//! | linear q, k, v of one x; rope q, k; kv_write | `Linear` of three parts with `Epi::RopeKv` | vectors |
+//! | the same | `Linear` of three parts, then `RopeKv` | matrices |
+//! | linear gate, up of one x; act; mul | `Linear` of two parts with `Epi::Gated` | both |
+//! | linear; act | `Epi::Act` | both |
+//! | linear; add | `Epi::Add` | both |
+//! | norm; only linears read it | `Pre::Norm` | vectors |
+//!
+//! The unfused program stays the oracle of the fused one.
+
+use super::program::{Node, Out, Program, Rows, Value};
+use crate::exec::Role;
+use crate::ops::{Epi, Linear, Op, Pointwise, Pre, RopeKv, RopeSpec, ValueId, WeightId};
+
+/// Whether an op over these rows runs as matrix times vector: generated rows do, and the rows that logits are taken of,
+/// whatever brought them. It follows from what a row is, never from how many there are.
+pub fn as_vectors(role: Role, rows: Rows) -> bool {
+    role == Role::Generated || rows == Rows::Outs
+}
+
+/// The program that an executor runs for steps of a role.
+///
+/// `stackable` says whether matrices can lie in one buffer as one matrix (one block format, and within a binding's limit):
+/// a gated pair must.
+pub fn fuse(program: &Program, role: Role, stackable: &dyn Fn(&[WeightId]) -> bool) -> Program {
+    let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), role };
+    pass.nodes = std::mem::take(&mut pass.program.nodes).into_iter().map(Some).collect();
+    pass.qkv();
+    pass.gated(stackable);
+    pass.epilogues();
+    pass.norms();
+    pass.program.nodes = pass.nodes.into_iter().flatten().collect();
+    pass.program
+}
+
+struct Fuser {
+    program: Program,
+    /// The nodes; those folded into another become none.
+    nodes: Vec<Option<Node>>,
+    role: Role,
+}
+
+impl Fuser {
+    fn op(&self, node: usize) -> Option<&Op> {
+        self.nodes[node].as_ref().map(|n| &n.op)
+    }
+
+    /// The node that writes a value.
+    fn producer(&self, value: ValueId) -> Option<usize> {
+        (0..self.nodes.len()).find(|&i| self.op(i).is_some_and(|op| op.writes() == Some(value)))
+    }
+
+    /// The nodes that read a value; an entry twice if one reads it twice. A result of the program counts as a reader.
+    fn readers(&self, value: ValueId) -> Vec<usize> {
+        let mut readers = Vec::new();
+        for (i, node) in self.nodes.iter().enumerate() {
+            if let Some(node) = node {
+                node.op.reads(&mut |v| {
+                    if v == value {
+                        readers.push(i);
+                    }
+                });
+            }
+        }
+        for out in &self.program.outs {
+            let (Out::Logits(v) | Out::Hidden(v)) = out;
+            if *v == value {
+                readers.push(usize::MAX);
+            }
+        }
+        readers
+    }
+
+    /// The node that writes a value which exactly one other node reads.
+    fn only_for_one(&self, value: ValueId) -> Option<usize> {
+        (self.readers(value).len() == 1).then(|| self.producer(value)).flatten()
+    }
+
+    /// A linear that nothing has been folded into yet, read by one node.
+    fn plain_linear(&self, value: ValueId) -> Option<(usize, &Linear)> {
+        let node = self.only_for_one(value)?;
+        match self.op(node)? {
+            Op::Linear(linear) if linear.epi == Epi::None => Some((node, linear)),
+            _ => None,
+        }
+    }
+
+    /// A linear behind an optional rope: their nodes, the linear, the rotation.
+    fn rotated_linear(&self, value: ValueId) -> Option<(Vec<usize>, &Linear, Option<RopeSpec>)> {
+        let node = self.only_for_one(value)?;
+        match self.op(node)? {
+            Op::Rope(rope) => {
+                let (linear_node, linear) = self.plain_linear(rope.x)?;
+                Some((vec![linear_node, node], linear, Some(rope.spec)))
+            }
+            Op::Linear(linear) if linear.epi == Epi::None => Some((vec![node], linear, None)),
+            _ => None,
+        }
+    }
+
+    fn rows(&self, value: ValueId) -> Rows {
+        self.program.value(value).rows
+    }
+
+    fn qkv(&mut self) {
+        for i in 0..self.nodes.len() {
+            if let Some((mut folded, last, linear, rope_kv)) = self.match_qkv(i) {
+                folded.retain(|&n| n != last);
+                let layer = self.nodes[last].as_ref().and_then(|n| n.layer);
+                for n in folded {
+                    self.nodes[n] = None;
+                }
+                if as_vectors(self.role, self.rows(linear.x)) {
+                    let out = rope_kv.out;
+                    let op = Op::Linear(Linear { epi: Epi::RopeKv(rope_kv), out, ..linear });
+                    self.nodes[last] = Some(Node { layer, op });
+                } else {
+                    let name = self.program.value(rope_kv.out).name.clone() + " k v";
+                    let value = Value { name, width: linear.n(), rows: self.rows(linear.x) };
+                    self.program.values.push(value);
+                    let qkv = ValueId(self.program.values.len() as u32 - 1);
+                    self.nodes[last] = Some(Node { layer, op: Op::Linear(Linear { out: qkv, ..linear }) });
+                    // Ids of nodes stay valid: the new node goes behind `last`, whose successors are not visited yet.
+                    let op = Op::RopeKv(RopeKv { qkv, ..rope_kv });
+                    self.nodes.insert(last + 1, Some(Node { layer, op }));
+                }
+            }
+        }
+    }
+
+    /// At a `kv_write`: the nodes that fold with it, the last of them, and the fused ops.
+    fn match_qkv(&self, node: usize) -> Option<(Vec<usize>, usize, Linear, RopeKv)> {
+        let Op::KvWrite(write) = self.op(node)? else { return None };
+        let q_value = self.nodes.iter().flatten().find_map(|n| match &n.op {
+            Op::Attend(a) if a.kv == crate::ops::Kv::Cache(write.cache) => Some(a.q),
+            _ => None,
+        })?;
+        let (q_nodes, q, q_rope) = self.rotated_linear(q_value)?;
+        let (k_nodes, k, k_rope) = self.rotated_linear(write.k)?;
+        let (v_node, v) = self.plain_linear(write.v)?;
+        let fits = q.x == k.x && k.x == v.x && q_rope == k_rope && write.k_dim == write.v_dim && write.k_dim % 8 == 0;
+        // Rotated elements must come in whole words of four pairs, so that no two threads share a stored word.
+        let whole_words = q_rope.is_none_or(|r| r.dims % 8 == 0);
+        if !fits || !whole_words || q.pre != Pre::None || k.pre != Pre::None || v.pre != Pre::None {
+            return None;
+        }
+        let parts = [q, k, v].iter().flat_map(|l| l.parts.iter().copied()).collect();
+        let linear = Linear { x: q.x, k: q.k, parts, pre: Pre::None, epi: Epi::None, out: q_value };
+        let rope_kv = RopeKv {
+            qkv: q_value,
+            heads: q.n() / write.k_dim,
+            kv_heads: write.kv_heads,
+            head_dim: write.k_dim,
+            rope: q_rope,
+            cache: write.cache,
+            out: q_value,
+        };
+        let folded: Vec<usize> = q_nodes.into_iter().chain(k_nodes).chain([v_node, node]).collect();
+        let last = folded.iter().copied().max()?;
+        Some((folded, last, linear, rope_kv))
+    }
+
+    fn gated(&mut self, stackable: &dyn Fn(&[WeightId]) -> bool) {
+        for i in 0..self.nodes.len() {
+            let found = (|| {
+                let Op::Pointwise(Pointwise::Mul { a, b, out, .. }) = *self.op(i)? else { return None };
+                let (act_node, act, gate_value, up_value) = [(a, b), (b, a)].into_iter().find_map(|(a, b)| {
+                    let node = self.only_for_one(a)?;
+                    match *self.op(node)? {
+                        Op::Pointwise(Pointwise::Act { x, act, .. }) => Some((node, act, x, b)),
+                        _ => None,
+                    }
+                })?;
+                let (gate_node, gate) = self.plain_linear(gate_value)?;
+                let (up_node, up) = self.plain_linear(up_value)?;
+                let parts: Vec<_> = gate.parts.iter().chain(&up.parts).copied().collect();
+                let weights: Vec<_> = parts.iter().map(|p| p.weight).collect();
+                if gate.x != up.x || gate.n() != up.n() || parts.len() != 2 || !stackable(&weights) {
+                    return None;
+                }
+                let linear = Linear { parts, epi: Epi::Gated(act), out, ..gate.clone() };
+                Some(([act_node, gate_node, up_node], linear))
+            })();
+            if let Some((folded, linear)) = found {
+                self.fold(&folded, i, linear);
+            }
+        }
+    }
+
+    fn epilogues(&mut self) {
+        for i in 0..self.nodes.len() {
+            let found = (|| match *self.op(i)? {
+                Op::Pointwise(Pointwise::Act { x, act, out, .. }) => {
+                    let (node, linear) = self.plain_linear(x)?;
+                    Some((node, Linear { epi: Epi::Act(act), out, ..linear.clone() }))
+                }
+                Op::Pointwise(Pointwise::Add { a, b, out, .. }) if a != b => {
+                    // The later of the two, so that both exist where the sum is.
+                    let found = [(a, b), (b, a)].into_iter().filter_map(|(linear, residual)| {
+                        let (node, linear) = self.plain_linear(linear)?;
+                        Some((node, Linear { epi: Epi::Add(residual), out, ..linear.clone() }))
+                    });
+                    found.max_by_key(|(node, _)| *node)
+                }
+                _ => None,
+            })();
+            if let Some((node, linear)) = found {
+                self.fold(&[node], i, linear);
+            }
+        }
+    }
+
+    fn norms(&mut self) {
+        for i in 0..self.nodes.len() {
+            let Some(Op::Norm(norm)) = self.op(i) else { continue };
+            let norm = norm.clone();
+            let readers = self.readers(norm.out);
+            let linear_reads = |&n: &usize| {
+                let op = if n == usize::MAX { None } else { self.op(n) };
+                matches!(op, Some(Op::Linear(l)) if l.x == norm.out && l.pre == Pre::None && l.epi != Epi::Add(norm.out))
+            };
+            if norm.groups == 1
+                && as_vectors(self.role, self.rows(norm.x))
+                && !readers.is_empty()
+                && readers.iter().all(linear_reads)
+            {
+                for n in readers {
+                    if let Some(Node { op: Op::Linear(linear), .. }) = &mut self.nodes[n] {
+                        linear.x = norm.x;
+                        linear.pre = Pre::Norm(norm.spec);
+                    }
+                }
+                self.nodes[i] = None;
+            }
+        }
+    }
+
+    /// Puts a fused linear in the place of node `at`, and takes the nodes that it replaces away.
+    fn fold(&mut self, folded: &[usize], at: usize, linear: Linear) {
+        for &n in folded {
+            self.nodes[n] = None;
+        }
+        if let Some(node) = &mut self.nodes[at] {
+            node.op = Op::Linear(linear);
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! A model as data: canonical ops over named values, the weights they use, the caches they keep.
+
+use std::fmt::Write as _;
+
+use crate::ops::{
+    Act, Attend, CacheId, Embed, Epi, GroupId, Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick,
+    Pointwise, Pre, Rope, RopeId, RopeSpec, Slice, ValueId, VectorId, WeightId,
+};
+
+/// A model's forward pass, and all that it needs to know of its surroundings.
+///
+/// An architecture builds it unfused; `fuse` turns it into what an executor runs. Nodes are in an order in which they can run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Every intermediate result.
+    pub values: Vec<Value>,
+    /// Every matrix, `(n, k)`.
+    pub weights: Vec<WeightSpec>,
+    /// Every vector.
+    pub vectors: Vec<VectorSpec>,
+    /// Tables of rotary divisors.
+    pub ropes: Vec<RopeTable>,
+    /// What layers keep between steps.
+    pub caches: Vec<CacheSpec>,
+    /// How many block tables the caches need.
+    pub groups: u32,
+    /// The operations.
+    pub nodes: Vec<Node>,
+    /// What a step gives back.
+    pub outs: Vec<Out>,
+    /// Rows of the embedding table, and columns of the logits.
+    pub vocab: u32,
+    /// Positions that the model was made for.
+    pub context: u32,
+}
+
+/// One operation and the layer that it belongs to, for the profiler and for `verify`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The layer, from 0; none for the embedding and the head.
+    pub layer: Option<u32>,
+    /// The operation.
+    pub op: Op,
+}
+
+/// An intermediate result: a matrix of f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// `blk.3.attn_q`, say: what `verify` prints.
+    pub name: String,
+    /// Columns.
+    pub width: u32,
+    /// What its rows stand for.
+    pub rows: Rows,
+}
+
+/// What the rows of a value stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// The rows of the step, one a token.
+    Step,
+    /// The step's output rows, those that somebody wants logits of.
+    Outs,
+}
+
+/// A matrix of weights: where its rows lie in the model's tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightSpec {
+    /// The tensor, by its name in safetensors folders; GGUF names come from the architecture's list.
+    pub tensor: String,
+    /// The first of its rows that belong to this matrix (fused tensors hold several matrices).
+    pub start: u32,
+    /// Rows.
+    pub n: u32,
+    /// Columns.
+    pub k: u32,
+    /// Stored as (k, n): GPT-2's safetensors files.
+    pub transposed: bool,
+}
+
+/// A vector of weights: where it lies in the model's tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VectorSpec {
+    /// The tensor, by its name in safetensors folders.
+    pub tensor: String,
+    /// The first element that belongs to this vector.
+    pub start: u32,
+    /// Elements.
+    pub n: u32,
+    /// Added to each element at load (Gemma's norms hold `weight - 1` in safetensors files).
+    pub add: f32,
+}
+
+/// Rotary angles: position p turns pair i by `p * divisors[i]`; cosine and sine are multiplied by `factor`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeTable {
+    /// One a pair of rotated elements, in f64 so that every device is given the same angles.
+    pub divisors: Vec<f64>,
+    /// YaRN's and LongRoPE's attention factor; else 1.
+    pub factor: f32,
+}
+
+/// What a layer keeps between steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum CacheSpec {
+    /// Keys and values of each position, in pages of the group's block table.
+    Pages {
+        /// Caches of one group keep the same span and share a block table.
+        group: GroupId,
+        /// Heads.
+        kv_heads: u32,
+        /// Elements of a key.
+        k_dim: u32,
+        /// Elements of a value.
+        v_dim: u32,
+        /// Positions that are still needed behind the last one; none means all.
+        window: Option<u32>,
+    },
+}
+
+/// What a step gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Out {
+    /// (outs, vocab)
+    Logits(ValueId),
+    /// (rows, dim): the input of the head, before the rows are picked.
+    Hidden(ValueId),
+}
+
+impl Program {
+    /// A value.
+    pub fn value(&self, id: ValueId) -> &Value {
+        &self.values[id.index()]
+    }
+
+    /// The value that holds the logits, if the program has a head.
+    pub fn logits(&self) -> Option<ValueId> {
+        self.outs.iter().find_map(|o| match o {
+            Out::Logits(v) => Some(*v),
+            Out::Hidden(_) => None,
+        })
+    }
+
+    /// Layers that have at least one node.
+    pub fn layers(&self) -> u32 {
+        self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |l| l + 1)
+    }
+
+    /// The nodes as lines of text, one each: what they read and write.
+    pub fn listing(&self) -> String {
+        let mut text = String::new();
+        for node in &self.nodes {
+            let layer = node.layer.map_or_else(|| "-".to_owned(), |l| l.to_string());
+            let out = node.op.writes().map_or("", |v| &self.value(v).name);
+            let mut reads = Vec::new();
+            node.op.reads(&mut |v| reads.push(self.value(v).name.as_str()));
+            let _ = writeln!(text, "{layer:>3} {:9} {out} <- {}", node.op.name(), reads.join(", "));
+        }
+        text
+    }
+}
+
+/// Builds a program op by op, in the order of the forward pass.
+///
+/// Every method that makes a value names it after what made it; `layer` sets the prefix of weight names and the layer of nodes.
+#[derive(Debug, Default)]
+pub struct Builder {
+    program: Program,
+    layer: Option<u32>,
+    prefix: String,
+    transposed: bool,
+}
+
+impl Builder {
+    /// An empty program for a vocabulary and a context length.
+    pub fn new(vocab: u32, context: u32) -> Self {
+        Self { program: Program { vocab, context, ..Program::default() }, ..Self::default() }
+    }
+
+    /// Matrices that follow are stored as (k, n) in the file.
+    pub fn transposed(&mut self, transposed: bool) {
+        self.transposed = transposed;
+    }
+
+    /// Starts a layer: nodes that follow belong to it, and weight names are relative to `prefix`.
+    pub fn layer(&mut self, layer: u32, prefix: String) {
+        self.layer = Some(layer);
+        self.prefix = prefix;
+    }
+
+    /// Ends the layers: what follows belongs to none, and weight names are absolute.
+    pub fn end_layers(&mut self) {
+        self.layer = None;
+        self.prefix.clear();
+    }
+
+    fn value(&mut self, name: &str, width: u32, rows: Rows) -> ValueId {
+        let name = match self.layer {
+            Some(layer) => format!("layer {layer} {name}"),
+            None => name.to_owned(),
+        };
+        self.program.values.push(Value { name, width, rows });
+        ValueId(self.program.values.len() as u32 - 1)
+    }
+
+    fn push(&mut self, op: Op) {
+        self.program.nodes.push(Node { layer: self.layer, op });
+    }
+
+    /// Columns and rows of a value, for the next op's operands.
+    fn shape(&self, v: ValueId) -> (u32, Rows) {
+        let value = self.program.value(v);
+        (value.width, value.rows)
+    }
+
+    /// Rows `start..start + n` of a tensor of `k` columns, as a matrix of its own. The same rows give the same id.
+    pub fn weight_rows(&mut self, tensor: &str, start: u32, n: u32, k: u32) -> WeightId {
+        let spec = WeightSpec { tensor: format!("{}{tensor}", self.prefix), start, n, k, transposed: self.transposed };
+        let weights = &mut self.program.weights;
+        let at = weights.iter().position(|w| *w == spec).unwrap_or_else(|| {
+            weights.push(spec);
+            weights.len() - 1
+        });
+        WeightId(at as u32)
+    }
+
+    /// A matrix (n, k).
+    pub fn weight(&mut self, tensor: &str, n: u32, k: u32) -> WeightId {
+        self.weight_rows(tensor, 0, n, k)
+    }
+
+    /// Elements `start..start + n` of a vector, plus `add`.
+    pub fn vector_part(&mut self, tensor: &str, start: u32, n: u32, add: f32) -> VectorId {
+        let spec = VectorSpec { tensor: format!("{}{tensor}", self.prefix), start, n, add };
+        self.program.vectors.push(spec);
+        VectorId(self.program.vectors.len() as u32 - 1)
+    }
+
+    /// A vector (n).
+    pub fn vector(&mut self, tensor: &str, n: u32) -> VectorId {
+        self.vector_part(tensor, 0, n, 0.0)
+    }
+
+    /// A table of rotary divisors.
+    pub fn rope_table(&mut self, divisors: Vec<f64>, factor: f32) -> RopeId {
+        let table = RopeTable { divisors, factor };
+        let ropes = &mut self.program.ropes;
+        let at = ropes.iter().position(|r| *r == table).unwrap_or_else(|| {
+            ropes.push(table);
+            ropes.len() - 1
+        });
+        RopeId(at as u32)
+    }
+
+    /// A group of caches that share a block table.
+    pub fn group(&mut self) -> GroupId {
+        self.program.groups += 1;
+        GroupId(self.program.groups - 1)
+    }
+
+    /// A cache of this layer.
+    pub fn pages(&mut self, group: GroupId, kv_heads: u32, k_dim: u32, v_dim: u32, window: Option<u32>) -> CacheId {
+        self.program.caches.push(CacheSpec::Pages { group, kv_heads, k_dim, v_dim, window });
+        CacheId(self.program.caches.len() as u32 - 1)
+    }
+
+    /// Rows of a table (n, dim), looked up by token or position.
+    pub fn embed(&mut self, tensor: &str, index: Index, n: u32, dim: u32, scale: f32) -> ValueId {
+        let transposed = std::mem::take(&mut self.transposed);
+        let table = self.weight(tensor, n, dim);
+        self.transposed = transposed;
+        let out = self.value("embed", dim, Rows::Step);
+        self.push(Op::Embed(Embed { table, index, n, dim, scale, out }));
+        out
+    }
+
+    /// A norm over groups of `spec.n` elements.
+    pub fn norm(&mut self, name: &str, x: ValueId, spec: NormSpec) -> ValueId {
+        let (width, rows) = self.shape(x);
+        let out = self.value(name, width, rows);
+        self.push(Op::Norm(Norm { x, spec, groups: width / spec.n, out }));
+        out
+    }
+
+    /// `W x + b` with a matrix (n, width of x).
+    pub fn linear(&mut self, name: &str, x: ValueId, weight: WeightId, bias: Option<VectorId>) -> ValueId {
+        let (k, rows) = self.shape(x);
+        let n = self.program.weights[weight.index()].n;
+        let out = self.value(name, n, rows);
+        let parts = vec![Part { weight, n, bias }];
+        self.push(Op::Linear(Linear { x, k, parts, pre: Pre::None, epi: Epi::None, out }));
+        out
+    }
+
+    /// Rotates the heads of x.
+    pub fn rope(&mut self, name: &str, x: ValueId, head_dim: u32, spec: RopeSpec) -> ValueId {
+        let (width, rows) = self.shape(x);
+        let out = self.value(name, width, rows);
+        self.push(Op::Rope(Rope { x, heads: width / head_dim, head_dim, spec, out }));
+        out
+    }
+
+    /// Stores k and v at their rows' positions.
+    pub fn kv_write(&mut self, cache: CacheId, k: ValueId, v: ValueId) {
+        let CacheSpec::Pages { kv_heads, k_dim, v_dim, .. } = self.program.caches[cache.index()];
+        self.push(Op::KvWrite(KvWrite { k, v, cache, kv_heads, k_dim, v_dim }));
+    }
+
+    /// Attention over a cache, without soft-cap or sinks; the result can be changed through [`Builder::last`].
+    pub fn attend(&mut self, q: ValueId, cache: CacheId, mask: Mask, scale: f32) -> ValueId {
+        let CacheSpec::Pages { kv_heads, k_dim, v_dim, .. } = self.program.caches[cache.index()];
+        let (width, rows) = self.shape(q);
+        let heads = width / k_dim;
+        let out = self.value("attend", heads * v_dim, rows);
+        let kv = Kv::Cache(cache);
+        self.push(Op::Attend(Attend {
+            q,
+            heads,
+            kv_heads,
+            k_dim,
+            v_dim,
+            kv,
+            mask,
+            scale,
+            softcap: 0.0,
+            sinks: None,
+            out,
+        }));
+        out
+    }
+
+    /// The op that was built last, to set what few models need.
+    pub fn last(&mut self) -> Option<&mut Op> {
+        self.program.nodes.last_mut().map(|n| &mut n.op)
+    }
+
+    /// `a + b`
+    pub fn add(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
+        let (n, rows) = self.shape(a);
+        let out = self.value(name, n, rows);
+        self.push(Op::Pointwise(Pointwise::Add { a, b, n, out }));
+        out
+    }
+
+    /// `a * b`
+    pub fn mul(&mut self, name: &str, a: ValueId, b: ValueId) -> ValueId {
+        let (n, rows) = self.shape(a);
+        let out = self.value(name, n, rows);
+        self.push(Op::Pointwise(Pointwise::Mul { a, b, n, out }));
+        out
+    }
+
+    /// `act(x)`
+    pub fn act(&mut self, name: &str, x: ValueId, act: Act) -> ValueId {
+        let (n, rows) = self.shape(x);
+        let out = self.value(name, n, rows);
+        self.push(Op::Pointwise(Pointwise::Act { x, act, n, out }));
+        out
+    }
+
+    /// `by * x`
+    pub fn scale(&mut self, name: &str, x: ValueId, by: f32) -> ValueId {
+        let (n, rows) = self.shape(x);
+        let out = self.value(name, n, rows);
+        self.push(Op::Pointwise(Pointwise::Scale { x, by, n, out }));
+        out
+    }
+
+    /// Columns `start..start + n` of x.
+    pub fn slice(&mut self, name: &str, x: ValueId, start: u32, n: u32) -> ValueId {
+        let (width, rows) = self.shape(x);
+        let out = self.value(name, n, rows);
+        self.push(Op::Slice(Slice { x, width, start, n, out }));
+        out
+    }
+
+    /// The rows of x whose logits somebody asked for.
+    pub fn pick(&mut self, x: ValueId) -> ValueId {
+        let (n, _) = self.shape(x);
+        let out = self.value("pick", n, Rows::Outs);
+        self.push(Op::Pick(Pick { x, n, out }));
+        out
+    }
+
+    /// Declares a result and ends.
+    pub fn finish(mut self, outs: Vec<Out>) -> Program {
+        self.program.outs = outs;
+        self.program
+    }
+
+    /// A value made by the caller of a program that is not a model's: an input, set by hand (kernel tests, benches).
+    pub fn input(&mut self, name: &str, width: u32) -> ValueId {
+        self.value(name, width, Rows::Step)
+    }
+
+    /// Any op, for programs that are not a model's (kernel tests, benches).
+    pub fn op(&mut self, op: Op) {
+        self.push(op);
+    }
+}

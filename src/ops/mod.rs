@@ -1,0 +1,170 @@
+//! The canonical operations: one file an op, with its operands, its check, its cost, its GPU lowering, its CPU form and its
+//! f64 oracle. A [`Program`](crate::model::Program) is a list of them over named values.
+//!
+//! An op holds every dimension that it needs, so that it can be checked, lowered and run without looking at the model.
+//! What `fuse` may add to an op (a norm folded into a [`Linear`], an epilogue) is marked *set by fuse only*.
+
+mod attend;
+mod embed;
+mod kv_write;
+mod linear;
+mod norm;
+mod pick;
+mod pointwise;
+mod rope;
+mod rope_kv;
+mod sample;
+mod slice;
+
+pub use attend::{Attend, Kv, Mask};
+pub use embed::{Embed, Index};
+pub use kv_write::KvWrite;
+pub use linear::{Epi, Linear, Part, Pre};
+pub use norm::{Norm, NormKind, NormSpec};
+pub use pick::Pick;
+pub use pointwise::{Act, Pointwise};
+pub use rope::{Pairing, Rope, RopeSpec};
+pub use rope_kv::RopeKv;
+pub use sample::SampleSpec;
+pub use slice::Slice;
+
+use crate::{Error, Result};
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+        impl $name {
+            /// The id as an index into the list that it numbers.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// A value of a program: a matrix of f32, one row for each row of the step (or of its outputs).
+    ValueId,
+    /// A matrix of weights `(n, k)`, in any block format.
+    WeightId,
+    /// A vector of weights `(n)`, always f32 in memory.
+    VectorId,
+    /// A cache that a layer owns: the pages of its keys and values.
+    CacheId,
+    /// A set of caches that share one block table.
+    GroupId,
+    /// A table of rotary divisors; the step carries its cosines and sines for each row.
+    RopeId,
+}
+
+/// One operation of a program.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs, reason = "each variant is documented on its type")]
+pub enum Op {
+    Embed(Embed),
+    Norm(Norm),
+    Linear(Linear),
+    Rope(Rope),
+    KvWrite(KvWrite),
+    RopeKv(RopeKv),
+    Attend(Attend),
+    Pointwise(Pointwise),
+    Slice(Slice),
+    Pick(Pick),
+}
+
+/// What an op costs for a step: the bytes it moves and the multiplications and additions it makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Bytes read and written.
+    pub bytes: f64,
+    /// Floating point operations.
+    pub flops: f64,
+}
+
+/// The size of a step, as far as an op's cost depends on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Rows of the step.
+    pub rows: u64,
+    /// Positions that a row attends to, on average.
+    pub context: u64,
+    /// Bytes of one element of the KV cache.
+    pub kv_bytes: u64,
+}
+
+impl Op {
+    /// Its name everywhere: in Rust, WGSL, the profiler and the benches.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Embed(_) => "embed",
+            Self::Norm(_) => "norm",
+            Self::Linear(_) => "linear",
+            Self::Rope(_) => "rope",
+            Self::KvWrite(_) => "kv_write",
+            Self::RopeKv(_) => "rope_kv",
+            Self::Attend(_) => "attend",
+            Self::Pointwise(p) => p.name(),
+            Self::Slice(_) => "slice",
+            Self::Pick(_) => "pick",
+        }
+    }
+
+    /// Calls `f` with each value that the op reads.
+    pub fn reads(&self, f: &mut dyn FnMut(ValueId)) {
+        match self {
+            Self::Embed(_) => {}
+            Self::Norm(op) => f(op.x),
+            Self::Linear(op) => {
+                f(op.x);
+                if let Epi::Add(residual) = op.epi {
+                    f(residual);
+                }
+            }
+            Self::Rope(op) => f(op.x),
+            Self::KvWrite(op) => {
+                f(op.k);
+                f(op.v);
+            }
+            Self::RopeKv(op) => f(op.qkv),
+            Self::Attend(op) => {
+                f(op.q);
+                if let Kv::Packed { k, v } = op.kv {
+                    f(k);
+                    f(v);
+                }
+            }
+            Self::Pointwise(op) => op.reads(f),
+            Self::Slice(op) => f(op.x),
+            Self::Pick(op) => f(op.x),
+        }
+    }
+
+    /// The value that the op writes, if it writes one (a KV write does not).
+    pub fn writes(&self) -> Option<ValueId> {
+        match self {
+            Self::Embed(op) => Some(op.out),
+            Self::Norm(op) => Some(op.out),
+            Self::Linear(op) => Some(op.out),
+            Self::Rope(op) => Some(op.out),
+            Self::KvWrite(_) => None,
+            Self::RopeKv(op) => Some(op.out),
+            Self::Attend(op) => Some(op.out),
+            Self::Pointwise(op) => Some(op.out()),
+            Self::Slice(op) => Some(op.out),
+            Self::Pick(op) => Some(op.out),
+        }
+    }
+}
+
+/// A broken operand: names the op, says what is wrong in numbers.
+pub(crate) fn shape_error(op: &str, problem: String) -> Error {
+    Error::Argument { name: op.to_owned(), problem }
+}
+
+/// Checks a condition on an op's operands.
+pub(crate) fn ensure(condition: bool, op: &str, problem: impl FnOnce() -> String) -> Result<()> {
+    if condition { Ok(()) } else { Err(shape_error(op, problem())) }
+}
