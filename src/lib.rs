@@ -1,5 +1,7 @@
 //! wgslm: a portable inference engine for large language models.
 
 pub mod error;
+pub mod file;
+pub mod quant;
 
 pub use error::{Error, Result};
