@@ -2,7 +2,10 @@
 
 pub mod error;
 pub mod exec;
+pub mod file;
+pub mod gpu;
 pub mod model;
 pub mod ops;
+pub mod quant;
 
 pub use error::{Error, Result};
