@@ -2,6 +2,8 @@
 
 mod fuse;
 mod program;
+mod source;
 
 pub use fuse::{as_vectors, fuse};
 pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Value, VectorSpec, WeightSpec};
+pub use source::WeightSource;
