@@ -2,7 +2,9 @@
 
 pub mod error;
 pub mod exec;
+pub mod file;
 pub mod model;
 pub mod ops;
+pub mod quant;
 
 pub use error::{Error, Result};
