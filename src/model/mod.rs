@@ -1,7 +1,16 @@
 //! What a model is: its program, how it is fused, where its weights lie, and one file an architecture.
 
+mod arch;
+mod config;
 mod fuse;
+mod keys;
+mod layers;
+mod names;
+mod open;
 mod program;
+mod weights;
 
 pub use fuse::{as_vectors, fuse};
+pub use open::{Model, Specials};
 pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Value, VectorSpec, WeightSpec};
+pub use weights::{Located, MatrixAt, VectorAt};
