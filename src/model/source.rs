@@ -1,7 +1,6 @@
 //! Where an executor gets weights from.
 
-use std::ops::Range;
-
+use super::Model;
 use crate::Result;
 use crate::ops::{VectorId, WeightId};
 use crate::quant::BlockFormat;
@@ -14,9 +13,34 @@ pub trait WeightSource {
     /// The block format of a matrix.
     fn format(&self, weight: WeightId) -> BlockFormat;
 
-    /// Rows of a matrix in its block format, as a file holds them: `rows.len() * format.row_bytes(k)` bytes into `out`.
-    async fn rows(&self, weight: WeightId, rows: Range<u32>, out: &mut [u8]) -> Result<()>;
+    /// The rows of a matrix as a file has them, in slices of at most `slice` bytes, but whole rows: `each` gets the first
+    /// row's number and the rows' bytes.
+    async fn rows(
+        &self,
+        weight: WeightId,
+        slice: usize,
+        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+    ) -> Result<()>;
 
     /// A vector, in f32, with what its spec adds.
     async fn vector(&self, vector: VectorId) -> Result<Vec<f32>>;
+}
+
+impl WeightSource for Model {
+    fn format(&self, weight: WeightId) -> BlockFormat {
+        self.located.weights[weight.index()].format
+    }
+
+    async fn rows(
+        &self,
+        weight: WeightId,
+        slice: usize,
+        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.located.read_rows(&self.file, weight, slice, each).await
+    }
+
+    async fn vector(&self, vector: VectorId) -> Result<Vec<f32>> {
+        self.located.read_vector(&self.file, vector).await
+    }
 }

@@ -86,7 +86,7 @@ impl Weights {
         let mut matrices: Vec<Option<Matrix>> = vec![None; specs.len()];
         let mut buffers = Vec::new();
         let mut upload =
-            Upload { device, source, done: 0, total, since_submit: 0, bytes: Vec::new(), words: Vec::new() };
+            Upload { device, source, done: 0, total, since_submit: 0, words: Vec::new() };
         for stack in stacks {
             let mut at = 0;
             while at < stack.len() {
@@ -145,12 +145,11 @@ struct Upload<'a, S> {
     done: u64,
     total: u64,
     since_submit: u64,
-    bytes: Vec<u8>,
     words: Vec<u32>,
 }
 
 impl<S: WeightSource> Upload<'_, S> {
-    /// Places matrices of one block format one behind the other, in as few buffers as they fit.
+    /// Places matrices of one block format one behind the other, in as few buffers as they fit, and fills them.
     async fn run(
         &mut self,
         programs: &[Program],
@@ -165,66 +164,65 @@ impl<S: WeightSource> Upload<'_, S> {
         let row_bytes = row_bytes(format, k)?;
         let most = rows_in_buffer(self.device, row_bytes).max(1);
         let mut left: u64 = ids.iter().map(|&id| u64::from(spec(id).n)).sum();
-        let mut room = 0;
-        let mut at = 0;
+        let (mut room, mut at) = (0, 0);
         for &id in ids {
             let n = u64::from(spec(id).n);
             let mut pieces = Vec::new();
             let mut row = 0;
             while row < n {
                 if room == 0 {
-                    room = left.min(most);
-                    at = 0;
+                    (room, at) = (left.min(most), 0);
                     buffers.push(Buffer::new(self.device, &spec(id).tensor, room * row_bytes)?);
                 }
                 let rows = room.min(n - row);
                 let buffer = buffers.len() - 1;
                 pieces.push(Piece { buffer, at: at as u32, row: row as u32, n: rows as u32 });
-                self.rows(id, row..row + rows, format, k, &buffers[buffer], at * row_bytes / 4, progress).await?;
                 (row, at, room, left) = (row + rows, at + rows, room - rows, left - rows);
             }
-            matrices[id.index()] = Some(Matrix { format, pieces });
+            let matrix = Matrix { format, pieces };
+            let source = self.source;
+            source.rows(id, SLICE, &mut |first, bytes| self.slice(&matrix, k, first, bytes, buffers, progress)).await?;
+            matrices[id.index()] = Some(matrix);
         }
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one call site: what is copied, from where, to where")]
-    async fn rows(
+    /// Repacks rows of a matrix from `first` on and writes them to the buffers of its pieces.
+    fn slice(
         &mut self,
-        id: WeightId,
-        rows: std::ops::Range<u64>,
-        format: BlockFormat,
+        matrix: &Matrix,
         k: u32,
-        buffer: &Buffer,
-        word: u64,
+        first: u32,
+        bytes: &[u8],
+        buffers: &[Buffer],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<()> {
-        let file_row = format.row_bytes(u64::from(k))? as usize;
-        let words = format.gpu_row_words(u64::from(k))? as usize;
-        let step = (SLICE / file_row).max(1) as u64;
-        let mut row = rows.start;
-        while row < rows.end {
-            let end = (row + step).min(rows.end);
-            let count = (end - row) as usize;
-            self.bytes.resize(count * file_row, 0);
-            self.source.rows(id, row as u32..end as u32, &mut self.bytes).await?;
-            self.words.clear();
-            self.words.resize(count * words, 0);
-            for (from, to) in self.bytes.chunks_exact(file_row).zip(self.words.chunks_exact_mut(words)) {
-                format.repack_row(from, u64::from(k), to)?;
-            }
-            buffer.write(self.device, word + (row - rows.start) * words as u64, &self.words);
-            self.since_submit += self.words.len() as u64 * 4;
-            if self.since_submit > 32 << 20 {
-                // wgpu keeps what was written in staging memory until a submission has taken it.
-                self.device.queue.submit([]);
-                self.device.finish()?;
-                self.since_submit = 0;
-            }
-            self.done += self.bytes.len() as u64;
-            progress(self.done, self.total);
-            row = end;
+        let file_row = matrix.format.row_bytes(u64::from(k))? as usize;
+        let words = matrix.format.gpu_row_words(u64::from(k))? as usize;
+        self.words.clear();
+        self.words.resize(bytes.len() / file_row * words, 0);
+        for (from, to) in bytes.chunks_exact(file_row).zip(self.words.chunks_exact_mut(words)) {
+            matrix.format.repack_row(from, u64::from(k), to)?;
         }
+        let end = first + (bytes.len() / file_row) as u32;
+        for piece in &matrix.pieces {
+            let from = first.max(piece.row);
+            let to = end.min(piece.row + piece.n);
+            if from < to {
+                let rows = (from - first) as usize * words..(to - first) as usize * words;
+                let word = u64::from(piece.at + from - piece.row) * words as u64;
+                buffers[piece.buffer].write(self.device, word, &self.words[rows]);
+            }
+        }
+        self.since_submit += self.words.len() as u64 * 4;
+        if self.since_submit > 32 << 20 {
+            // wgpu keeps what was written in staging memory until a submission has taken it.
+            self.device.queue.submit([]);
+            self.device.finish()?;
+            self.since_submit = 0;
+        }
+        self.done += bytes.len() as u64;
+        progress(self.done, self.total);
         Ok(())
     }
 }
