@@ -31,12 +31,12 @@ fn kv_write(@builtin(global_invocation_id) id: vec3<u32>) {
         let head = id.x / k_words;
         let i = 2u * (id.x % k_words);
         var two = vec2<f32>(0.0);
-        let from = row * params.k_stride + head * params.k_dim;
+        let source = row * params.k_stride + head * params.k_dim;
         if i < params.k_dim {
-            two.x = k[from + i];
+            two.x = k[source + i];
         }
         if i + 1u < params.k_dim {
-            two.y = k[from + i + 1u];
+            two.y = k[source + i + 1u];
         }
         kv_store2(k_at(base, head, pos) + i, two);
     } else {
@@ -44,12 +44,12 @@ fn kv_write(@builtin(global_invocation_id) id: vec3<u32>) {
         let head = j / v_words;
         let i = 2u * (j % v_words);
         var two = vec2<f32>(0.0);
-        let from = row * params.v_stride + head * params.v_dim;
+        let source = row * params.v_stride + head * params.v_dim;
         if i < params.v_dim {
-            two.x = v[from + i];
+            two.x = v[source + i];
         }
         if i + 1u < params.v_dim {
-            two.y = v[from + i + 1u];
+            two.y = v[source + i + 1u];
         }
         kv_store2(v_at(base, head, pos) + i, two);
     }

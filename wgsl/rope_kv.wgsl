@@ -30,8 +30,8 @@ fn rope_kv(@builtin(global_invocation_id) id: vec3<u32>) {
     if !is_v {
         e = elements(g);
     }
-    let from = row * params.stride + head * params.head_dim + e;
-    var y = vec4<f32>(qkv[from.x], qkv[from.y], qkv[from.z], qkv[from.w]);
+    let source = row * params.stride + head * params.head_dim + e;
+    var y = vec4<f32>(qkv[source.x], qkv[source.y], qkv[source.z], qkv[source.w]);
     if !is_v {
         y = rotate(y, row, g);
     }

@@ -78,6 +78,8 @@ pub struct Plan {
     pub dispatches: Vec<Dispatch>,
     /// The most storage bindings that a dispatch has.
     pub bindings: usize,
+    /// Bound by the dispatches, kept as long as they are.
+    params: Option<Buffer>,
 }
 
 impl Plan {
@@ -191,6 +193,7 @@ impl<'a> PlanBuilder<'a> {
                 grid: pending.grid,
             });
         }
+        plan.params = Some(params);
         Ok(plan)
     }
 }

@@ -120,8 +120,7 @@ impl Rotary {
     pub(super) fn read(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
         let dims = rotated(c, head_dim)?;
         let theta = c.maybe_float("rope_parameters.rope_theta", 1e-3..=1e15)?.unwrap_or(1e4);
-        let mut divisors: Vec<f64> =
-            (0..dims / 2).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(dims))).collect();
+        let mut divisors: Vec<f64> = (0..dims / 2).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(dims))).collect();
         match c.text("rope_parameters.rope_type")?.unwrap_or("default") {
             "default" | "none" => {}
             "linear" => {
@@ -157,7 +156,8 @@ fn rotated(c: &Config<'_>, head_dim: u32) -> Result<u32> {
         }
     };
     if dims < 2 || !dims.is_multiple_of(2) {
-        let problem = format!("rope: {dims} of a head's {head_dim} elements are to be rotated ({key}); an even number works");
+        let problem =
+            format!("rope: {dims} of a head's {head_dim} elements are to be rotated ({key}); an even number works");
         return Err(Error::Model(problem));
     }
     Ok(dims)

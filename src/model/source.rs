@@ -15,12 +15,7 @@ pub trait WeightSource {
 
     /// The rows of a matrix as a file has them, in slices of at most `slice` bytes, but whole rows: `each` gets the first
     /// row's number and the rows' bytes.
-    async fn rows(
-        &self,
-        weight: WeightId,
-        slice: usize,
-        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
-    ) -> Result<()>;
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()>;
 
     /// A vector, in f32, with what its spec adds.
     async fn vector(&self, vector: VectorId) -> Result<Vec<f32>>;
@@ -31,12 +26,7 @@ impl WeightSource for Model {
         self.located.weights[weight.index()].format
     }
 
-    async fn rows(
-        &self,
-        weight: WeightId,
-        slice: usize,
-        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
         self.located.read_rows(&self.file, weight, slice, each).await
     }
 

@@ -88,7 +88,10 @@ fn find<'a>(names: Names<'a>, tensor: &str) -> Result<&'a TensorInfo> {
 }
 
 fn wrong_shape(info: &TensorInfo, wanted: &[u64]) -> Error {
-    Error::Model(format!("tensor {} has shape {:?}; this model's configuration needs {wanted:?}", info.name, info.shape))
+    Error::Model(format!(
+        "tensor {} has shape {:?}; this model's configuration needs {wanted:?}",
+        info.name, info.shape
+    ))
 }
 
 fn matrix(spec: &WeightSpec, rows: u64, names: Names<'_>) -> Result<MatrixAt> {
@@ -167,7 +170,8 @@ impl Located {
 
     /// A vector's elements.
     pub async fn read_vector(&self, file: &ModelFile, vector: VectorId) -> Result<Vec<f32>> {
-        let at = self.vectors.get(vector.index()).ok_or_else(|| Error::argument("vector", "it is of another program"))?;
+        let at =
+            self.vectors.get(vector.index()).ok_or_else(|| Error::argument("vector", "it is of another program"))?;
         let all = file.read_f32(&at.tensor).await?;
         let part = all.get(at.start as usize..at.start as usize + at.n as usize);
         Ok(part.unwrap_or_default().iter().map(|v| v + at.add).collect())

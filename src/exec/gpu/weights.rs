@@ -85,8 +85,7 @@ impl Weights {
         }
         let mut matrices: Vec<Option<Matrix>> = vec![None; specs.len()];
         let mut buffers = Vec::new();
-        let mut upload =
-            Upload { device, source, done: 0, total, since_submit: 0, words: Vec::new() };
+        let mut upload = Upload { device, source, done: 0, total, since_submit: 0, words: Vec::new() };
         for stack in stacks {
             let mut at = 0;
             while at < stack.len() {
