@@ -1,6 +1,6 @@
 //! The device, and what it can do: asked once, here, and passed on as values.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Error, Result};
@@ -83,6 +83,8 @@ pub struct Device {
     caps: Arc<Caps>,
     /// Set by our own callback: after a loss, wgpu's submissions silently do nothing.
     lost: Arc<AtomicBool>,
+    /// The first error that nothing else caught, on a device of our own.
+    failed: Arc<OnceLock<String>>,
     checked: bool,
 }
 
@@ -158,6 +160,11 @@ impl Device {
         opened.checked = choice.checked;
         let lost = opened.lost.clone();
         opened.device.set_device_lost_callback(move |_, _| lost.store(true, Ordering::Release));
+        let failed = opened.failed.clone();
+        // wgpu's own handler panics.
+        opened.device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            let _ = failed.set(error.to_string());
+        }));
         Ok(opened)
     }
 
@@ -182,7 +189,7 @@ impl Device {
             uniform_align: limits.min_uniform_buffer_offset_alignment,
             storage_align: limits.min_storage_buffer_offset_alignment,
         };
-        Self { device, queue, caps: Arc::new(caps), lost: Arc::default(), checked: false }
+        Self { device, queue, caps: Arc::new(caps), lost: Arc::default(), failed: Arc::default(), checked: false }
     }
 
     /// What it can do.
@@ -190,12 +197,15 @@ impl Device {
         &self.caps
     }
 
-    /// Fails once the device is gone.
+    /// Fails once the device is gone, or has refused something.
     pub fn check(&self) -> Result<()> {
         if self.lost.load(Ordering::Acquire) {
             return Err(Error::DeviceLost(self.caps.name.clone()));
         }
-        Ok(())
+        match self.failed.get() {
+            Some(error) => Err(Error::Device(error.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Lets the device work on what was submitted and run the callbacks that are due, without waiting.
@@ -208,6 +218,24 @@ impl Device {
         match self.device.poll(wgpu::PollType::wait_indefinitely()) {
             Ok(_) => self.check(),
             Err(e) => Err(Error::DeviceLost(e.to_string())),
+        }
+    }
+
+    /// Runs `make`; what wgpu finds wrong with it becomes an error that says so.
+    pub(crate) async fn checked<T>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let made = make();
+        let (validation, memory) = (validation.pop().await, memory.pop().await);
+        let made = made?;
+        if let Some(error) = memory {
+            let (needed, available) = (format!("more memory ({error})"), "less on this device".to_owned());
+            let instead = "a smaller model, context or quantisation".to_owned();
+            return Err(Error::Limit { what: what.to_owned(), needed, available, instead });
+        }
+        match validation {
+            Some(error) => Err(Error::Device(format!("{what}: {error}"))),
+            None => Ok(made),
         }
     }
 

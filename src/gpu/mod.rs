@@ -1,14 +1,14 @@
 //! All that knows wgpu: the device and what it can do, buffers, WGSL composition, pipelines, recording.
 
 mod buffer;
-pub(crate) mod compose;
+pub mod compose;
 mod device;
 mod pipeline;
 mod plan;
 
 pub use buffer::Buffer;
 pub(crate) use buffer::Signal;
-pub use compose::{Fragment, Kernel, compose};
+pub use compose::{Fragment, Kernel};
 pub use device::{AdapterSummary, Caps, Choice, Device, Kind};
 pub use pipeline::Pipelines;
 pub use plan::{Arg, Dim, Dispatch, Plan, PlanBuilder, StepCounts};

@@ -86,7 +86,7 @@ impl Attend {
             return Err(lower::no_kernel(&format!("attention with heads of {} and {}", self.k_dim, self.v_dim)));
         }
         let (q, out, cache) = (l.value(self.q), l.value(self.out), l.cache(cache));
-        let mut kernel = l.kernel("attend", include_str!("../../wgsl/attend.wgsl"));
+        let mut kernel = l.kernel("attend");
         l.paged(&mut kernel, cache);
         l.kv_load(&mut kernel);
         l.reduce(&mut kernel, Self::TILE);

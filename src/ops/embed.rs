@@ -55,7 +55,7 @@ impl Embed {
             Index::Token => (0, 0),
             Index::Position(offset) => (1, offset),
         };
-        let mut kernel = l.kernel("embed", include_str!("../../wgsl/embed.wgsl"));
+        let mut kernel = l.kernel("embed");
         lower::weights(&mut kernel, table.format);
         for piece in &table.pieces {
             let params = Params {

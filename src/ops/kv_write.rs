@@ -37,7 +37,7 @@ struct Params {
 impl KvWrite {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (k, v, cache) = (l.value(self.k), l.value(self.v), l.cache(self.cache));
-        let mut kernel = l.kernel("kv_write", include_str!("../../wgsl/kv_write.wgsl"));
+        let mut kernel = l.kernel("kv_write");
         l.paged(&mut kernel, cache);
         l.kv_store(&mut kernel);
         let (k_stride, v_stride) = (k.stride(), v.stride());

@@ -180,9 +180,9 @@ impl Linear {
 
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, params: Params, vectors: bool) -> Lowered {
         let mut kernel = if vectors {
-            l.kernel("matvec", include_str!("../../wgsl/matvec.wgsl"))
+            l.kernel("matvec")
         } else {
-            l.kernel("matmul", include_str!("../../wgsl/matmul.wgsl"))
+            l.kernel("matmul")
         };
         let params = self.common(l, &mut kernel, segment, params);
         let (epi, act, residual) = match self.epi {
@@ -217,7 +217,7 @@ impl Linear {
             return Err(lower::no_kernel("a fused q, k, v matrix that is split inside a head"));
         }
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
-        let mut kernel = l.kernel("matvec_qkv", include_str!("../../wgsl/matvec_qkv.wgsl"));
+        let mut kernel = l.kernel("matvec_qkv");
         let params = self.common(l, &mut kernel, segment, Params::default());
         l.reduce(&mut kernel, l.layout.reduce);
         l.paged(&mut kernel, cache);

@@ -130,8 +130,9 @@ impl<'a> Lower<'a> {
     }
 
     /// A kernel with the overrides that every step reader has.
-    pub(crate) fn kernel(&self, name: &'static str, source: &'static str) -> Kernel {
+    pub(crate) fn kernel(&self, name: &'static str) -> Kernel {
         let l = &self.layout;
+        let source = super::kernels::source(name);
         let mut kernel = Kernel { name, source, roles: Vec::new(), overrides: Vec::new() };
         if source.contains("lib/step") {
             kernel.overrides.extend([("STEP_SEQS", f64::from(l.seqs)), ("STEP_OUTS", f64::from(l.outs))]);

@@ -6,6 +6,7 @@
 
 mod attend;
 mod embed;
+mod kernels;
 mod kv_write;
 mod linear;
 pub(crate) mod lower;
@@ -19,6 +20,7 @@ mod slice;
 
 pub use attend::{Attend, Kv, Mask};
 pub use embed::{Embed, Index};
+pub use kernels::KERNELS;
 pub use kv_write::KvWrite;
 pub use linear::{Epi, Linear, Part, Pre};
 pub use norm::{Norm, NormKind, NormSpec};

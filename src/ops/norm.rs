@@ -77,7 +77,7 @@ impl NormSpec {
 impl Norm {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let mut kernel = l.kernel("norm", include_str!("../../wgsl/norm.wgsl"));
+        let mut kernel = l.kernel("norm");
         let (norm_w, norm_b) = self.spec.lower(l, &mut kernel);
         l.reduce(&mut kernel, l.layout.reduce);
         let (n, eps) = (self.spec.n, self.spec.eps);

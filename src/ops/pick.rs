@@ -28,7 +28,7 @@ struct Params {
 impl Pick {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let kernel = l.kernel("pick", include_str!("../../wgsl/pick.wgsl"));
+        let kernel = l.kernel("pick");
         let params = Params { fours: x.stride() / 4 };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(params.fours), Dim::Outs(1), Dim::Fixed(1)])

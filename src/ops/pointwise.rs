@@ -86,7 +86,7 @@ impl Act {
 
 impl Pointwise {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let mut kernel = l.kernel("pointwise", include_str!("../../wgsl/pointwise.wgsl"));
+        let mut kernel = l.kernel("pointwise");
         let (op, a, b, by) = match *self {
             Self::Add { a, b, .. } => (0.0, a, b, 1.0),
             Self::Mul { a, b, .. } => (1.0, a, b, 1.0),

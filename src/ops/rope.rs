@@ -67,7 +67,7 @@ impl RopeSpec {
 impl Rope {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let mut kernel = l.kernel("rope", include_str!("../../wgsl/rope.wgsl"));
+        let mut kernel = l.kernel("rope");
         RopeSpec::lower(Some(&self.spec), &mut kernel);
         let params = Params { heads: self.heads, head_dim: self.head_dim, stride: x.stride() };
         let angles = l.angles(Some(self.spec.table));

@@ -39,7 +39,7 @@ struct Params {
 impl RopeKv {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (qkv, out, cache) = (l.value(self.qkv), l.value(self.out), l.cache(self.cache));
-        let mut kernel = l.kernel("rope_kv", include_str!("../../wgsl/rope_kv.wgsl"));
+        let mut kernel = l.kernel("rope_kv");
         l.paged(&mut kernel, cache);
         l.kv_store(&mut kernel);
         RopeSpec::lower(self.rope.as_ref(), &mut kernel);

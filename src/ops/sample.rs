@@ -57,11 +57,11 @@ pub(crate) fn lower(
 ) -> Lowered {
     let logits = l.value(logits);
     let parts = parts(logits.width);
-    let kernel = l.kernel("sample", include_str!("../../wgsl/sample.wgsl"));
+    let kernel = l.kernel("sample");
     let params = PartParams { vocab: logits.width, stride: logits.stride(), parts };
     let args = [Arg::read(l.step), Arg::read(&logits.buffer), Arg::Write(best)];
     l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(parts), Dim::Outs(1), Dim::Fixed(1)])?;
-    let kernel = l.kernel("sample_merge", include_str!("../../wgsl/sample_merge.wgsl"));
+    let kernel = l.kernel("sample_merge");
     let args = [Arg::read(l.step), Arg::read(best), Arg::Write(drawn), Arg::Write(result)];
     l.plan.dispatch(&kernel, &MergeParams { parts, slots }, &args, [Dim::Outs(WIDE), Dim::Fixed(1), Dim::Fixed(1)])
 }

@@ -36,7 +36,7 @@ struct Params {
 impl Slice {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let kernel = l.kernel("slice", include_str!("../../wgsl/slice.wgsl"));
+        let kernel = l.kernel("slice");
         let (start, n) = (self.start, self.n);
         let params = Params { rows_at: x.rows_at(), start, n, x_stride: x.stride(), out_stride: out.stride() };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];

@@ -287,7 +287,8 @@ impl Executor for GpuExecutor {
 
     async fn plan(&mut self, role: Role, progress: &mut dyn FnMut(usize, usize)) -> Result<()> {
         progress(0, 1);
-        self.make_plan(role)?;
+        let device = self.device.clone();
+        device.checked("kernels", || self.make_plan(role)).await?;
         progress(1, 1);
         Ok(())
     }
