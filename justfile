@@ -22,3 +22,7 @@ bench *ARGS:
 # Check that the library compiles for the browser.
 web:
     scripts/cargo-wasm check --lib --no-default-features
+
+# Known vulnerabilities of what is compiled in; needs GitHub.
+advisories:
+    cargo deny --locked check advisories
