@@ -1,8 +1,13 @@
 //! wgslm: a portable inference engine for large language models.
 
+pub mod engine;
 pub mod error;
 pub mod exec;
+pub mod kv;
 pub mod model;
 pub mod ops;
+pub mod sample;
+#[cfg(test)]
+mod testing;
 
 pub use error::{Error, Result};
