@@ -50,7 +50,7 @@ impl Sequence {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         self.truncate(common as u32);
         self.push(&prompt[common..], Role::Prompt);
-        self.settle(self.len() - 1, kv);
+        self.settle((common as u32).min(self.len() - 1), kv);
     }
 
     pub(super) fn push(&mut self, tokens: &[u32], role: Role) {

@@ -120,7 +120,8 @@ impl Executor for Fake {
                 out.drawn.push(Drawn { slot: seq.slot, token });
             }
             if seq.read_logits {
-                out.logits.extend(logits);
+                let first = if seq.outs == Outs::All { seq.pos + 1 } else { end };
+                out.logits.extend((first..=end).flat_map(|end| self.logits(seq.tables, end)));
             }
         }
         self.next += 1;
@@ -405,4 +406,7 @@ fn scoring_gives_the_logits_of_every_position() {
     let ids: Vec<u32> = (0..11).collect();
     let logits = pollster::block_on(score(&mut fake, &program(), &ids)).unwrap();
     assert_eq!(logits.len(), 11 * VOCAB as usize);
+    let last = pollster::block_on(score(&mut fake, &program(), &ids[..8])).unwrap();
+    assert_eq!(logits[7 * 40..8 * 40], last[7 * 40..]);
+    assert!(logits.chunks(40).collect::<Vec<_>>().windows(2).all(|w| w[0] != w[1]));
 }

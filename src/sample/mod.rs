@@ -11,6 +11,8 @@ mod temperature;
 mod top_k;
 mod top_p;
 
+use std::cmp::Ordering;
+
 use crate::ops::SampleSpec;
 use crate::{Error, Result};
 
@@ -111,8 +113,9 @@ impl Candidates {
     }
 }
 
-fn by_likelihood(a: &Candidate, b: &Candidate) -> std::cmp::Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+/// Logits are finite here; zeros of either sign are equal, as they are on devices.
+fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 /// The steps of a chain, with their memory.
@@ -206,6 +209,11 @@ mod tests {
             fits(&Sampling { min_p: 1.0, ..base }, &[1, 3]);
             fits(&Sampling { top_k: 4, top_p: 0.8, min_p: 0.5, ..base }, &[1, 3]);
         }
+    }
+
+    #[test]
+    fn zeros_of_either_sign_are_equal() {
+        assert_eq!(Chain::default().draw(&Sampling::GREEDY, &[-1.0, -0.0, 0.0], 0), Some(1));
     }
 
     #[test]
