@@ -3,9 +3,12 @@
 pub mod engine;
 pub mod error;
 pub mod exec;
+pub mod file;
+pub mod gpu;
 pub mod kv;
 pub mod model;
 pub mod ops;
+pub mod quant;
 pub mod sample;
 #[cfg(test)]
 mod testing;

@@ -194,6 +194,11 @@ impl Builder {
         self.prefix.clear();
     }
 
+    /// The whole name of a tensor of this layer.
+    pub fn tensor(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
     fn value(&mut self, name: &str, width: u32, rows: Rows) -> ValueId {
         let name = match self.layer {
             Some(layer) => format!("layer {layer} {name}"),
@@ -213,9 +218,14 @@ impl Builder {
         (value.width, value.rows)
     }
 
+    /// Columns of a value.
+    pub fn width(&self, v: ValueId) -> u32 {
+        self.program.value(v).width
+    }
+
     /// Rows `start..start + n` of a tensor of `k` columns, as a matrix of its own. The same rows give the same id.
     pub fn weight_rows(&mut self, tensor: &str, start: u32, n: u32, k: u32) -> WeightId {
-        let spec = WeightSpec { tensor: format!("{}{tensor}", self.prefix), start, n, k, transposed: self.transposed };
+        let spec = WeightSpec { tensor: self.tensor(tensor), start, n, k, transposed: self.transposed };
         let weights = &mut self.program.weights;
         let at = weights.iter().position(|w| *w == spec).unwrap_or_else(|| {
             weights.push(spec);
@@ -231,7 +241,7 @@ impl Builder {
 
     /// Elements `start..start + n` of a vector, plus `add`.
     pub fn vector_part(&mut self, tensor: &str, start: u32, n: u32, add: f32) -> VectorId {
-        let spec = VectorSpec { tensor: format!("{}{tensor}", self.prefix), start, n, add };
+        let spec = VectorSpec { tensor: self.tensor(tensor), start, n, add };
         self.program.vectors.push(spec);
         VectorId(self.program.vectors.len() as u32 - 1)
     }

@@ -6,18 +6,21 @@
 
 mod attend;
 mod embed;
+mod kernels;
 mod kv_write;
 mod linear;
+pub(crate) mod lower;
 mod norm;
 mod pick;
 mod pointwise;
 mod rope;
 mod rope_kv;
-mod sample;
+pub(crate) mod sample;
 mod slice;
 
 pub use attend::{Attend, Kv, Mask};
 pub use embed::{Embed, Index};
+pub use kernels::KERNELS;
 pub use kv_write::KvWrite;
 pub use linear::{Epi, Linear, Part, Pre};
 pub use norm::{Norm, NormKind, NormSpec};
@@ -139,6 +142,22 @@ impl Op {
             Self::Pointwise(op) => op.reads(f),
             Self::Slice(op) => f(op.x),
             Self::Pick(op) => f(op.x),
+        }
+    }
+
+    /// Adds the op's dispatches to a plan.
+    pub(crate) fn lower(&self, l: &mut lower::Lower<'_>) -> Result<()> {
+        match self {
+            Self::Embed(op) => op.lower(l),
+            Self::Norm(op) => op.lower(l),
+            Self::Linear(op) => op.lower(l),
+            Self::Rope(op) => op.lower(l),
+            Self::KvWrite(op) => op.lower(l),
+            Self::RopeKv(op) => op.lower(l),
+            Self::Attend(op) => op.lower(l),
+            Self::Pointwise(op) => op.lower(l),
+            Self::Slice(op) => op.lower(l),
+            Self::Pick(op) => op.lower(l),
         }
     }
 

@@ -1,6 +1,8 @@
 //! `pick`: the rows whose logits somebody asked for.
 
 use super::ValueId;
+use super::lower::{self, Lower, Lowered};
+use crate::gpu::{Arg, Dim};
 
 /// `out[o, :] = x[row of output o, :]`.
 ///
@@ -13,4 +15,22 @@ pub struct Pick {
     pub n: u32,
     /// (outs, n)
     pub out: ValueId,
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    fours: u32,
+}
+
+impl Pick {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let kernel = l.kernel("pick");
+        let params = Params { fours: x.stride() / 4 };
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(params.fours), Dim::Outs(1), Dim::Fixed(1)])
+    }
 }

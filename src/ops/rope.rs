@@ -1,6 +1,8 @@
 //! `rope`: rotary position embedding (Su et al. 2021).
 
+use super::lower::{self, Lower, Lowered};
 use super::{RopeId, ValueId};
+use crate::gpu::{Arg, Dim, Kernel};
 
 /// Rotates pairs of each head's first `spec.dims` elements by the angles of the row's position.
 ///
@@ -41,4 +43,36 @@ pub enum Pairing {
     Interleaved,
     /// (0, d/2), (1, d/2 + 1), …: GPT-NeoX's; safetensors folders.
     Neox,
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    heads: u32,
+    head_dim: u32,
+    stride: u32,
+}
+
+impl RopeSpec {
+    /// Sets the overrides of a kernel that rotates.
+    pub(super) fn lower(spec: Option<&Self>, kernel: &mut Kernel) {
+        let dims = spec.map_or(0, |s| s.dims);
+        let neox = spec.is_some_and(|s| s.pairing == Pairing::Neox);
+        kernel.overrides.extend([("ROPE_DIMS", f64::from(dims)), ("NEOX", f64::from(u8::from(neox)))]);
+    }
+}
+
+impl Rope {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let mut kernel = l.kernel("rope");
+        RopeSpec::lower(Some(&self.spec), &mut kernel);
+        let params = Params { heads: self.heads, head_dim: self.head_dim, stride: x.stride() };
+        let angles = l.angles(Some(self.spec.table));
+        let args = [Arg::read(l.step), angles, Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        let threads = self.heads * self.head_dim.div_ceil(2);
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(threads), Dim::Rows(1), Dim::Fixed(1)])
+    }
 }

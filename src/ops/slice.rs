@@ -1,6 +1,8 @@
 //! `slice`: some columns of a value.
 
 use super::ValueId;
+use super::lower::{self, Lower, Lowered};
+use crate::gpu::{Arg, Dim};
 
 /// `out[r, :] = x[r, start .. start + n]`.
 ///
@@ -17,4 +19,27 @@ pub struct Slice {
     pub n: u32,
     /// (rows, n)
     pub out: ValueId,
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows_at: u32,
+    start: u32,
+    n: u32,
+    x_stride: u32,
+    out_stride: u32,
+}
+
+impl Slice {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let kernel = l.kernel("slice");
+        let (start, n) = (self.start, self.n);
+        let params = Params { rows_at: x.rows_at(), start, n, x_stride: x.stride(), out_stride: out.stride() };
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(n), out.rows(1), Dim::Fixed(1)])
+    }
 }
