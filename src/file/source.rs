@@ -189,8 +189,7 @@ pub(super) async fn parse_prefix<T>(source: &dyn ByteSource, parse: impl Fn(&[u8
     }
 }
 
-/// The result of a future over native sources, which never wait.
-#[cfg(not(target_arch = "wasm32"))]
+/// The result of a future over files and memory, which never wait.
 pub(super) fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

@@ -199,6 +199,15 @@ fn large_headers_are_read_in_pieces() {
 }
 
 #[test]
+fn bytes_in_memory_are_a_model() {
+    let bytes = shared_bytes("stories260K/stories260K.gguf");
+    let model = ModelFile::from_bytes("embedded", bytes).unwrap();
+    let file = ModelFile::open(&shared("stories260K/stories260K.gguf")).unwrap();
+    assert_eq!((model.gguf(), model.tensors()), (file.gguf(), file.tensors()));
+    assert_eq!(model.name(), "embedded");
+}
+
+#[test]
 fn models_may_cross_threads() {
     fn crosses<T: Send + Sync>(_: &T) {}
     let model = ModelFile::open(&shared("stories260K/stories260K.gguf")).unwrap();
