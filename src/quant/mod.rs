@@ -231,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn ties_between_quants_go_up() {
+        let mut w = [0.0; 32];
+        (w[0], w[1], w[2]) = (15.0, 2.5, 3.5); // d = 1, m = 0
+        let mut out = [0; 20];
+        BlockFormat::Q4_1.encode(&w, &mut out).unwrap();
+        assert_eq!(out[4..7], [15, 3, 4]);
+        (w[0], w[1], w[2]) = (127.0, 2.5, -2.5); // d = 1: away from zero
+        let mut out = [0; 34];
+        BlockFormat::Q8_0.encode(&w, &mut out).unwrap();
+        assert_eq!(out[2..5], [127, 3, -3i8 as u8]);
+    }
+
+    #[test]
     fn floats_round_to_nearest_even() {
         let encode = |format: BlockFormat, w: f32| {
             let mut out = [0; 2];

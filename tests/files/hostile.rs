@@ -91,8 +91,14 @@ fn touch(model: &ModelFile) {
     }
 }
 
-fn says(error: &Error, hints: &[String]) -> bool {
-    let message = error.to_string().to_lowercase();
+/// Whether a message has one of the hints, outside of the names of folders and files, which have them, too.
+fn says(error: &Error, case: &Case) -> bool {
+    let hints = &case.hint;
+    let mut message = error.to_string();
+    for name in case.file.split('/') {
+        message = message.replace(name, "");
+    }
+    let message = message.to_lowercase();
     hints.is_empty() || hints.iter().any(|hint| message.contains(hint))
 }
 
@@ -107,7 +113,7 @@ fn hostile_files_end_as_their_index_says() {
                 ("container", "error", Ok(_)) => panic!("{}: opened", case.file),
                 (_, "ok" | "nan", Err(e)) => panic!("{}: {e}", case.file),
                 (_, _, Err(e)) => {
-                    assert!(says(e, &case.hint), "{}: `{e}` has none of {:?}", case.file, case.hint);
+                    assert!(says(e, case), "{}: `{e}` has none of {:?}", case.file, case.hint);
                     assert!(!e.to_string().contains("root:"), "{}: tells what is in another file: {e}", case.file);
                 }
                 (_, _, Ok(_)) => {}
@@ -132,7 +138,7 @@ fn broken_json_is_refused() {
         let wrong = matches!(case.class.as_str(), "json" | "duplicate-key" | "not-finite" | "nesting");
         assert_eq!(result.is_err(), wrong, "{}", case.file);
         if let Err(e) = result {
-            assert!(says(&e, &case.hint), "{}: `{e}` has none of {:?}", case.file, case.hint);
+            assert!(says(&e, &case), "{}: `{e}` has none of {:?}", case.file, case.hint);
             refused += 1;
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use wgslm::Error;
-use wgslm::file::{Access, ModelFile, Strings, TensorType};
+use wgslm::file::{Access, ByteSource, Bytes, ModelFile, Strings, TensorType};
 use wgslm::quant::BlockFormat;
 
 use super::support::{shared, shared_bytes};
@@ -179,6 +179,15 @@ fn split_files_equal_the_whole() {
     let name = "g-ok-split2-00001-of-00002.gguf";
     let alone = open_bytes(name, shared_bytes(&format!("hostile/{name}"))).err().unwrap().to_string();
     assert!(alone.contains("split.count is 2"), "{alone}");
+    let part = |no: u32| -> Box<dyn ByteSource> {
+        let name = format!("g-ok-split2-0000{no}-of-00002.gguf");
+        Box::new(Bytes::new(&name, shared_bytes(&format!("hostile/{name}"))))
+    };
+    assert!(pollster::block_on(ModelFile::open_gguf(vec![part(1), part(2)])).is_ok());
+    let swapped = pollster::block_on(ModelFile::open_gguf(vec![part(2), part(1)])).err().unwrap().to_string();
+    assert!(swapped.contains("split.no is 1"), "{swapped}");
+    let twice = pollster::block_on(ModelFile::open_gguf(vec![part(1), part(1)])).err().unwrap().to_string();
+    assert!(twice.contains("split.no is 0"), "{twice}");
 }
 
 #[test]
