@@ -138,7 +138,7 @@ fn broken_json_is_refused() {
         let wrong = matches!(case.class.as_str(), "json" | "duplicate-key" | "not-finite" | "nesting");
         assert_eq!(result.is_err(), wrong, "{}", case.file);
         if let Err(e) = result {
-            assert!(says(&e, &case), "{}: `{e}` has none of {:?}", case.file, case.hint);
+            assert!(says(&e, case), "{}: `{e}` has none of {:?}", case.file, case.hint);
             refused += 1;
         }
     }
