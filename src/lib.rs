@@ -1,5 +1,6 @@
 //! wgslm: a portable inference engine for large language models.
 
 pub mod error;
+pub mod text;
 
 pub use error::{Error, Result};
