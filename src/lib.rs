@@ -12,5 +12,6 @@ pub mod quant;
 pub mod sample;
 #[cfg(test)]
 mod testing;
+pub mod text;
 
 pub use error::{Error, Result};
