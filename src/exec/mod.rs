@@ -4,9 +4,10 @@ mod gpu;
 mod packed;
 mod step;
 
+pub use crate::ops::Role;
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
-pub use step::{Drawn, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
+pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
 use crate::ops::GroupId;

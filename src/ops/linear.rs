@@ -179,11 +179,7 @@ impl Linear {
     }
 
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, params: Params, vectors: bool) -> Lowered {
-        let mut kernel = if vectors {
-            l.kernel("matvec")
-        } else {
-            l.kernel("matmul")
-        };
+        let mut kernel = if vectors { l.kernel("matvec") } else { l.kernel("matmul") };
         let params = self.common(l, &mut kernel, segment, params);
         let (epi, act, residual) = match self.epi {
             Epi::Add(residual) => (1.0, None, Some(residual)),
