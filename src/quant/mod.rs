@@ -18,6 +18,11 @@ mod q8_0;
 
 use crate::{Error, Result};
 
+/// Whole blocks to f32.
+type Decode = fn(blocks: &[u8], out: &mut [f32]);
+/// f32 to whole blocks.
+type Encode = fn(weights: &[f32], out: &mut [u8]);
+
 /// What the rest of the engine knows about a format.
 #[derive(Debug)]
 pub struct FormatInfo {
@@ -29,10 +34,10 @@ pub struct FormatInfo {
     pub weights: usize,
     /// Bytes of a block in a file.
     pub bytes: usize,
-    /// Whole blocks to f32, bit for bit as ggml does it.
-    pub(crate) decode: fn(&[u8], &mut [f32]),
-    /// f32 to whole blocks, bit for bit as ggml's reference quantiser does it.
-    pub(crate) encode: Option<fn(&[f32], &mut [u8])>,
+    /// Bit for bit as ggml does it.
+    pub(crate) decode: Decode,
+    /// Bit for bit as ggml's reference quantiser does it.
+    pub(crate) encode: Option<Encode>,
     /// `sum_i row[i] * x[i]` over the decoded weights in f32, in the order of the `lanes` module.
     pub(crate) dot: fn(&[u8], &[f32]) -> f32,
     /// Words that the GPU form of a row of k weights needs, before it is rounded up to whole 16-byte units.
