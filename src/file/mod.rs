@@ -1,0 +1,38 @@
+//! Model files: bytes → names, shapes, blocks.
+//!
+//! [`ModelFile::open`] takes a GGUF file, the parts of a split one, or a safetensors folder; [`ModelFile::open_gguf`]
+//! takes any [`ByteSource`]s, so a browser or an application can bring bytes of its own. Nothing in a file is believed:
+//! no allocation is larger than the bytes that are there, all arithmetic on sizes is checked, and every error says
+//! what is wrong and at which byte. Only a header is read here; weights stay where they are until they are asked for.
+
+#[cfg(not(target_arch = "wasm32"))]
+mod folder;
+mod gguf;
+pub mod json;
+#[cfg(not(target_arch = "wasm32"))]
+mod mapped;
+mod metadata;
+mod model_file;
+mod safetensors;
+mod source;
+mod tensor;
+
+#[cfg(not(target_arch = "wasm32"))]
+pub use folder::Access;
+#[cfg(not(target_arch = "wasm32"))]
+pub use mapped::MappedFile;
+pub use metadata::{Array, FromValue, Metadata, Strings, Value};
+pub use model_file::{Description, ModelFile, Texts};
+#[cfg(not(target_arch = "wasm32"))]
+pub use source::PlainFile;
+pub use source::{ByteSource, Bytes, ReadFuture, Shareable};
+pub use tensor::{TensorInfo, TensorType};
+
+/// A name from a file as a message shows it: in quotes, control characters escaped, not longer than a line.
+fn quoted(name: &str) -> String {
+    const SHOWN: usize = 80;
+    match name.char_indices().nth(SHOWN) {
+        None => format!("{name:?}"),
+        Some((end, _)) => format!("{:?}...", &name[..end]),
+    }
+}

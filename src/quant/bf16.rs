@@ -1,0 +1,31 @@
+//! BF16: the upper half of an IEEE binary32, little-endian, one number a block. The GPU form is the file's, two
+//! numbers a word.
+
+use super::{FormatInfo, copy_words, lanes};
+
+pub(super) static INFO: FormatInfo = FormatInfo {
+    name: "BF16",
+    ggml_type: 30,
+    weights: 1,
+    bytes: 2,
+    decode: |blocks, out| decode(blocks.as_chunks().0, out),
+    encode: Some(encode),
+    dot: |row, x| lanes::dot_numbers(row, x, decode),
+    row_words: |k| k.div_ceil(2),
+    repack: copy_words,
+    wgsl: include_str!("../../wgsl/quant/bf16.wgsl"),
+};
+
+#[inline(always)]
+fn decode(numbers: &[[u8; 2]], out: &mut [f32]) {
+    for (out, bytes) in out.iter_mut().zip(numbers) {
+        *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+    }
+}
+
+/// Rounds to nearest, ties to even; a NaN stays one.
+fn encode(weights: &[f32], out: &mut [u8]) {
+    for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
+        *bytes = half::bf16::from_f32(*weight).to_le_bytes();
+    }
+}

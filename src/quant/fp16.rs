@@ -1,0 +1,40 @@
+//! F16: little-endian IEEE binary16, one number a block. The GPU form is the file's, two numbers a word.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use super::{FormatInfo, copy_words, lanes};
+
+pub(super) static INFO: FormatInfo = FormatInfo {
+    name: "F16",
+    ggml_type: 1,
+    weights: 1,
+    bytes: 2,
+    decode: |blocks, out| {
+        for (numbers, out) in blocks.as_chunks().0.chunks(lanes::LANES).zip(out.chunks_mut(lanes::LANES)) {
+            decode(numbers, out);
+        }
+    },
+    encode: Some(encode),
+    dot: |row, x| lanes::dot_numbers(row, x, decode),
+    row_words: |k| k.div_ceil(2),
+    repack: copy_words,
+    wgsl: include_str!("../../wgsl/quant/f16.wgsl"),
+};
+
+/// Converts at most 32 numbers, through a buffer because a file's bytes need not be aligned.
+#[inline(always)]
+fn decode(numbers: &[[u8; 2]], out: &mut [f32]) {
+    let mut halves = [f16::ZERO; lanes::LANES];
+    for (half, bytes) in halves.iter_mut().zip(numbers) {
+        *half = f16::from_le_bytes(*bytes);
+    }
+    halves[..numbers.len()].convert_to_f32_slice(out); // the CPU's own instruction, where it has one
+}
+
+/// Rounds to nearest, ties to even.
+fn encode(weights: &[f32], out: &mut [u8]) {
+    for (bytes, weight) in out.as_chunks_mut().0.iter_mut().zip(weights) {
+        *bytes = f16::from_f32(*weight).to_le_bytes();
+    }
+}

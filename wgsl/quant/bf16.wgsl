@@ -1,0 +1,14 @@
+//! bf16: two weights a word, the first in the low half, each the upper half of an f32
+//! row: ceil(k/2) words, zeros to a multiple of 4
+const QBLOCK: u32 = 1u;
+
+fn row_words(k: u32) -> u32 {
+    return (k + 7u) / 8u * 4u;
+}
+
+/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
+fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
+    let a = w[row + i / 2u];
+    let b = w[row + i / 2u + 1u];
+    return bitcast<vec4<f32>>(vec4<u32>(a << 16u, a & 0xffff0000u, b << 16u, b & 0xffff0000u));
+}
