@@ -1,10 +1,12 @@
 //! Executors: what runs a program's steps. One trait, two kinds: the GPU and the CPU.
 
+mod cpu;
 mod gpu;
 mod packed;
 mod step;
 
 pub use crate::ops::Role;
+pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
