@@ -5,6 +5,7 @@
 //! What `fuse` may add to an op (a norm folded into a [`Linear`], an epilogue) is marked *set by fuse only*.
 
 mod attend;
+pub(crate) mod check;
 pub(crate) mod cpu;
 mod embed;
 mod kernels;
@@ -37,7 +38,7 @@ pub use sample::SampleSpec;
 pub use slice::Slice;
 pub use weights::{CpuWeights, Matrix};
 
-use crate::{Error, Result};
+use crate::Result;
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
@@ -182,14 +183,4 @@ impl Op {
             Self::Pick(op) => Some(op.out),
         }
     }
-}
-
-/// A broken operand: names the op, says what is wrong in numbers.
-pub(crate) fn shape_error(op: &str, problem: String) -> Error {
-    Error::Argument { name: op.to_owned(), problem }
-}
-
-/// Checks a condition on an op's operands.
-pub(crate) fn ensure(condition: bool, op: &str, problem: impl FnOnce() -> String) -> Result<()> {
-    if condition { Ok(()) } else { Err(shape_error(op, problem())) }
 }
