@@ -2,6 +2,10 @@
 
 mod support;
 
+#[path = "models/as_gguf.rs"]
+mod as_gguf;
+#[path = "support/gguf.rs"]
+mod gguf;
 #[path = "models/golden.rs"]
 mod golden;
 #[path = "models/hostile.rs"]
@@ -10,6 +14,10 @@ mod hostile;
 mod npy;
 #[path = "models/oracle.rs"]
 mod oracle;
+#[path = "models/runner.rs"]
+mod runner;
+#[path = "models/smollm2.rs"]
+mod smollm2;
 
 #[global_allocator]
 static ALLOC: support::alloc::Counting = support::alloc::Counting;
@@ -17,8 +25,53 @@ static ALLOC: support::alloc::Counting = support::alloc::Counting;
 use std::path::Path;
 
 use wgslm::Result;
+use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics};
 use wgslm::file::{Description, ModelFile};
+use wgslm::gpu::{Choice, Device};
 use wgslm::model::Model;
+
+/// lavapipe.
+struct Gpu;
+
+impl runner::Device for Gpu {
+    type Exec = GpuExecutor;
+    const LONGEST: usize = 40;
+
+    fn load(model: &Model, numerics: Numerics, limits: Limits) -> GpuExecutor {
+        thread_local! {
+            static DEVICE: Device = {
+                let choice = Choice { name: Some("llvmpipe".into()), default_limits: true, ..Choice::default() };
+                pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
+            };
+        }
+        let options = GpuOptions { numerics, limits, unfused: false, keep_values: false };
+        DEVICE.with(|device| {
+            pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
+        })
+    }
+
+    fn poison(exec: &mut GpuExecutor) {
+        exec.fill_cache(0x7fc0_7e00); // NaN as f32, and as two f16
+    }
+}
+
+/// The same test bodies on every device.
+macro_rules! on_every_device {
+    ($($module:ident::$test:ident,)*) => {
+        mod gpu {
+            $(#[test]
+            fn $test() {
+                super::$module::$test::<super::Gpu>();
+            })*
+        }
+    };
+}
+
+on_every_device! {
+    golden::tiny_models_match,
+    golden::stories_match,
+    smollm2::smollm2_matches,
+}
 
 /// Opens a model by its path.
 fn open(path: &Path) -> Result<Model> {

@@ -113,7 +113,7 @@ fn fields_that_change_the_arithmetic_break_the_bound() {
         let path = shared("tiny-models").join(name);
         let model = open_with_config(&path, mutated(name, pointer, &value)).unwrap_or_else(|e| panic!("{pointer}: {e}"));
         let golden = golden(name);
-        let mut runner = Runner::new::<Cpu>(&model, Numerics::Exact, 80, 70);
+        let mut runner = Runner::<Cpu>::new(&model, Numerics::Exact, 80, 70);
         let logits = runner.logits(&golden["ids_2"].ids(), 70, Role::Prompt);
         let kl = mean_kl(&logits, &golden["logits_2"]);
         println!("{name} {key} = {value}: KL {kl:.1e}");

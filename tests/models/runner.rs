@@ -7,21 +7,25 @@ use wgslm::ops::SampleSpec;
 /// A kind of executor: test bodies are the same for all.
 pub(crate) trait Device {
     type Exec: Executor;
+    /// The longest prompt that a real model can read here in reasonable time.
+    const LONGEST: usize;
     /// An executor with a model's weights.
     fn load(model: &Model, numerics: Numerics, limits: Limits) -> Self::Exec;
+    /// Fills the whole cache with NaN: what nobody wrote must not count.
+    fn poison(exec: &mut Self::Exec);
 }
 
-/// One sequence on an executor.
-pub(crate) struct Runner<E> {
-    pub(crate) exec: E,
+/// One sequence on a device.
+pub(crate) struct Runner<D: Device> {
+    exec: D::Exec,
     /// One table a group: all blocks that there are, shuffled.
     tables: Vec<Vec<u32>>,
     pos: u32,
 }
 
-impl<E: Executor> Runner<E> {
+impl<D: Device> Runner<D> {
     /// A model on a device, with room for `context` positions and chunks of `rows`.
-    pub(crate) fn new<D: Device<Exec = E>>(model: &Model, numerics: Numerics, context: usize, rows: usize) -> Self {
+    pub(crate) fn new(model: &Model, numerics: Numerics, context: usize, rows: usize) -> Self {
         const BLOCK: u32 = 16;
         let blocks = (context as u32).div_ceil(BLOCK);
         let limits = Limits {
@@ -33,16 +37,18 @@ impl<E: Executor> Runner<E> {
             context: context as u32,
             in_flight: 2,
         };
-        let exec = D::load(model, numerics, limits);
+        let mut exec = D::load(model, numerics, limits);
+        D::poison(&mut exec);
         // A step that is coprime to the number of blocks visits all of them, far from their order.
         let step = (blocks / 2 + 1..).find(|step| gcd(*step, blocks) == 1).unwrap();
-        let table = |group| (0..blocks).map(|i| ((i + group) as u64 * u64::from(step) % u64::from(blocks)) as u32);
+        let table = |group| (0..blocks).map(move |i| ((i + group) as u64 * u64::from(step) % u64::from(blocks)) as u32);
         let tables = (0..model.program.groups).map(|group| table(group).collect()).collect();
         Self { exec, tables, pos: 0 }
     }
 
     /// Starts again with an empty sequence.
     pub(crate) fn restart(&mut self) {
+        D::poison(&mut self.exec);
         self.pos = 0;
     }
 
