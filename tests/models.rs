@@ -23,6 +23,7 @@ mod smollm2;
 static ALLOC: support::alloc::Counting = support::alloc::Counting;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use wgslm::Result;
 use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics};
@@ -38,16 +39,12 @@ impl runner::Device for Gpu {
     const LONGEST: usize = 40;
 
     fn load(model: &Model, numerics: Numerics, limits: Limits) -> GpuExecutor {
-        thread_local! {
-            static DEVICE: Device = {
-                let choice = Choice { name: Some("llvmpipe".into()), default_limits: true, ..Choice::default() };
-                pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
-            };
-        }
+        static DEVICE: LazyLock<Device> = LazyLock::new(|| {
+            let choice = Choice { name: Some("llvmpipe".into()), default_limits: true, ..Choice::default() };
+            pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
+        });
         let options = GpuOptions { numerics, limits, unfused: false, keep_values: false };
-        DEVICE.with(|device| {
-            pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
-        })
+        pollster::block_on(GpuExecutor::load(&DEVICE, &model.program, model, options, &mut |_, _| {})).unwrap()
     }
 
     fn poison(exec: &mut GpuExecutor) {
