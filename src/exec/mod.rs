@@ -1,10 +1,12 @@
 //! Executors: what runs a program's steps. One trait, two kinds: the GPU and the CPU.
 
 mod cpu;
+mod oracle;
 mod packed;
 mod step;
 
 pub use cpu::{CpuExecutor, CpuOptions};
+pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
 

@@ -10,6 +10,7 @@ mod embed;
 mod kv_write;
 mod linear;
 mod norm;
+pub(crate) mod oracle;
 
 mod pick;
 mod pointwise;
