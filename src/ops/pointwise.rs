@@ -144,7 +144,7 @@ impl Act {
             Self::GeluErf => x * 0.5 * erfc(-x / 2f64.sqrt()),
             Self::GeluTanh => {
                 let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-                0.5 * x * (1.0 + u.tanh())
+                x / (1.0 + (-2.0 * u).exp()) // (1 + tanh u) / 2 in full precision where tanh u nears -1
             }
             Self::Relu => x.max(0.0),
             Self::Relu2 => x.max(0.0).powi(2),
