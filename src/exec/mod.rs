@@ -2,12 +2,14 @@
 
 mod cpu;
 mod gpu;
+mod oracle;
 mod packed;
 mod step;
 
 pub use crate::ops::Role;
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
+pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
