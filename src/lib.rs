@@ -1,5 +1,6 @@
 //! wgslm: a portable inference engine for large language models.
 
+mod cpu;
 pub mod engine;
 pub mod error;
 pub mod exec;

@@ -1,9 +1,11 @@
 //! Executors: what runs a program's steps. One trait, two kinds: the GPU and the CPU.
 
+mod cpu;
 mod gpu;
 mod packed;
 mod step;
 
+pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};

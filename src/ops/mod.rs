@@ -5,18 +5,21 @@
 //! What `fuse` may add to an op (a norm folded into a [`Linear`], an epilogue) is marked *set by fuse only*.
 
 mod attend;
+pub(crate) mod cpu;
 mod embed;
 mod kernels;
 mod kv_write;
 mod linear;
 pub(crate) mod lower;
 mod norm;
+
 mod pick;
 mod pointwise;
 mod rope;
 mod rope_kv;
 pub(crate) mod sample;
 mod slice;
+pub(crate) mod weights;
 
 pub use attend::{Attend, Kv, Mask};
 pub use embed::{Embed, Index};
@@ -30,6 +33,7 @@ pub use rope::{Pairing, Rope, RopeSpec};
 pub use rope_kv::RopeKv;
 pub use sample::SampleSpec;
 pub use slice::Slice;
+pub use weights::{CpuWeights, Matrix};
 
 use crate::{Error, Result};
 

@@ -1,6 +1,7 @@
 //! `slice`: some columns of a value.
 
 use super::ValueId;
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use crate::gpu::{Arg, Dim};
 
@@ -41,5 +42,18 @@ impl Slice {
         let params = Params { rows_at: x.rows_at(), start, n, x_stride: x.stride(), out_stride: out.stride() };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(n), out.rows(1), Dim::Fixed(1)])
+    }
+}
+
+// CPU
+
+impl Slice {
+    /// Splits rows.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
+        for r in run.member.share(run.rows(self.x), 1) {
+            let start = r * self.width as usize + self.start as usize;
+            out.slice_mut(r * n..(r + 1) * n).copy_from_slice(x.slice(start..start + n));
+        }
     }
 }
