@@ -12,6 +12,8 @@ mod golden;
 mod hostile;
 #[path = "support/npy.rs"]
 mod npy;
+#[path = "models/mutations.rs"]
+mod mutations;
 #[path = "models/oracle.rs"]
 mod oracle;
 #[path = "models/runner.rs"]
@@ -26,7 +28,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use wgslm::Result;
-use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics};
+use wgslm::exec::{CpuExecutor, CpuOptions, GpuExecutor, GpuOptions, Limits, Numerics};
 use wgslm::file::{Description, ModelFile};
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::Model;
@@ -52,9 +54,33 @@ impl runner::Device for Gpu {
     }
 }
 
+/// The CPU, with two threads wherever the tests run.
+struct Cpu;
+
+impl runner::Device for Cpu {
+    type Exec = CpuExecutor;
+    const LONGEST: usize = usize::MAX;
+
+    fn load(model: &Model, numerics: Numerics, limits: Limits) -> CpuExecutor {
+        let weights = pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap();
+        let options = CpuOptions { threads: Some(2), numerics, ..CpuOptions::new(limits) };
+        CpuExecutor::new(&model.program, weights.into(), options).unwrap()
+    }
+
+    fn poison(exec: &mut CpuExecutor) {
+        exec.fill_caches(f32::NAN);
+    }
+}
+
 /// The same test bodies on every device.
 macro_rules! on_every_device {
     ($($module:ident::$test:ident,)*) => {
+        mod cpu {
+            $(#[test]
+            fn $test() {
+                super::$module::$test::<super::Cpu>();
+            })*
+        }
         mod gpu {
             $(#[test]
             fn $test() {
