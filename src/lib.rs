@@ -1,5 +1,7 @@
 //! wgslm: a portable inference engine for large language models.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod engine;
 pub mod error;
 pub mod exec;

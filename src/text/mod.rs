@@ -8,7 +8,9 @@
 //! piece of a prompt comes from, and [`Tokenizer::encode_segments`] takes control tokens from the template alone.
 
 mod bpe;
+mod detokenize;
 mod hf;
+mod open;
 mod pretokenize;
 mod special;
 mod spm;
@@ -17,5 +19,6 @@ pub mod tokenizer;
 mod vocab;
 mod wordpiece;
 
+pub use detokenize::TextStream;
 pub use stream::{StopMatcher, Utf8Stream};
 pub use tokenizer::{GgufVocab, Origin, Segment, Special, Tokenizer};
