@@ -8,8 +8,6 @@
 //! ```
 //! Little-endian throughout. Source: ggml's `docs/gguf.md`.
 
-use std::collections::HashSet;
-
 use super::metadata::{Array, Metadata, Strings, Value};
 use super::quoted;
 use super::source::Prefix;
@@ -180,13 +178,9 @@ fn header(r: &mut Reader, file: usize) -> Parsed<Header> {
     };
 
     let mut tensors = Vec::new();
-    let mut names = HashSet::new();
     for i in 0..n_tensors {
-        let tensor = tensor(r, file, alignment).map_err(|e| e.within(|| format!("tensor {} of {n_tensors}", i + 1)))?;
-        if !names.insert(tensor.name.clone()) {
-            return r.bad(format!("duplicate tensor {}", quoted(&tensor.name)));
-        }
-        tensors.push(tensor);
+        let tensor = tensor(r, file, alignment);
+        tensors.push(tensor.map_err(|e| e.within(|| format!("tensor {} of {n_tensors}", i + 1)))?);
     }
 
     // The data starts at the next multiple of the alignment, a power of two.

@@ -42,10 +42,16 @@ fn cases() -> Vec<Case> {
     cases.collect()
 }
 
+/// A folder of this process alone.
+fn scratch() -> PathBuf {
+    std::env::temp_dir().join(format!("wgslm-hostile-{}", std::process::id()))
+}
+
 /// The file to open; for a case with a symlink, in a copy of its folder.
 fn prepare(case: &Case) -> PathBuf {
     let Some((link, target)) = &case.symlink else { return shared("hostile").join(&case.file) };
-    let root = std::env::temp_dir().join(format!("wgslm-hostile-{}", std::process::id()));
+    let root = scratch();
+    let _ = std::fs::remove_dir_all(&root); // of an earlier process with this number
     for part in &case.parts {
         std::fs::create_dir_all(root.join(part).parent().unwrap()).unwrap();
         std::fs::copy(shared("hostile").join(part), root.join(part)).unwrap();
@@ -68,9 +74,9 @@ fn open(case: &Case, path: &Path, access: Access) -> Result<ModelFile> {
             case.parts.iter().filter_map(|p| std::fs::metadata(shared("hostile").join(p)).ok()).map(|m| m.len()).sum()
         }
     };
-    // The best of three: the machine may be busy, the parser is not to blame.
+    // The best of ten: where many tests share a core, a try may wait for longer than it works.
     let mut best = Duration::MAX;
-    for _ in 0..3 {
+    for _ in 0..10 {
         let start = Instant::now();
         let (result, held, _) = counted(|| ModelFile::open_as(path, access));
         best = best.min(start.elapsed());
@@ -123,6 +129,7 @@ fn hostile_files_end_as_their_index_says() {
             seen[usize::from(case.stage == "container") * 2 + usize::from(result.is_err())] += 1;
         }
     }
+    let _ = std::fs::remove_dir_all(scratch());
     println!("container: {} refused, {} read; later stages: {} refused, {} read", seen[3], seen[2], seen[1], seen[0]);
     assert!(seen[3] >= 2 * 80 && seen[2] >= 2 * 4, "the data is not all there: {seen:?}");
 }
