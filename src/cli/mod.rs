@@ -17,8 +17,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use exit::Exit;
-
 /// Runs language models: GGUF and safetensors files as they are, on the GPU or the CPU.
 #[derive(Debug, Parser)]
 #[command(name = "wgslm", version, max_term_width = 100, after_help = exit::TABLE)]

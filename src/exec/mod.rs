@@ -1,10 +1,14 @@
 //! Executors: what runs a program's steps. One trait, two kinds: the GPU and the CPU.
 
+mod cpu;
 mod gpu;
+mod open;
 mod packed;
 mod step;
 
+pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
+pub use open::{AnyExecutor, Options, Place, Progress, cpu_weights};
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
 

@@ -20,7 +20,9 @@ impl Tokenizer {
 }
 
 fn vocab(meta: &Metadata) -> Result<GgufVocab<'_>> {
-    let strings = |strings: &'_ Strings| -> Vec<&[u8]> { strings.iter().map(str::as_bytes).collect() };
+    fn strings(strings: &Strings) -> Vec<&[u8]> {
+        strings.iter().map(str::as_bytes).collect()
+    }
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| meta.get::<u32>(&key(name)).map(|id| id.map(i64::from));
     let flag = |name: &str| meta.get::<bool>(&key(name));
