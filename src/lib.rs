@@ -2,6 +2,7 @@
 
 #[cfg(feature = "cli")]
 pub mod cli;
+mod cpu;
 pub mod engine;
 pub mod error;
 pub mod exec;

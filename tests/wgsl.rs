@@ -51,7 +51,8 @@ fn every_module_is_valid_and_translates_to_every_target() {
     let modules = modules();
     assert!(modules.len() > 50, "{} modules", modules.len());
     for (label, subgroups, text) in &modules {
-        let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{label}: {}", e.emit_to_string(text)));
+        let module =
+            naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{label}: {}", e.emit_to_string(text)));
         // A module may use what its tier promises, and nothing else.
         // unpack2x16float is in WebGPU's core; naga counts it as a capability.
         let core = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
@@ -63,7 +64,8 @@ fn every_module_is_valid_and_translates_to_every_target() {
                 .subgroup_operations(naga::valid::SubgroupOperationSet::all());
         }
         let info = validator.validate(&module).unwrap_or_else(|e| panic!("{label}: {}", e.emit_to_string(text)));
-        let storage = module.global_variables.iter().filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. }));
+        let storage =
+            module.global_variables.iter().filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. }));
         assert!(storage.count() <= 8, "{label} has more than 8 storage bindings");
         let entries: Vec<_> = module.entry_points.iter().map(|e| e.name.as_str()).collect();
         assert_eq!(entries, [label.split('+').next().unwrap()], "one entry point, named as the file");
@@ -75,10 +77,8 @@ fn every_module_is_valid_and_translates_to_every_target() {
         let options = naga::back::msl::Options { lang_version: (2, 4), ..Default::default() };
         naga::back::msl::write_string(&module, &info, &options, &Default::default())
             .unwrap_or_else(|e| panic!("{label}, MSL: {e}"));
-        let options = naga::back::hlsl::Options {
-            shader_model: naga::back::hlsl::ShaderModel::V6_0,
-            ..Default::default()
-        };
+        let options =
+            naga::back::hlsl::Options { shader_model: naga::back::hlsl::ShaderModel::V6_0, ..Default::default() };
         let mut hlsl = String::new();
         naga::back::hlsl::Writer::new(&mut hlsl, &options, &Default::default())
             .write(&module, &info, None)
@@ -97,7 +97,10 @@ fn every_module_passes_the_validator_of_chromium() {
     }
     let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tint");
     if !checker.join("node_modules").exists() {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "Tint is missing: npm ci --prefix tests/tint --ignore-scripts");
+        assert!(
+            std::env::var("CI").as_deref() != Ok("true"),
+            "Tint is missing: npm ci --prefix tests/tint --ignore-scripts"
+        );
         eprintln!("skipped: npm ci --prefix tests/tint --ignore-scripts installs Tint");
         return;
     }

@@ -6,11 +6,12 @@ mod open;
 mod packed;
 mod step;
 
+pub use crate::ops::Role;
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, Options, Place, Progress, cpu_weights};
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
-pub use step::{Drawn, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
+pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
 use crate::ops::GroupId;

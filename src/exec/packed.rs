@@ -99,6 +99,21 @@ pub struct Packed {
 }
 
 impl Packed {
+    /// With room for any step within the limits.
+    pub fn with_room(program: &Program, limits: &Limits) -> Self {
+        let [rows, seqs, outs] = [limits.rows, limits.seqs, limits.outs].map(|n| n as usize);
+        let blocks = limits.context.div_ceil(limits.block) as usize;
+        let batch = || Batch {
+            rows: Vec::with_capacity(rows),
+            seqs: Vec::with_capacity(seqs),
+            outs: Vec::with_capacity(outs),
+            tables: (0..program.groups).map(|_| Vec::with_capacity(seqs * blocks)).collect(),
+            table_stride: 0,
+            angles: program.ropes.iter().map(|table| Vec::with_capacity(rows * table.divisors.len())).collect(),
+        };
+        Self { batches: [batch(), batch()] }
+    }
+
     /// The rows of a role.
     pub fn batch(&self, role: Role) -> &Batch {
         &self.batches[role as usize]

@@ -1,7 +1,7 @@
 //! The device, and what it can do: asked once, here, and passed on as values.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::{Error, Result};
 

@@ -227,12 +227,12 @@ impl<'a> Config<'a> {
         }
         .filter(|v| range.contains(v))
         .map(Some)
-        .ok_or_else(|| self.wrong(key, &format!("a number from {:e} to {:e}", range.start(), range.end())))
+        .ok_or_else(|| self.wrong(key, &format!("a number from {:?} to {:?}", range.start(), range.end())))
     }
 
     /// A finite number that must be there.
     pub(super) fn float(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
-        let works = format!("a number from {:e} to {:e}", range.start(), range.end());
+        let works = format!("a number from {:?} to {:?}", range.start(), range.end());
         self.maybe_float(key, range)?.ok_or_else(|| self.wrong(key, &works))
     }
 
@@ -303,11 +303,10 @@ impl<'a> Config<'a> {
     /// The number of layers: not more than the tensors are for.
     pub(super) fn layers(&self) -> Result<u32> {
         let key = "num_hidden_layers";
-        let there = self.names.layers();
-        self.int(key, 1..=u32::MAX)?; // for the errors of a key that is missing or no number
-        self.int(key, 1..=there.max(1)).map_err(|_| {
-            self.wrong(key, &format!("a number from 1 to {there}, the layers that the file has tensors for,"))
-        })
+        let there = self.names.layers().max(1);
+        let works = || format!("a whole number from 1 to {there}, the layers that the file has tensors for,");
+        let layers = self.maybe_int(key, 1..=there).map_err(|_| self.wrong(key, &works()))?;
+        layers.ok_or_else(|| self.wrong(key, &works()))
     }
 
     /// The size of the vocabulary: the rows of the embedding table.

@@ -147,7 +147,7 @@ const FACTOR: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
 
 /// How many elements of a head are rotated.
 fn rotated(c: &Config<'_>, head_dim: u32) -> Result<u32> {
-    let (key, dims) = match c.maybe_int("rotary_dim", 2..=head_dim)? {
+    let (key, dims) = match c.maybe_int("rotary_dim", 2..=head_dim.max(2))? {
         Some(dims) => ("rotary_dim", dims),
         None => {
             let key = "rope_parameters.partial_rotary_factor";
@@ -155,10 +155,9 @@ fn rotated(c: &Config<'_>, head_dim: u32) -> Result<u32> {
             (key, (f64::from(head_dim) * part) as u32)
         }
     };
-    if dims < 2 || !dims.is_multiple_of(2) {
-        let problem =
-            format!("rope: {dims} of a head's {head_dim} elements are to be rotated ({key}); an even number works");
-        return Err(Error::Model(problem));
+    if dims < 2 || dims > head_dim || !dims.is_multiple_of(2) {
+        let works = format!("rope turns {dims} of a head's {head_dim} elements by that, an even number");
+        return Err(c.wrong(key, &works));
     }
     Ok(dims)
 }

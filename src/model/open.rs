@@ -47,6 +47,7 @@ impl Model {
         let arch = Arch::of(&file)?;
         let config = Config::read(&file, arch).await?;
         let program = (arch.build)(&config)?;
+        program.check(&[])?;
         config.refuse_ignored()?;
         let located = weights::locate(&program, config.names)?;
         let keys = config.asked();

@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use crate::ops::check::Shapes;
 use crate::ops::{
     Act, Attend, CacheId, Embed, Epi, GroupId, Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick,
     Pointwise, Pre, Rope, RopeId, RopeSpec, Slice, ValueId, VectorId, WeightId,
 };
+use crate::{Error, Result};
 
 /// A model's forward pass, and all that it needs to know of its surroundings.
 ///
@@ -144,6 +146,31 @@ impl Program {
     /// Layers that have at least one node.
     pub fn layers(&self) -> u32 {
         self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |l| l + 1)
+    }
+
+    /// Checks every op's operands, and that values are read only after they are written (`inputs` are set by hand).
+    pub fn check(&self, inputs: &[ValueId]) -> Result<()> {
+        let shapes = Shapes {
+            width: &|v| self.value(v).width,
+            matrix: &|w| (self.weights[w.index()].n, self.weights[w.index()].k),
+            vector: &|v| self.vectors[v.index()].n,
+            pairs: &|r| self.ropes[r.index()].divisors.len(),
+        };
+        let mut written = vec![false; self.values.len()];
+        inputs.iter().for_each(|v| written[v.index()] = true);
+        for node in &self.nodes {
+            node.op.check(&shapes)?;
+            let mut unwritten = None;
+            node.op.reads(&mut |v| unwritten = unwritten.or((!written[v.index()]).then_some(v)));
+            if let Some(v) = unwritten {
+                let problem = format!("reads {} before anything has written it", self.value(v).name);
+                return Err(Error::argument(node.op.name(), problem));
+            }
+            if let Some(v) = node.op.writes() {
+                written[v.index()] = true;
+            }
+        }
+        Ok(())
     }
 
     /// The nodes as lines of text, one each: what they read and write.

@@ -1,7 +1,9 @@
 //! `attend`: scaled dot-product attention of each row over what its sequence has cached.
 
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::{CacheId, ValueId, VectorId};
+use crate::cpu::{Kind, Pages, Shared, simd};
 use crate::gpu::{Arg, Dim};
 
 /// `out[r, h] = Σ_t softmax_t(scale * q[r, h] · k[t, h / g]) v[t, h / g]` over the positions t that the mask allows.
@@ -57,6 +59,132 @@ pub enum Mask {
     Window(u32),
     /// All of its sequence.
     Full,
+}
+
+// CPU
+
+/// Positions whose scores are taken together: tile i holds positions `64 i .. 64 (i + 1)` of the sequence, whatever the
+/// row, the block size, or how the positions came, so that a row's result depends on nothing else.
+const TILE: usize = 64;
+/// Below every score, and finite, so that differences are.
+const LOWEST: f32 = -1e30;
+
+impl Attend {
+    /// Splits (row, head) pairs, in turns since later rows see more.
+    ///
+    /// Online softmax (Milakov & Gimelshein 2018) over tiles.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let [heads, kv_heads, k_dim, v_dim] = [self.heads, self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
+        let (q, out) = (run.value(self.q), run.value(self.out));
+        let (scores, scratch) = run.scratch().split_at_mut(TILE);
+        for item in run.member.turns(run.step.rows.len() * heads) {
+            let (r, head) = (item / heads, item % heads);
+            let kv_head = head / (heads / kv_heads);
+            let keys = Keys::new(self, run, r);
+            let seen = self.mask.sees(keys.own, keys.count);
+            let q = q.slice(item * k_dim..(item + 1) * k_dim);
+            let out = out.slice_mut(item * v_dim..(item + 1) * v_dim);
+            out.fill(0.0);
+            let (mut max, mut sum) = (LOWEST, 0.0);
+            let mut first = seen.start;
+            while first < seen.end {
+                let tile = first..seen.end.min((first / TILE + 1) * TILE);
+                let mut tile_max = max;
+                for (score, t) in scores.iter_mut().zip(tile.clone()) {
+                    let dot = simd::dot(keys.load(Kind::K, t, kv_head, k_dim, scratch), q) * self.scale;
+                    *score = if self.softcap == 0.0 { dot } else { self.softcap * (dot / self.softcap).tanh() };
+                    tile_max = tile_max.max(*score);
+                }
+                if tile_max > max {
+                    let shrink = (max - tile_max).exp();
+                    out.iter_mut().for_each(|o| *o *= shrink);
+                    sum *= shrink;
+                    max = tile_max;
+                }
+                for (score, t) in scores.iter().zip(tile.clone()) {
+                    let weight = (score - max).exp();
+                    sum += weight;
+                    simd::add_scaled(out, weight, keys.load(Kind::V, t, kv_head, v_dim, scratch));
+                }
+                first = tile.end;
+            }
+            if let Some(sinks) = self.sinks {
+                let sink = run.vector(sinks)[head];
+                let both = max.max(sink);
+                let shrink = (max - both).exp();
+                out.iter_mut().for_each(|o| *o *= shrink);
+                sum = sum * shrink + (sink - both).exp();
+            }
+            if !seen.is_empty() {
+                out.iter_mut().for_each(|o| *o /= sum);
+            }
+        }
+    }
+
+    pub(super) fn cpu_scratch(&self) -> usize {
+        TILE + self.k_dim.max(self.v_dim) as usize
+    }
+}
+
+impl Mask {
+    /// The positions of a sequence of `count` that the row at `own` sees.
+    fn sees(self, own: usize, count: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Causal => 0..own + 1,
+            Self::Window(n) => (own + 1).saturating_sub(n as usize)..own + 1,
+            Self::Full => 0..count,
+        }
+    }
+}
+
+/// The keys and values that a row may see, by their number in its sequence.
+struct Keys<'a> {
+    run: &'a CpuRun<'a>,
+    seq: usize,
+    /// The row's own number, and how many there are.
+    own: usize,
+    count: usize,
+    kv: Held<'a>,
+}
+
+enum Held<'a> {
+    Cache(&'a Pages),
+    /// From the sequence's first row.
+    Rows {
+        k: &'a Shared<f32>,
+        v: &'a Shared<f32>,
+        row0: usize,
+        kv_heads: usize,
+    },
+}
+
+impl<'a> Keys<'a> {
+    fn new(op: &Attend, run: &'a CpuRun<'a>, r: usize) -> Self {
+        let row = run.step.rows[r];
+        let span = run.step.seqs[row.seq as usize];
+        let (own, count, kv) = match op.kv {
+            Kv::Cache(id) => (row.pos as usize, span.context as usize, Held::Cache(run.cache(id))),
+            Kv::Packed { k, v } => {
+                let row0 = span.row0 as usize;
+                let kv_heads = op.kv_heads as usize;
+                (r - row0, span.rows as usize, Held::Rows { k: run.value(k), v: run.value(v), row0, kv_heads })
+            }
+        };
+        Self { run, seq: row.seq as usize, own, count, kv }
+    }
+
+    /// A key or value of `n` elements.
+    #[inline]
+    fn load<'b>(&'b self, kind: Kind, t: usize, head: usize, n: usize, scratch: &'b mut [f32]) -> &'b [f32] {
+        match &self.kv {
+            Held::Cache(pages) => pages.load(kind, self.run.step.kv_slot(pages.group, self.seq, t), head, scratch),
+            Held::Rows { k, v, row0, kv_heads } => {
+                let start = ((row0 + t) * kv_heads + head) * n;
+                let rows = if matches!(kind, Kind::K) { k } else { v };
+                rows.slice(start..start + n)
+            }
+        }
+    }
 }
 
 // GPU

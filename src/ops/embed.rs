@@ -1,5 +1,6 @@
 //! `embed`: out[r] = table[index(r)].
 
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::{ValueId, WeightId};
 use crate::gpu::{Arg, Dim};
@@ -30,6 +31,27 @@ pub enum Index {
     Token,
     /// The row's position in its sequence, plus a constant (learned positions; OPT starts at 2).
     Position(u32),
+}
+
+// CPU
+
+impl Embed {
+    /// Splits rows.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (table, out, dim) = (run.weight(self.table), run.value(self.out), self.dim as usize);
+        for r in run.member.share(run.step.rows.len(), 1) {
+            let row = run.step.rows[r];
+            let index = match self.index {
+                Index::Token => row.token,
+                Index::Position(offset) => row.pos.saturating_add(offset),
+            };
+            let out = out.slice_mut(r * dim..(r + 1) * dim);
+            table.decode((index as usize).min(table.n - 1), out);
+            if self.scale != 1.0 {
+                out.iter_mut().for_each(|x| *x *= self.scale);
+            }
+        }
+    }
 }
 
 // GPU

@@ -1,12 +1,9 @@
 //! The kernels: one file each in `wgsl/`, named here once.
 
-/// A kernel's name and text.
-pub type Source = (&'static str, &'static str);
-
 macro_rules! kernels {
     ($($name:literal,)*) => {
         /// Every kernel.
-        pub const KERNELS: &[Source] = &[$(($name, include_str!(concat!("../../wgsl/", $name, ".wgsl"))),)*];
+        pub const KERNELS: &[(&str, &str)] = &[$(($name, include_str!(concat!("../../wgsl/", $name, ".wgsl"))),)*];
     };
 }
 

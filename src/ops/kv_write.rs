@@ -1,7 +1,9 @@
 //! `kv_write`: stores keys and values in the cache.
 
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::{CacheId, ValueId};
+use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
 
 /// Writes each row's K and V to the slot of its position in the cache's pages.
@@ -21,6 +23,22 @@ pub struct KvWrite {
     pub k_dim: u32,
     /// Elements of a value.
     pub v_dim: u32,
+}
+
+// CPU
+
+impl KvWrite {
+    /// Splits heads.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (k, v, pages) = (run.value(self.k), run.value(self.v), run.cache(self.cache));
+        let [heads, k_dim, v_dim] = [self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
+        for item in run.member.share(run.step.rows.len() * heads, 1) {
+            let row = run.step.rows[item / heads];
+            let at = run.step.kv_slot(pages.group, row.seq as usize, row.pos as usize);
+            pages.store(Kind::K, at, item % heads, k.slice(item * k_dim..(item + 1) * k_dim));
+            pages.store(Kind::V, at, item % heads, v.slice(item * v_dim..(item + 1) * v_dim));
+        }
+    }
 }
 
 // GPU

@@ -1,7 +1,9 @@
 //! `linear`: y = W x, the op that nine tenths of the time goes to, with what `fuse` folds into it.
 
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::{Act, NormSpec, RopeKv, RopeSpec, ValueId, VectorId, WeightId};
+use crate::cpu::simd;
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::quant::BlockFormat;
 
@@ -65,6 +67,118 @@ impl Linear {
     /// Rows of the stacked matrix.
     pub fn n(&self) -> u32 {
         self.parts.iter().map(|p| p.n).sum()
+    }
+}
+
+// CPU
+
+/// Rows of W that are decoded together when there are several rows of x: each row of x is loaded once for all of them.
+const TILE: usize = 4;
+
+impl Linear {
+    /// Splits the rows of W. A folded norm is computed by every member for itself: cheaper than a barrier.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (k, rows) = (self.k as usize, run.rows(self.x));
+        let (own, rest) = run.scratch().split_at_mut(if self.pre == Pre::None { 0 } else { rows * k });
+        let stored = run.value(self.x);
+        let x: &[f32] = match self.pre {
+            Pre::None => stored.slice(0..rows * k),
+            Pre::Norm(spec) => {
+                for r in 0..rows {
+                    let row = r * k..(r + 1) * k;
+                    spec.cpu(run, stored.slice(row.clone()), &mut own[row]);
+                }
+                own
+            }
+        };
+        let out = run.value(self.out);
+        match &self.epi {
+            Epi::None => self.each(run, x, rest, |at, y| out.set(at, y)),
+            Epi::Act(act) => self.each(run, x, rest, |at, y| out.set(at, act.f32(y))),
+            Epi::Add(residual) => {
+                let residual = run.value(*residual);
+                self.each(run, x, rest, |at, y| out.set(at, residual.get(at) + y));
+            }
+            Epi::Gated(act) => {
+                let [gate, up] = [&self.parts[0], &self.parts[1]];
+                let n = gate.n as usize;
+                let columns = run.member.share(n, TILE);
+                product(run, gate, columns.clone(), x, rest, |r, j, y| out.set(r * n + j, act.f32(y)));
+                product(run, up, columns, x, rest, |r, j, y| out.set(r * n + j, out.get(r * n + j) * y));
+            }
+            Epi::RopeKv(rope_kv) => {
+                let dim = rope_kv.head_dim as usize;
+                let (heads, rest) = rest.split_at_mut(rows * dim);
+                for unit in run.member.share(rope_kv.units(), 1) {
+                    let (part, head) = rope_kv.unit(unit);
+                    let columns = head * dim..(head + 1) * dim;
+                    let store = |r: usize, j: usize, y| heads[r * dim + j - head * dim] = y;
+                    product(run, &self.parts[part as usize], columns, x, rest, store);
+                    for (r, head) in heads.chunks_exact_mut(dim).enumerate() {
+                        rope_kv.finish(run, unit, r, head);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls `store` with the place in `out` and the value of every element that is this member's.
+    fn each(&self, run: &CpuRun<'_>, x: &[f32], scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
+        let n = self.n() as usize;
+        let own = run.member.share(n, TILE);
+        let mut start = 0;
+        for part in &self.parts {
+            let end = start + part.n as usize;
+            let columns = own.start.clamp(start, end) - start..own.end.clamp(start, end) - start;
+            product(run, part, columns, x, scratch, |r, j, y| store(r * n + start + j, y));
+            start = end;
+        }
+    }
+
+    pub(super) fn cpu_scratch(&self, rows: usize) -> usize {
+        let norm = if self.pre == Pre::None { 0 } else { rows * self.k as usize };
+        let heads = if let Epi::RopeKv(rope_kv) = &self.epi { rows * rope_kv.head_dim as usize } else { 0 };
+        norm + heads + TILE * self.k as usize
+    }
+}
+
+/// `store(r, j, W[j] · x[r] + b[j])` for some rows j of W and all rows of x.
+///
+/// One row of x is multiplied straight from the blocks; for more, rows of W are decoded once. The order of each sum is the
+/// same, so a row's results do not depend on how many there are.
+fn product(
+    run: &CpuRun<'_>,
+    part: &Part,
+    columns: std::ops::Range<usize>,
+    x: &[f32],
+    scratch: &mut [f32],
+    mut store: impl FnMut(usize, usize, f32),
+) {
+    let w = run.weight(part.weight);
+    let bias = part.bias.map(|b| run.vector(b));
+    let bias = |j: usize| bias.map_or(0.0, |b| b[j]);
+    if x.is_empty() {
+        return;
+    }
+    if x.len() == w.k {
+        for j in columns {
+            store(0, j, w.format.dot(w.row(j), x) + bias(j));
+        }
+        return;
+    }
+    let decoded = &mut scratch[..TILE * w.k];
+    for first in columns.clone().step_by(TILE) {
+        let tile = first..columns.end.min(first + TILE);
+        for (j, row) in tile.clone().zip(decoded.chunks_exact_mut(w.k)) {
+            w.decode(j, row);
+        }
+        for (r, x) in x.chunks_exact(w.k).enumerate() {
+            // Rows beyond the tile's end are old ones: their sums are not stored.
+            let sums = simd::dots::<TILE>(std::array::from_fn(|i| &decoded[i * w.k..(i + 1) * w.k]), x);
+            for (j, sum) in tile.clone().zip(sums) {
+                store(r, j, sum + bias(j));
+            }
+        }
     }
 }
 
@@ -179,11 +293,7 @@ impl Linear {
     }
 
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, params: Params, vectors: bool) -> Lowered {
-        let mut kernel = if vectors {
-            l.kernel("matvec")
-        } else {
-            l.kernel("matmul")
-        };
+        let mut kernel = if vectors { l.kernel("matvec") } else { l.kernel("matmul") };
         let params = self.common(l, &mut kernel, segment, params);
         let (epi, act, residual) = match self.epi {
             Epi::Add(residual) => (1.0, None, Some(residual)),

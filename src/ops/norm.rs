@@ -1,7 +1,9 @@
 //! `norm`: root-mean-square and layer normalisation.
 
+use super::cpu::CpuRun;
 use super::lower::{Lower, Lowered};
 use super::{ValueId, VectorId};
+use crate::cpu::simd;
 use crate::gpu::{Arg, Dim, Kernel};
 
 /// Normalises groups of `spec.n` elements of each row.
@@ -44,6 +46,43 @@ pub enum NormKind {
     Rms,
     /// By mean and variance.
     Layer,
+}
+
+// CPU
+
+impl Norm {
+    /// Splits groups.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (x, out, n) = (run.value(self.x), run.value(self.out), self.spec.n as usize);
+        for group in run.member.share(run.rows(self.x) * self.groups as usize, 1) {
+            let range = group * n..(group + 1) * n;
+            self.spec.cpu(run, x.slice(range.clone()), out.slice_mut(range));
+        }
+    }
+}
+
+impl NormSpec {
+    /// Normalises one group of elements.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>, x: &[f32], out: &mut [f32]) {
+        let n = x.len() as f32;
+        let (mean, square) = match self.kind {
+            NormKind::Rms => (0.0, simd::sum(x, |x| x * x) / n),
+            NormKind::Layer => {
+                let mean = simd::sum(x, |x| x) / n;
+                (mean, simd::sum(x, |x| (x - mean) * (x - mean)) / n)
+            }
+        };
+        let scale = 1.0 / (square + self.eps).sqrt();
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = (x - mean) * scale;
+        }
+        if let Some(weight) = self.weight {
+            out.iter_mut().zip(run.vector(weight)).for_each(|(out, w)| *out *= w);
+        }
+        if let Some(bias) = self.bias {
+            out.iter_mut().zip(run.vector(bias)).for_each(|(out, b)| *out += b);
+        }
+    }
 }
 
 // GPU

@@ -1,6 +1,7 @@
 //! `pick`: the rows whose logits somebody asked for.
 
 use super::ValueId;
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use crate::gpu::{Arg, Dim};
 
@@ -15,6 +16,19 @@ pub struct Pick {
     pub n: u32,
     /// (outs, n)
     pub out: ValueId,
+}
+
+// CPU
+
+impl Pick {
+    /// Splits output rows.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
+        for o in run.member.share(run.step.outs.len(), 1) {
+            let row = run.step.outs[o] as usize;
+            out.slice_mut(o * n..(o + 1) * n).copy_from_slice(x.slice(row * n..(row + 1) * n));
+        }
+    }
 }
 
 // GPU

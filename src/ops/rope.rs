@@ -1,5 +1,6 @@
 //! `rope`: rotary position embedding (Su et al. 2021).
 
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::{RopeId, ValueId};
 use crate::gpu::{Arg, Dim, Kernel};
@@ -43,6 +44,37 @@ pub enum Pairing {
     Interleaved,
     /// (0, d/2), (1, d/2 + 1), …: GPT-NeoX's; safetensors folders.
     Neox,
+}
+
+// CPU
+
+impl Rope {
+    /// Splits heads.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (x, out) = (run.value(self.x), run.value(self.out));
+        let (heads, dim) = (self.heads as usize, self.head_dim as usize);
+        for item in run.member.share(run.rows(self.x) * heads, 1) {
+            let range = item * dim..(item + 1) * dim;
+            let head = out.slice_mut(range.clone());
+            head.copy_from_slice(x.slice(range));
+            self.spec.cpu(run, item / heads, head);
+        }
+    }
+}
+
+impl RopeSpec {
+    /// Rotates a head of row `row` in place.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>, row: usize, head: &mut [f32]) {
+        let pairs = self.dims as usize / 2;
+        let angles = &run.step.angles[self.table.index()][row * pairs..(row + 1) * pairs];
+        for (i, [cos, sin]) in angles.iter().enumerate() {
+            let (a, b) = match self.pairing {
+                Pairing::Interleaved => (2 * i, 2 * i + 1),
+                Pairing::Neox => (i, i + pairs),
+            };
+            (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
+        }
+    }
 }
 
 // GPU

@@ -1,7 +1,9 @@
 //! `rope_kv`: rotates Q and K and writes K and V to the cache, in one pass over a fused Q|K|V row.
 
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::{CacheId, RopeSpec, ValueId};
+use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
 
 /// The fused form of two [`Rope`](super::Rope)s and a [`KvWrite`](super::KvWrite). *Made by fuse only.*
@@ -23,6 +25,68 @@ pub struct RopeKv {
     pub cache: CacheId,
     /// (rows, heads * head_dim)
     pub out: ValueId,
+}
+
+// CPU
+
+impl RopeKv {
+    /// Splits heads.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (qkv, dim, units) = (run.value(self.qkv), self.head_dim as usize, self.units());
+        for item in run.member.share(run.step.rows.len() * units, 1) {
+            let head = &mut run.scratch()[..dim];
+            head.copy_from_slice(qkv.slice(item * dim..(item + 1) * dim));
+            self.finish(run, item % units, item / units, head);
+        }
+    }
+
+    pub(super) fn cpu_scratch(&self) -> usize {
+        self.head_dim as usize
+    }
+
+    /// Heads of q, k and v together.
+    pub(super) fn units(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) as usize
+    }
+
+    /// What a head of q, k and v in a row is: which of the three, and which of its heads.
+    pub(super) fn unit(&self, unit: usize) -> (Qkv, usize) {
+        let (heads, kv_heads) = (self.heads as usize, self.kv_heads as usize);
+        match unit {
+            u if u < heads => (Qkv::Q, u),
+            u if u < heads + kv_heads => (Qkv::K, u - heads),
+            u => (Qkv::V, u - heads - kv_heads),
+        }
+    }
+
+    /// Rotates a head of a row, if it is one of q or k, and stores it where it belongs.
+    pub(super) fn finish(&self, run: &CpuRun<'_>, unit: usize, row: usize, head: &mut [f32]) {
+        let (part, index) = self.unit(unit);
+        if let (Some(spec), Qkv::Q | Qkv::K) = (self.rope, part) {
+            spec.cpu(run, row, head);
+        }
+        let pages = run.cache(self.cache);
+        let store = |kind| {
+            let entry = run.step.rows[row];
+            pages.store(kind, run.step.kv_slot(pages.group, entry.seq as usize, entry.pos as usize), index, head);
+        };
+        match part {
+            Qkv::Q => {
+                let start = (row * self.heads as usize + index) * head.len();
+                run.value(self.out).slice_mut(start..start + head.len()).copy_from_slice(head);
+            }
+            Qkv::K => store(Kind::K),
+            Qkv::V => store(Kind::V),
+        }
+    }
+}
+
+/// The three parts of a row, in their order.
+#[derive(Clone, Copy)]
+pub(super) enum Qkv {
+    Q,
+    K,
+    V,
 }
 
 // GPU

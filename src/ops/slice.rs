@@ -1,6 +1,7 @@
 //! `slice`: some columns of a value.
 
 use super::ValueId;
+use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use crate::gpu::{Arg, Dim};
 
@@ -19,6 +20,19 @@ pub struct Slice {
     pub n: u32,
     /// (rows, n)
     pub out: ValueId,
+}
+
+// CPU
+
+impl Slice {
+    /// Splits rows.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
+        for r in run.member.share(run.rows(self.x), 1) {
+            let start = r * self.width as usize + self.start as usize;
+            out.slice_mut(r * n..(r + 1) * n).copy_from_slice(x.slice(start..start + n));
+        }
+    }
 }
 
 // GPU

@@ -50,3 +50,18 @@ impl Rng {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 }
+
+/// The path of a fetched model; none where it is missing, which CI does not allow.
+pub(crate) fn fetched(file: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("WGSLM_TEST_MODELS").map(PathBuf::from).unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/wgslm-test-models")
+    });
+    let path = folder.join(file);
+    if path.exists() {
+        return Some(path);
+    }
+    let ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(!ci, "{}: fetch it with fetch_test_models.py", path.display());
+    eprintln!("skipped: {} is not there; fetch_test_models.py fetches it", path.display());
+    None
+}

@@ -1,0 +1,70 @@
+//! A buffer that all members of a team read and write.
+//!
+//! The rule that every user keeps, as a GPU kernel would: between two barriers an element is written by at most one
+//! member, and read by others only if nobody writes it. What is whose follows from [`Member::share`](super::Member) and
+//! from the program's order (`exec/cpu.rs` puts a barrier wherever a node touches what another wrote). All accesses are
+//! checked against the buffer's bounds, so a mistake in a shape is a panic, never a stray write.
+#![allow(unsafe_code, reason = "disjoint parts of one buffer are written by several threads")]
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+
+use bytemuck::Zeroable;
+
+/// A buffer of numbers, shared by a team.
+pub(crate) struct Shared<T> {
+    data: Box<[UnsafeCell<T>]>,
+}
+
+// SAFETY: threads share it under the rule above; T is plain data.
+unsafe impl<T: Send + Sync> Sync for Shared<T> {}
+
+impl<T: Copy + Zeroable> Shared<T> {
+    /// Zeros. The system hands large ones out page by page, when they are touched.
+    pub(crate) fn zeroed(len: usize) -> Self {
+        let data = Box::into_raw(bytemuck::allocation::zeroed_slice_box::<T>(len));
+        // SAFETY: UnsafeCell<T> has the layout of T, and the box is given back under the same layout.
+        Self { data: unsafe { Box::from_raw(data as *mut [UnsafeCell<T>]) } }
+    }
+
+    /// Elements.
+    pub(crate) fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// One element.
+    #[inline]
+    pub(crate) fn get(&self, at: usize) -> T {
+        // SAFETY: nobody writes it now (module rule).
+        unsafe { *self.data[at].get() }
+    }
+
+    /// Writes one element.
+    #[inline]
+    pub(crate) fn set(&self, at: usize, value: T) {
+        // SAFETY: only this member uses it now (module rule).
+        unsafe { *self.data[at].get() = value }
+    }
+
+    /// Elements that nobody writes before the next barrier.
+    #[inline]
+    pub(crate) fn slice(&self, range: Range<usize>) -> &[T] {
+        let part = &self.data[range];
+        // SAFETY: in bounds, of one allocation, initialised, and not written now (module rule).
+        unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), part.len()) }
+    }
+
+    /// Elements that only this member uses before the next barrier.
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "disjointness is the module's rule")]
+    pub(crate) fn slice_mut(&self, range: Range<usize>) -> &mut [T] {
+        let part = &self.data[range];
+        // SAFETY: in bounds, of one allocation, initialised, and used by nobody else now (module rule).
+        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(part.as_ptr()), part.len()) }
+    }
+
+    /// All of it, while no team runs.
+    pub(crate) fn all_mut(&mut self) -> &mut [T] {
+        self.slice_mut(0..self.len())
+    }
+}

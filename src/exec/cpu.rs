@@ -1,0 +1,548 @@
+//! The CPU executor: a team of threads walks the program, each member does its share of every op.
+//!
+//! A step that was enqueued waits, packed, until [`poll`](Executor::poll) runs it: there is no thread behind the caller's
+//! back, so a step never competes with the caller for a core, and nothing ever blocks. All memory is made once, for the
+//! limits; a decoding loop allocates nothing.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::packed::{Batch, Packed};
+use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket};
+use crate::cpu::{Job, Pages, Shared, Team};
+use crate::model::{CacheSpec, Out, Program, Rows, fuse};
+use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
+use crate::ops::sample::{Best, noise_key};
+use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, ValueId};
+use crate::{Error, Result};
+
+/// How a CPU executor is made.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuOptions {
+    /// Threads, the caller among them; none: those that the system offers, at most 8, since decoding waits for memory.
+    pub threads: Option<usize>,
+    /// The type of the KV cache.
+    pub numerics: Numerics,
+    /// What there is room for.
+    pub limits: Limits,
+    /// Runs the fused programs, not the canonical one.
+    pub fuse: bool,
+    /// Gives every value a buffer of its own, so that [`CpuExecutor::value`] can read it after a step.
+    pub keep_values: bool,
+}
+
+impl CpuOptions {
+    /// For an engine.
+    pub fn new(limits: Limits) -> Self {
+        Self { threads: None, numerics: Numerics::default(), limits, fuse: true, keep_values: false }
+    }
+}
+
+/// Runs steps of one program on the CPU.
+pub struct CpuExecutor {
+    limits: Limits,
+    program: Program,
+    weights: Arc<CpuWeights>,
+    team: Team,
+    /// One a role.
+    plans: [Plan; 2],
+    kept: bool,
+    buffers: Vec<Shared<f32>>,
+    caches: Vec<Pages>,
+    /// Of `scratch_len` numbers for each member.
+    scratch: Shared<f32>,
+    scratch_len: usize,
+    rows: Vec<Row>,
+    spans: Vec<Span>,
+    out_rows: Vec<u32>,
+    /// (outs, members)
+    bests: Shared<Best>,
+    /// The token drawn last for each slot.
+    drawn: Vec<u32>,
+    queue: VecDeque<Queued>,
+    /// Steps that are not under way, with their memory.
+    free: Vec<Waiting>,
+    next_ticket: u64,
+    out: StepOut,
+    /// Rows and output rows of the last batch.
+    last: [usize; 2],
+}
+
+/// A program of a role, ready to run.
+struct Plan {
+    program: Program,
+    places: Vec<Place>,
+    /// Whether a barrier comes before each node.
+    barriers: Vec<bool>,
+    logits: Option<usize>,
+}
+
+enum Queued {
+    Step(Ticket, Waiting),
+    Cache(CacheOp),
+}
+
+/// A step that has not run.
+#[derive(Default)]
+struct Waiting {
+    packed: Packed,
+    seqs: Vec<SeqOuts>,
+}
+
+/// What a sequence gives: its output rows within its batch, and where they go in the [`StepOut`], which is in the step's
+/// order of sequences and not by role.
+struct SeqOuts {
+    role: Role,
+    slot: u32,
+    outs: Range<usize>,
+    drawn: Option<usize>,
+    /// As a row of logits.
+    logits: Option<usize>,
+}
+
+impl CpuExecutor {
+    /// Makes an executor for a program and its weights.
+    pub fn new(program: &Program, weights: Arc<CpuWeights>, options: CpuOptions) -> Result<Self> {
+        check(program, &weights)?;
+        let limits = options.limits;
+        let mut buffers = Buffers { lens: Vec::new(), keep: options.keep_values };
+        let mut plan = |role| {
+            let fused = if options.fuse { fuse(program, role, &|_| true) } else { program.clone() };
+            Plan::new(fused, &limits, &mut buffers)
+        };
+        let plans = [plan(Role::Prompt), plan(Role::Generated)];
+        let team = Team::new(options.threads.unwrap_or_else(offered_threads));
+        let scratch_len = plans.iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
+        let mut caches = Vec::new();
+        for cache in &program.caches {
+            let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } = *cache;
+            let shape = [kv_heads, k_dim, v_dim].map(|d| d as usize);
+            let block = Pages::block_len(shape[0], shape[1], shape[2], limits.block as usize);
+            fits("the KV cache of a layer", block as u64 * u64::from(limits.blocks))?;
+            let half = options.numerics == Numerics::Fast;
+            caches.push(Pages::new(group.index(), shape, limits.block as usize, limits.blocks as usize, half));
+        }
+        let mut values = Vec::new();
+        for &len in &buffers.lens {
+            values.push(Shared::zeroed(fits("the buffer of a value", len)?));
+        }
+        let scratch = Shared::zeroed(fits("scratch memory", scratch_len as u64 * team.count() as u64)?);
+        let seqs = 2 * limits.seqs as usize;
+        let waiting = || Waiting { packed: Packed::with_room(program, &limits), seqs: Vec::with_capacity(seqs) };
+        Ok(Self {
+            limits,
+            program: program.clone(),
+            weights,
+            plans,
+            kept: options.keep_values,
+            buffers: values,
+            caches,
+            scratch,
+            scratch_len,
+            rows: Vec::with_capacity(limits.rows as usize),
+            spans: Vec::with_capacity(limits.seqs as usize),
+            out_rows: Vec::with_capacity(limits.outs as usize),
+            bests: Shared::zeroed(limits.outs as usize * team.count()),
+            drawn: vec![0; limits.seqs as usize],
+            queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
+            free: (0..limits.in_flight).map(|_| waiting()).collect(),
+            next_ticket: 0,
+            out: StepOut { drawn: Vec::with_capacity(seqs), logits: Vec::new() },
+            last: [0; 2],
+            team,
+        })
+    }
+
+    /// The program that steps of a role run.
+    pub fn program(&self, role: Role) -> &Program {
+        &self.plans[role as usize].program
+    }
+
+    /// A value as the last step left it, (rows, width), if values are kept: of the prompt's rows, if there were any. What a
+    /// fused program skips is never written.
+    pub fn value(&self, id: ValueId) -> Option<&[f32]> {
+        let value = self.program.values.get(id.index()).filter(|_| self.kept)?;
+        let rows = self.last[usize::from(value.rows == Rows::Outs)];
+        Some(self.buffers[id.index()].slice(0..rows * value.width as usize))
+    }
+
+    /// Sets the first rows of a value that no op writes, for programs that are not a model's; values must be kept.
+    pub fn set_value(&mut self, id: ValueId, rows: &[f32]) -> Result<()> {
+        let buffer = self.buffers.get_mut(id.index()).filter(|_| self.kept);
+        let Some(target) = buffer.and_then(|buffer| buffer.all_mut().get_mut(..rows.len())) else {
+            return Err(Error::argument("set_value", "values are not kept, or there are too many rows"));
+        };
+        target.copy_from_slice(rows);
+        Ok(())
+    }
+
+    /// Fills all pages: tests put NaN where nothing has been written.
+    pub fn fill_caches(&mut self, value: f32) {
+        for cache in &mut self.caches {
+            (0..self.limits.blocks as usize).for_each(|block| cache.fill(block, value));
+        }
+    }
+
+    /// Runs a step; its results are in `out`.
+    fn run(&mut self, waiting: &Waiting) {
+        let vocab = self.program.vocab as usize;
+        let draws = waiting.seqs.iter().filter(|seq| seq.drawn.is_some()).count();
+        let logits: usize = waiting.seqs.iter().filter(|seq| seq.logits.is_some()).map(|seq| seq.outs.len()).sum();
+        self.out.drawn.clear();
+        self.out.drawn.resize(draws, Drawn { slot: 0, token: None });
+        self.out.logits.resize(logits * vocab, 0.0);
+        for role in Role::ALL {
+            let batch = waiting.packed.batch(role);
+            if !batch.rows.is_empty() {
+                self.load_rows(batch);
+                self.run_batch(role, batch);
+                waiting.seqs.iter().filter(|seq| seq.role == role).for_each(|seq| self.collect(seq));
+            }
+        }
+    }
+
+    /// Copies what ops read of a batch; tokens that were drawn here are looked up.
+    fn load_rows(&mut self, batch: &Batch) {
+        self.rows.clear();
+        self.rows.extend(batch.rows.iter().map(|row| {
+            let drawn = self.drawn[batch.seqs[row.seq as usize].slot as usize];
+            Row { token: if row.drawn != 0 { drawn } else { row.token }, pos: row.pos, seq: row.seq }
+        }));
+        self.spans.clear();
+        self.spans.extend(batch.seqs.iter().map(|s| Span { row0: s.row0, rows: s.rows, context: s.context }));
+        self.out_rows.clear();
+        self.out_rows.extend(batch.outs.iter().map(|out| out.row));
+        self.last = [batch.rows.len(), batch.outs.len()];
+    }
+
+    fn run_batch(&mut self, role: Role, batch: &Batch) {
+        let plan = &self.plans[role as usize];
+        let step = &StepRows {
+            rows: &self.rows,
+            seqs: &self.spans,
+            outs: &self.out_rows,
+            tables: &batch.tables,
+            table_stride: batch.table_stride as usize,
+            angles: &batch.angles,
+            block: self.limits.block as usize,
+        };
+        let (weights, values, caches) = (&*self.weights, &*self.buffers, &*self.caches);
+        let (scratch, scratch_len, bests) = (&self.scratch, self.scratch_len, &self.bests);
+        let vocab = self.program.vocab as usize;
+        let draws = batch.outs.iter().any(|out| out.draw != 0);
+        let job: &Job<'_> = &|member| {
+            let run = CpuRun { member, step, weights, values, places: &plan.places, caches, scratch, scratch_len };
+            for (node, barrier) in plan.program.nodes.iter().zip(&plan.barriers) {
+                if *barrier {
+                    member.barrier();
+                }
+                node.op.cpu(&run);
+            }
+            let Some(logits) = plan.logits.filter(|_| draws) else { return };
+            member.barrier();
+            let own = member.share(vocab, 16);
+            for (o, out) in batch.outs.iter().enumerate().filter(|(_, out)| out.draw != 0) {
+                let part = values[logits].slice(o * vocab + own.start..o * vocab + own.end);
+                let key = noise_key(out.seed_lo, out.seed_hi, out.pos);
+                let best = Best::of(part, own.start as u32, out.inv_temperature, key);
+                bests.set(o * member.count + member.index, best);
+            }
+        };
+        self.team.run(job);
+    }
+
+    /// Takes what a sequence of the batch that just ran gives.
+    fn collect(&mut self, seq: &SeqOuts) {
+        let vocab = self.program.vocab as usize;
+        let members = self.team.count();
+        if let (Some(at), Some(o)) = (seq.drawn, seq.outs.clone().last()) {
+            let parts = self.bests.slice(o * members..(o + 1) * members);
+            let token = parts.iter().copied().fold(Best::NONE, Best::max).drawn();
+            self.out.drawn[at] = Drawn { slot: seq.slot, token };
+            // A broken sequence ends; until it does, its rows need some token.
+            self.drawn[seq.slot as usize] = token.unwrap_or(0);
+        }
+        let logits = self.plans[seq.role as usize].logits;
+        if let (Some(at), Some(logits)) = (seq.logits, logits) {
+            let from = self.buffers[logits].slice(seq.outs.start * vocab..seq.outs.end * vocab);
+            self.out.logits[at * vocab..][..from.len()].copy_from_slice(from);
+        }
+    }
+
+    fn change_cache(&mut self, op: CacheOp) {
+        let (CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. }) = op;
+        for cache in self.caches.iter_mut().filter(|cache| cache.group == group.index()) {
+            match op {
+                CacheOp::Copy { from, to, .. } => cache.copy(from as usize, to as usize),
+                CacheOp::Zero { block, .. } => cache.fill(block as usize, 0.0),
+            }
+        }
+    }
+}
+
+impl Executor for CpuExecutor {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn device(&self) -> String {
+        let threads = self.team.count();
+        format!("cpu, {threads} thread{}", if threads == 1 { "" } else { "s" })
+    }
+
+    async fn plan(&mut self, _: Role, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        Ok(()) // there is nothing to compile
+    }
+
+    fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
+        let Some(mut waiting) = self.free.pop() else {
+            let available = self.limits.in_flight.to_string();
+            return Err(Error::Limit {
+                what: "a step".to_owned(),
+                needed: "a place among those under way".to_owned(),
+                available,
+                instead: "poll first".to_owned(),
+            });
+        };
+        if let Err(error) = waiting.pack(step, &self.program, &self.limits) {
+            self.free.push(waiting);
+            return Err(error);
+        }
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.queue.push_back(Queued::Step(ticket, waiting));
+        Ok(ticket)
+    }
+
+    fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
+        for op in ops {
+            let (group, blocks) = match *op {
+                CacheOp::Copy { group, from, to } => (group, [from, to]),
+                CacheOp::Zero { group, block } => (group, [block, block]),
+            };
+            if group.0 >= self.program.groups || blocks.iter().any(|&block| block >= self.limits.blocks) {
+                let problem = format!("{} groups of {} blocks", self.program.groups, self.limits.blocks);
+                return Err(Error::argument(format!("{op:?}"), problem));
+            }
+        }
+        if self.queue.is_empty() {
+            ops.iter().for_each(|&op| self.change_cache(op));
+        } else {
+            self.queue.extend(ops.iter().copied().map(Queued::Cache));
+        }
+        Ok(())
+    }
+
+    /// Runs the oldest step: one a call, so that a caller with several under way hears of each as soon as it can.
+    fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
+        while let Some(queued) = self.queue.pop_front() {
+            match queued {
+                Queued::Cache(op) => self.change_cache(op),
+                Queued::Step(ticket, waiting) => {
+                    self.run(&waiting);
+                    self.free.push(waiting);
+                    done(ticket, Ok(&self.out));
+                    return 1;
+                }
+            }
+        }
+        0
+    }
+
+    /// Returns at once: the next `poll` finishes a step.
+    async fn wait(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn blocked(&self) -> u64 {
+        0
+    }
+}
+
+impl Waiting {
+    fn pack(&mut self, step: &Step<'_>, program: &Program, limits: &Limits) -> Result<()> {
+        self.packed.pack(step, program, limits)?;
+        self.seqs.clear();
+        let mut outs = [0; 2];
+        let (mut draws, mut logits) = (0, 0);
+        for seq in step.seqs {
+            let count = match seq.outs {
+                Outs::None => 0,
+                Outs::Last => 1,
+                Outs::All => seq.tokens.len(),
+            };
+            let start = outs[seq.role as usize];
+            outs[seq.role as usize] += count;
+            let drawn = seq.sample.map(|_| draws);
+            let read = seq.read_logits.then_some(logits);
+            draws += usize::from(drawn.is_some());
+            logits += if seq.read_logits { count } else { 0 };
+            self.seqs.push(SeqOuts { role: seq.role, slot: seq.slot, outs: start..start + count, drawn, logits: read });
+        }
+        Ok(())
+    }
+}
+
+/// Threads that the system offers, at most 8: decoding waits for memory, and more only wait for each other.
+fn offered_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get().min(8))
+}
+
+/// The number of f32 as a `usize`, or an error where memory cannot be that large.
+fn fits(what: &str, len: u64) -> Result<usize> {
+    let most = isize::MAX as u64 / 4;
+    if len > most {
+        return Err(Error::Limit {
+            what: what.to_owned(),
+            needed: format!("{len} numbers"),
+            available: format!("{most}"),
+            instead: "lower limits".to_owned(),
+        });
+    }
+    Ok(len as usize)
+}
+
+/// Weights must be what the program says.
+fn check(program: &Program, weights: &CpuWeights) -> Result<()> {
+    if weights.matrices.len() != program.weights.len() || weights.vectors.len() != program.vectors.len() {
+        let problem = format!(
+            "{} matrices of {}, {} vectors of {}",
+            weights.matrices.len(),
+            program.weights.len(),
+            weights.vectors.len(),
+            program.vectors.len()
+        );
+        return Err(Error::argument("weights", problem));
+    }
+    for (spec, matrix) in program.weights.iter().zip(&weights.matrices) {
+        if (spec.n as usize, spec.k as usize) != (matrix.n(), matrix.k()) {
+            let problem = format!("({}, {}), the program wants ({}, {})", matrix.n(), matrix.k(), spec.n, spec.k);
+            return Err(Error::argument(&spec.tensor, problem));
+        }
+    }
+    for (spec, vector) in program.vectors.iter().zip(&weights.vectors) {
+        if spec.n as usize != vector.len() {
+            return Err(Error::argument(&spec.tensor, format!("({}), the program wants ({})", vector.len(), spec.n)));
+        }
+    }
+    Ok(())
+}
+
+/// Rows that a value has room for.
+fn room(rows: Rows, limits: &Limits) -> u32 {
+    match rows {
+        Rows::Step => limits.rows,
+        Rows::Outs => limits.outs,
+    }
+}
+
+/// The buffers behind values, while they are planned. Both roles' programs use the same, one after the other.
+struct Buffers {
+    /// In numbers.
+    lens: Vec<u64>,
+    /// Every value has its own, with the value's id.
+    keep: bool,
+}
+
+impl Buffers {
+    /// A buffer for a value: of those that are free, the smallest that is large enough, or else the largest, grown.
+    fn take(&mut self, id: usize, len: u64, free: &mut Vec<usize>) -> usize {
+        let chosen = if self.keep {
+            self.lens.resize(self.lens.len().max(id + 1), 0);
+            id
+        } else {
+            let fit = |&&at: &&usize| (self.lens[at] < len, self.lens[at].abs_diff(len));
+            let best = free.iter().min_by_key(fit).copied().unwrap_or_else(|| {
+                self.lens.push(0);
+                self.lens.len() - 1
+            });
+            free.retain(|&at| at != best);
+            best
+        };
+        self.lens[chosen] = self.lens[chosen].max(len);
+        chosen
+    }
+}
+
+impl Plan {
+    fn new(program: Program, limits: &Limits, buffers: &mut Buffers) -> Self {
+        let len = |id: ValueId| {
+            let value = program.value(id);
+            u64::from(room(value.rows, limits)) * u64::from(value.width)
+        };
+        // The last node that reads a value: what is a result, or is kept, lives on.
+        let mut last_read = vec![None; program.values.len()];
+        let mut written = vec![false; program.values.len()];
+        for (i, node) in program.nodes.iter().enumerate() {
+            node.op.reads(&mut |v| last_read[v.index()] = Some(i));
+            node.op.writes().into_iter().for_each(|v| written[v.index()] = true);
+        }
+        for out in &program.outs {
+            let (Out::Logits(v) | Out::Hidden(v)) = out;
+            last_read[v.index()] = Some(usize::MAX);
+        }
+        let mut places: Vec<_> =
+            program.values.iter().map(|v| Place { buffer: usize::MAX, outs: v.rows == Rows::Outs }).collect();
+        let mut free: Vec<usize> = if buffers.keep { Vec::new() } else { (0..buffers.lens.len()).collect() };
+        for id in 0..program.values.len() {
+            if buffers.keep || !written[id] && last_read[id].is_some() {
+                places[id].buffer = buffers.take(id, len(ValueId(id as u32)), &mut free);
+            }
+        }
+        for (i, node) in program.nodes.iter().enumerate() {
+            if let Some(out) = node.op.writes().filter(|out| places[out.index()].buffer == usize::MAX) {
+                places[out.index()].buffer = buffers.take(out.index(), len(out), &mut free);
+            }
+            if !buffers.keep {
+                let done = |v: ValueId| written[v.index()] && last_read[v.index()] <= Some(i);
+                let mut give_back = |v: ValueId| {
+                    let buffer = places[v.index()].buffer;
+                    if done(v) && !free.contains(&buffer) {
+                        free.push(buffer);
+                    }
+                };
+                node.op.reads(&mut give_back);
+                node.op.writes().into_iter().for_each(give_back);
+            }
+        }
+        let barriers = barriers(&program, &places);
+        let logits = program.logits().map(|v| places[v.index()].buffer);
+        Self { program, places, barriers, logits }
+    }
+
+    /// Numbers that a member needs as scratch memory.
+    fn scratch(&self, limits: &Limits) -> usize {
+        let rows = |op: &Op| op.writes().map_or(limits.rows, |v| room(self.program.value(v).rows, limits));
+        self.program.nodes.iter().map(|node| node.op.cpu_scratch(rows(&node.op) as usize)).max().unwrap_or(0)
+    }
+}
+
+/// Where barriers are needed: before a node that touches what another wrote since the last one, or writes what another read.
+fn barriers(program: &Program, places: &[Place]) -> Vec<bool> {
+    /// A buffer, or a cache.
+    type Thing = (bool, usize);
+    let (mut read, mut written): (Vec<Thing>, Vec<Thing>) = (Vec::new(), Vec::new());
+    let needed = program.nodes.iter().map(|node| {
+        let (mut reads, mut writes): (Vec<Thing>, Vec<Thing>) = (Vec::new(), Vec::new());
+        node.op.reads(&mut |v| reads.push((false, places[v.index()].buffer)));
+        writes.extend(node.op.writes().map(|v| (false, places[v.index()].buffer)));
+        match &node.op {
+            Op::KvWrite(op) => writes.push((true, op.cache.index())),
+            Op::RopeKv(op) => writes.push((true, op.cache.index())),
+            Op::Linear(Linear { epi: Epi::RopeKv(op), .. }) => writes.push((true, op.cache.index())),
+            Op::Attend(Attend { kv: Kv::Cache(cache), .. }) => reads.push((true, cache.index())),
+            _ => {}
+        }
+        let clash =
+            reads.iter().any(|r| written.contains(r)) || writes.iter().any(|w| written.contains(w) || read.contains(w));
+        if clash {
+            read.clear();
+            written.clear();
+        }
+        read.append(&mut reads);
+        written.append(&mut writes);
+        clash
+    });
+    needed.collect()
+}

@@ -1,0 +1,127 @@
+//! What a CPU form is given: the step's rows, the buffers, the weights, and the member of the team that it runs on.
+//!
+//! All members call the same op at the same time, each does its share of the rows or columns, and the executor puts a
+//! barrier wherever the next op touches what this one wrote.
+
+use super::weights::{CpuWeights, WeightView};
+use super::{CacheId, Op, ValueId, VectorId, WeightId};
+use crate::cpu::{Member, Pages, Shared};
+
+/// The rows of one role in a step, as ops read them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepRows<'a> {
+    pub(crate) rows: &'a [Row],
+    pub(crate) seqs: &'a [Span],
+    /// The row of each output row.
+    pub(crate) outs: &'a [u32],
+    /// For each group, (seqs, table_stride) block ids.
+    pub(crate) tables: &'a [Vec<u32>],
+    pub(crate) table_stride: usize,
+    /// For each rope table, (rows, pairs) of (cosine, sine).
+    pub(crate) angles: &'a [Vec<[f32; 2]>],
+    /// Positions in a block.
+    pub(crate) block: usize,
+}
+
+/// A row: its token, its position, its sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) token: u32,
+    pub(crate) pos: u32,
+    pub(crate) seq: u32,
+}
+
+/// A sequence: its rows, and the positions that its cache holds once they are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) row0: u32,
+    pub(crate) rows: u32,
+    pub(crate) context: u32,
+}
+
+impl StepRows<'_> {
+    /// The (block, slot) of a position of a sequence.
+    pub(crate) fn kv_slot(&self, group: usize, seq: usize, pos: usize) -> (usize, usize) {
+        (self.tables[group][seq * self.table_stride + pos / self.block] as usize, pos % self.block)
+    }
+}
+
+/// Everything that a CPU form works with.
+pub(crate) struct CpuRun<'a> {
+    pub(crate) member: &'a Member<'a>,
+    pub(crate) step: &'a StepRows<'a>,
+    pub(crate) weights: &'a CpuWeights,
+    /// The buffer of each value; values that are not alive together may have the same.
+    pub(crate) values: &'a [Shared<f32>],
+    /// For each value, its buffer and whether its rows are output rows.
+    pub(crate) places: &'a [Place],
+    pub(crate) caches: &'a [Pages],
+    /// This member's own memory, as large as [`Op::cpu_scratch`] asked for.
+    pub(crate) scratch: &'a Shared<f32>,
+    pub(crate) scratch_len: usize,
+}
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) buffer: usize,
+    pub(crate) outs: bool,
+}
+
+impl<'a> CpuRun<'a> {
+    pub(super) fn value(&self, id: ValueId) -> &'a Shared<f32> {
+        &self.values[self.places[id.index()].buffer]
+    }
+
+    /// Rows of a value in this step.
+    pub(super) fn rows(&self, id: ValueId) -> usize {
+        if self.places[id.index()].outs { self.step.outs.len() } else { self.step.rows.len() }
+    }
+
+    pub(super) fn weight(&self, id: WeightId) -> WeightView<'a> {
+        self.weights.matrices[id.index()].view()
+    }
+
+    pub(super) fn vector(&self, id: VectorId) -> &'a [f32] {
+        &self.weights.vectors[id.index()]
+    }
+
+    pub(super) fn cache(&self, id: CacheId) -> &'a Pages {
+        &self.caches[id.index()]
+    }
+
+    /// This member's own memory.
+    #[allow(clippy::mut_from_ref, reason = "an op takes it once")]
+    pub(super) fn scratch(&self) -> &'a mut [f32] {
+        let start = self.member.index * self.scratch_len;
+        self.scratch.slice_mut(start..start + self.scratch_len)
+    }
+}
+
+impl Op {
+    /// Does this member's share of the op.
+    pub(crate) fn cpu(&self, run: &CpuRun<'_>) {
+        match self {
+            Self::Embed(op) => op.cpu(run),
+            Self::Norm(op) => op.cpu(run),
+            Self::Linear(op) => op.cpu(run),
+            Self::Rope(op) => op.cpu(run),
+            Self::KvWrite(op) => op.cpu(run),
+            Self::RopeKv(op) => op.cpu(run),
+            Self::Attend(op) => op.cpu(run),
+            Self::Pointwise(op) => op.cpu(run),
+            Self::Slice(op) => op.cpu(run),
+            Self::Pick(op) => op.cpu(run),
+        }
+    }
+
+    /// Numbers that a member needs as scratch memory, when the op has `rows` rows.
+    pub(crate) fn cpu_scratch(&self, rows: usize) -> usize {
+        match self {
+            Self::Linear(op) => op.cpu_scratch(rows),
+            Self::RopeKv(op) => op.cpu_scratch(),
+            Self::Attend(op) => op.cpu_scratch(),
+            _ => 0,
+        }
+    }
+}
