@@ -10,10 +10,10 @@ mod gguf;
 mod golden;
 #[path = "models/hostile.rs"]
 mod hostile;
-#[path = "support/npy.rs"]
-mod npy;
 #[path = "models/mutations.rs"]
 mod mutations;
+#[path = "support/npy.rs"]
+mod npy;
 #[path = "models/oracle.rs"]
 mod oracle;
 #[path = "models/runner.rs"]

@@ -146,7 +146,9 @@ impl ModelFile {
 
     /// The file that holds a tensor, for those who keep reading it after the model is gone.
     pub fn source(&self, tensor: &TensorInfo) -> Result<&Arc<dyn ByteSource>> {
-        self.sources.get(tensor.file).ok_or_else(|| Error::argument(quoted(&tensor.name), "it belongs to another model"))
+        self.sources
+            .get(tensor.file)
+            .ok_or_else(|| Error::argument(quoted(&tensor.name), "it belongs to another model"))
     }
 }
 
