@@ -9,13 +9,17 @@
 
 mod bpe;
 mod hf;
+mod jinja;
 mod pretokenize;
+mod pyjson;
 mod special;
 mod spm;
 pub mod stream;
+pub mod template;
 pub mod tokenizer;
 mod vocab;
 mod wordpiece;
 
 pub use stream::{StopMatcher, Utf8Stream};
+pub use template::ChatTemplate;
 pub use tokenizer::{GgufVocab, Origin, Segment, Special, Tokenizer};
