@@ -20,10 +20,7 @@ pub(super) enum Exit {
     /// Ctrl-C.
     Interrupted,
     /// Something failed.
-    Failed {
-        code: u8,
-        message: String,
-    },
+    Failed { code: u8, message: String },
 }
 
 impl Exit {

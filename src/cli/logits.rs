@@ -47,7 +47,11 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let logits = pollster::block_on(score(&mut executor, program, &args.ids))?;
     let path = args.output.display().to_string();
     let file = File::create(&args.output).map_err(|e| Error::io(&path, e));
-    let written = npy::write(&mut BufWriter::new(file.map_err(|e| Exit::failure(e.to_string()))?), program.vocab as usize, &logits);
+    let written = npy::write(
+        &mut BufWriter::new(file.map_err(|e| Exit::failure(e.to_string()))?),
+        program.vocab as usize,
+        &logits,
+    );
     written.map_err(|e| Exit::failure(Error::io(&path, e).to_string()))?;
     term::note(&format!("{path}: ({positions}, {}), {}", program.vocab, executor.device()));
     Ok(())

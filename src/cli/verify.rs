@@ -13,7 +13,8 @@ use crate::model::{Program, Rows};
 use crate::text::{Special, Tokenizer};
 
 /// What a model is verified with, where it has a tokenizer.
-const TEXT: &str = "Once upon a time, there was a little robot who counted: 1, 2, 3, and so on until the stars came out.";
+const TEXT: &str =
+    "Once upon a time, there was a little robot who counted: 1, 2, 3, and so on until the stars came out.";
 /// Rows of the prompt at most; and tokens after it that run as generated ones.
 const PROMPT: usize = 24;
 const GENERATED: usize = 3;

@@ -126,7 +126,12 @@ impl AnyExecutor {
             Some(device) => {
                 // The GPU works on two steps while the host looks at a third.
                 let limits = options.limits(3);
-                let gpu = GpuOptions { numerics: options.numerics, limits, unfused: !options.fused, keep_values: options.keep_values };
+                let gpu = GpuOptions {
+                    numerics: options.numerics,
+                    limits,
+                    unfused: !options.fused,
+                    keep_values: options.keep_values,
+                };
                 let mut loading = |done, all| progress(Progress::Loading(done, all));
                 Self::Gpu(GpuExecutor::load(&device, &model.program, model, gpu, &mut loading).await?)
             }

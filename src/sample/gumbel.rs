@@ -1,6 +1,6 @@
 //! The Gumbel-max draw, as `ops/sample.rs` defines it for devices.
 
-use super::{Candidates, Candidate, by_likelihood};
+use super::{Candidate, Candidates, by_likelihood};
 use crate::ops::sample::{gumbel as noise, noise_key};
 
 /// `argmax_t(logit[t] + noise(seed, pos, t))`, ties to the lowest id.

@@ -189,9 +189,7 @@ fn act(act: Act, x: f64) -> f64 {
     match act {
         Act::Silu => x / (1.0 + (-x).exp()),
         Act::GeluErf => 0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2)),
-        Act::GeluTanh => {
-            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
-        }
+        Act::GeluTanh => 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh()),
         Act::Relu => x.max(0.0),
         Act::Relu2 => x.max(0.0).powi(2),
     }
@@ -217,7 +215,9 @@ fn erf(x: f64) -> f64 {
 
 #[test]
 fn the_error_function_is_right() {
-    for (x, y) in [(0.1, 0.1124629160182849), (1.0, 0.8427007929497149), (2.6, 0.9997639655834707), (-3.0, -0.9999779095030014)] {
+    for (x, y) in
+        [(0.1, 0.1124629160182849), (1.0, 0.8427007929497149), (2.6, 0.9997639655834707), (-3.0, -0.9999779095030014)]
+    {
         assert!((erf(x) - y).abs() < 1e-13, "erf({x}) = {}", erf(x));
     }
 }
