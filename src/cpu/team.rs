@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn shares_are_disjoint_and_whole() {
         for (n, unit, count) in [(0, 1, 3), (1, 1, 3), (65, 8, 2), (257, 4, 7), (6, 64, 4)] {
-            let state = Team::new(1).state;
+            let state = Team::new(1).state.clone();
             let mut next = 0;
             for index in 0..count {
                 let share = Member { index, count, state: &state }.share(n, unit);

@@ -3,13 +3,15 @@
 mod cpu;
 mod gpu;
 mod open;
+mod oracle;
 mod packed;
 mod step;
 
 pub use crate::ops::Role;
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
-pub use open::{AnyExecutor, Options, Place, Progress, cpu_weights};
+pub use open::{AnyExecutor, Options, Place, Progress};
+pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use super::cpu::{CpuExecutor, CpuOptions};
 use super::gpu::{GpuExecutor, GpuOptions};
 use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket};
-use crate::file::Bytes;
 use crate::gpu::{Choice, Device};
 use crate::model::{Model, Program};
-use crate::ops::{CpuWeights, Matrix, ValueId, VectorId, WeightId};
+use crate::ops::ValueId;
 use crate::{Error, Result};
 
 /// Where a model shall run.
@@ -144,7 +143,7 @@ impl AnyExecutor {
                     keep_values: options.keep_values,
                     ..CpuOptions::new(options.limits(1))
                 };
-                let weights = cpu_weights(model, &mut |done, all| progress(Progress::Loading(done, all))).await?;
+                let weights = model.cpu_weights(&mut |done, all| progress(Progress::Loading(done, all))).await?;
                 Self::Cpu(CpuExecutor::new(&model.program, Arc::new(weights), cpu)?)
             }
         };
@@ -173,32 +172,6 @@ impl AnyExecutor {
             Self::Gpu(gpu) => gpu.value(role, id, rows).await,
         }
     }
-}
-
-/// A model's weights for the CPU: where they lie in mapped files, else copied into memory.
-pub async fn cpu_weights(model: &Model, progress: &mut dyn FnMut(u64, u64)) -> Result<CpuWeights> {
-    let (file, located) = (&model.file, &model.located);
-    let all = (located.weights.len() + located.vectors.len()) as u64;
-    let mut weights = CpuWeights::default();
-    for (i, at) in (0..).zip(&located.weights) {
-        let matrix = match located.mapped(file, WeightId(i)) {
-            Some(_) => {
-                let offset = at.tensor.offset + at.bytes().start;
-                Matrix::new(file.source(&at.tensor)?.clone(), offset, at.format, at.n, at.k)?
-            }
-            None => {
-                let bytes = located.read_matrix(file, WeightId(i)).await?;
-                Matrix::new(Arc::new(Bytes::new(at.tensor.name.clone(), bytes)), 0, at.format, at.n, at.k)?
-            }
-        };
-        weights.matrices.push(matrix);
-        progress(weights.matrices.len() as u64, all);
-    }
-    for i in 0..located.vectors.len() as u32 {
-        weights.vectors.push(located.read_vector(file, VectorId(i)).await?);
-    }
-    progress(all, all);
-    Ok(weights)
 }
 
 impl Executor for AnyExecutor {

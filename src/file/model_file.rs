@@ -144,10 +144,11 @@ impl ModelFile {
         Ok(out)
     }
 
-    /// The file that a tensor lies in.
+    /// The file that holds a tensor, for those who keep reading it after the model is gone.
     pub fn source(&self, tensor: &TensorInfo) -> Result<&Arc<dyn ByteSource>> {
-        let source = self.sources.get(tensor.file);
-        source.ok_or_else(|| Error::argument(quoted(&tensor.name), "it belongs to another model"))
+        self.sources
+            .get(tensor.file)
+            .ok_or_else(|| Error::argument(quoted(&tensor.name), "it belongs to another model"))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::{OracleRun, Rows64, heads};
 use super::{CacheId, ValueId, VectorId};
 use crate::cpu::{Kind, Pages, Shared, simd};
 use crate::gpu::{Arg, Dim};
@@ -182,6 +183,65 @@ impl<'a> Keys<'a> {
                 let start = ((row0 + t) * kv_heads + head) * n;
                 let rows = if matches!(kind, Kind::K) { k } else { v };
                 rows.slice(start..start + n)
+            }
+        }
+    }
+}
+
+// Oracle
+
+impl Attend {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let sinks = self.sinks.map(|s| run.vector(s));
+        let mut out = Vec::new();
+        for r in 0..run.step.rows.len() {
+            let (own, all) = self.oracle_keys(run, r);
+            let allowed = |t: usize| match self.mask {
+                Mask::Causal => t <= own,
+                Mask::Window(n) => t <= own && own - t < n as usize,
+                Mask::Full => true,
+            };
+            let seen: Vec<_> = (0..all).filter(|&t| allowed(t)).map(|t| self.oracle_kv(run, r, t)).collect();
+            let mut row = Vec::new();
+            for (h, q) in heads(&run.value(self.q)[r], self.k_dim).iter().enumerate() {
+                let kv_head = h * self.kv_heads as usize / self.heads as usize;
+                let score = |k: &Vec<f64>| {
+                    let score = f64::from(self.scale) * q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>();
+                    let cap = f64::from(self.softcap);
+                    if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+                };
+                let scores: Vec<f64> = seen.iter().map(|(k, _)| score(&k[kv_head])).collect();
+                let sink = sinks.as_ref().map(|s| s[h]);
+                let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
+                let mut head = vec![0.0; self.v_dim as usize];
+                for (score, (_, v)) in scores.iter().zip(&seen) {
+                    head.iter_mut().zip(&v[kv_head]).for_each(|(o, v)| *o += (score - max).exp() / total * v);
+                }
+                row.extend(head);
+            }
+            out.push(row);
+        }
+        run.set(self.out, out);
+    }
+
+    /// A row's own number among the keys of its sequence, and how many there are.
+    fn oracle_keys(&self, run: &OracleRun<'_>, r: usize) -> (usize, usize) {
+        let row = run.step.rows[r];
+        let span = run.step.seqs[row.seq as usize];
+        match self.kv {
+            Kv::Cache(_) => (row.pos as usize, span.context as usize),
+            Kv::Packed { .. } => (r - span.row0 as usize, span.rows as usize),
+        }
+    }
+
+    /// The key and value heads at number t of a row's sequence.
+    fn oracle_kv(&self, run: &OracleRun<'_>, r: usize, t: usize) -> (Rows64, Rows64) {
+        match self.kv {
+            Kv::Cache(cache) => run.caches[cache.index()].1[&run.slot(cache, r, t)].clone(),
+            Kv::Packed { k, v } => {
+                let at = run.step.seqs[run.step.rows[r].seq as usize].row0 as usize + t;
+                (heads(&run.value(k)[at], self.k_dim), heads(&run.value(v)[at], self.v_dim))
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::OracleRun;
 use super::{ValueId, WeightId};
 use crate::gpu::{Arg, Dim};
 
@@ -51,6 +52,21 @@ impl Embed {
                 out.iter_mut().for_each(|x| *x *= self.scale);
             }
         }
+    }
+}
+
+// Oracle
+
+impl Embed {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let index = |pos: u32, token: u32| match self.index {
+            Index::Token => token.min(self.n - 1),
+            Index::Position(offset) => (pos + offset).min(self.n - 1),
+        };
+        let row = |r: &super::cpu::Row| run.weight_row(self.table, index(r.pos, r.token) as usize);
+        let scaled = |row: Vec<f64>| row.into_iter().map(|x| x * f64::from(self.scale)).collect();
+        let out = run.step.rows.iter().map(|r| scaled(row(r))).collect();
+        run.set(self.out, out);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::{OracleRun, heads};
 use super::{CacheId, ValueId};
 use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
@@ -37,6 +38,18 @@ impl KvWrite {
             let at = run.step.kv_slot(pages.group, row.seq as usize, row.pos as usize);
             pages.store(Kind::K, at, item % heads, k.slice(item * k_dim..(item + 1) * k_dim));
             pages.store(Kind::V, at, item % heads, v.slice(item * v_dim..(item + 1) * v_dim));
+        }
+    }
+}
+
+// Oracle
+
+impl KvWrite {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        for row in 0..run.step.rows.len() {
+            let k = heads(&run.value(self.k)[row], self.k_dim);
+            let v = heads(&run.value(self.v)[row], self.v_dim);
+            run.keep(self.cache, row, k, v);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::{OracleRun, Rows64};
 use super::{Act, NormSpec, RopeKv, RopeSpec, ValueId, VectorId, WeightId};
 use crate::cpu::simd;
 use crate::gpu::{Arg, Dim, Kernel};
@@ -177,6 +178,52 @@ fn product(
             let sums = simd::dots::<TILE>(std::array::from_fn(|i| &decoded[i * w.k..(i + 1) * w.k]), x);
             for (j, sum) in tile.clone().zip(sums) {
                 store(r, j, sum + bias(j));
+            }
+        }
+    }
+}
+
+// Oracle
+
+impl Linear {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let x: Rows64 = match self.pre {
+            Pre::None => run.value(self.x).clone(),
+            Pre::Norm(spec) => run.value(self.x).iter().map(|row| spec.oracle(run, row)).collect(),
+        };
+        let mut y: Rows64 = vec![Vec::new(); x.len()];
+        for part in &self.parts {
+            let bias = part.bias.map(|b| run.vector(b));
+            for j in 0..part.n as usize {
+                let w = run.weight_row(part.weight, j);
+                for (x, y) in x.iter().zip(&mut y) {
+                    let dot: f64 = w.iter().zip(x).map(|(w, x)| w * x).sum();
+                    y.push(dot + bias.as_ref().map_or(0.0, |b| b[j]));
+                }
+            }
+        }
+        match &self.epi {
+            Epi::None => run.set(self.out, y),
+            Epi::Act(act) => {
+                y.iter_mut().flatten().for_each(|y| *y = act.f64(*y));
+                run.set(self.out, y);
+            }
+            Epi::Add(residual) => {
+                let residual = run.value(*residual).iter().flatten();
+                y.iter_mut().flatten().zip(residual).for_each(|(y, r)| *y += r);
+                run.set(self.out, y);
+            }
+            Epi::Gated(act) => {
+                let gated = |row: &Vec<f64>| {
+                    let (gate, up) = row.split_at(row.len() / 2);
+                    gate.iter().zip(up).map(|(gate, up)| act.f64(*gate) * up).collect()
+                };
+                let out = y.iter().map(gated).collect();
+                run.set(self.out, out);
+            }
+            Epi::RopeKv(rope_kv) => {
+                let out = rope_kv.oracle_of(run, &y);
+                run.set(self.out, out);
             }
         }
     }

@@ -13,6 +13,7 @@ mod kv_write;
 mod linear;
 pub(crate) mod lower;
 mod norm;
+pub(crate) mod oracle;
 
 mod pick;
 mod pointwise;

@@ -2,6 +2,7 @@
 
 use super::cpu::CpuRun;
 use super::lower::{Lower, Lowered};
+use super::oracle::OracleRun;
 use super::{ValueId, VectorId};
 use crate::cpu::simd;
 use crate::gpu::{Arg, Dim, Kernel};
@@ -82,6 +83,33 @@ impl NormSpec {
         if let Some(bias) = self.bias {
             out.iter_mut().zip(run.vector(bias)).for_each(|(out, b)| *out += b);
         }
+    }
+}
+
+// Oracle
+
+impl Norm {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let groups = |row: &Vec<f64>| row.chunks(self.spec.n as usize).flat_map(|x| self.spec.oracle(run, x)).collect();
+        let out = run.value(self.x).iter().map(groups).collect();
+        run.set(self.out, out);
+    }
+}
+
+impl NormSpec {
+    pub(super) fn oracle(&self, run: &OracleRun<'_>, x: &[f64]) -> Vec<f64> {
+        let n = x.len() as f64;
+        let mean = match self.kind {
+            NormKind::Rms => 0.0,
+            NormKind::Layer => x.iter().sum::<f64>() / n,
+        };
+        let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        let weight = self.weight.map(|w| run.vector(w));
+        let bias = self.bias.map(|b| run.vector(b));
+        let normalised = x.iter().map(|x| (x - mean) / (variance + f64::from(self.eps)).sqrt());
+        let affine =
+            |(i, y): (usize, f64)| y * weight.as_ref().map_or(1.0, |w| w[i]) + bias.as_ref().map_or(0.0, |b| b[i]);
+        normalised.enumerate().map(affine).collect()
     }
 }
 

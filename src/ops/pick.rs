@@ -3,6 +3,7 @@
 use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::OracleRun;
 use crate::gpu::{Arg, Dim};
 
 /// `out[o, :] = x[row of output o, :]`.
@@ -28,6 +29,15 @@ impl Pick {
             let row = run.step.outs[o] as usize;
             out.slice_mut(o * n..(o + 1) * n).copy_from_slice(x.slice(row * n..(row + 1) * n));
         }
+    }
+}
+
+// Oracle
+
+impl Pick {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let out = run.step.outs.iter().map(|&row| run.value(self.x)[row as usize].clone()).collect();
+        run.set(self.out, out);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::OracleRun;
 use crate::gpu::{Arg, Dim, Kernel};
 
 /// Element-wise ops; all operands and the result have one shape.
@@ -120,6 +121,56 @@ fn gelu_erf(x: f32) -> f32 {
     let erfc = t * (FIT.iter().fold(0.0, |sum, c| sum * t + c) - z * z).exp(); // of |x| / √2
     let twice_phi = if x > 0.0 { 2.0 - erfc } else { erfc };
     (f64::from(x) * 0.5 * twice_phi) as f32
+}
+
+// Oracle
+
+impl Pointwise {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let (a, b, f): (_, _, Box<dyn Fn(f64, f64) -> f64>) = match *self {
+            Self::Add { a, b, .. } => (a, b, Box::new(|a, b| a + b)),
+            Self::Mul { a, b, .. } => (a, b, Box::new(|a, b| a * b)),
+            Self::Act { x, act, .. } => (x, x, Box::new(move |x, _| act.f64(x))),
+            Self::Scale { x, by, .. } => (x, x, Box::new(move |x, _| f64::from(by) * x)),
+        };
+        let row = |(a, b): (&Vec<f64>, &Vec<f64>)| a.iter().zip(b).map(|(a, b)| f(*a, *b)).collect();
+        let out = run.value(a).iter().zip(run.value(b)).map(row).collect();
+        run.set(self.out(), out);
+    }
+}
+
+impl Act {
+    pub(super) fn f64(self, x: f64) -> f64 {
+        match self {
+            Self::Silu => x / (1.0 + (-x).exp()),
+            Self::GeluErf => x * 0.5 * erfc(-x / 2f64.sqrt()),
+            Self::GeluTanh => {
+                let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                x / (1.0 + (-2.0 * u).exp()) // (1 + tanh u) / 2 in full precision where tanh u nears -1
+            }
+            Self::Relu => x.max(0.0),
+            Self::Relu2 => x.max(0.0).powi(2),
+        }
+    }
+}
+
+/// `1 - erf(x)`: the Taylor series of erf where it converges fast, beyond it the continued fraction of erfc
+/// (Abramowitz & Stegun 7.1.6, 7.1.14).
+fn erfc(x: f64) -> f64 {
+    if x < 0.0 {
+        return 2.0 - erfc(-x);
+    }
+    if x < 2.5 {
+        let mut term = x;
+        let mut sum = x;
+        for n in 1..200 {
+            term *= 2.0 * x * x / f64::from(2 * n + 1);
+            sum += term;
+        }
+        return 1.0 - std::f64::consts::FRAC_2_SQRT_PI * (-x * x).exp() * sum;
+    }
+    let fraction = (1..200).rev().fold(x, |below, n| x + f64::from(n) / 2.0 / below);
+    (-x * x).exp() / (std::f64::consts::PI.sqrt() * fraction)
 }
 
 // GPU

@@ -2,6 +2,7 @@
 
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::{OracleRun, heads};
 use super::{RopeId, ValueId};
 use crate::gpu::{Arg, Dim, Kernel};
 
@@ -74,6 +75,36 @@ impl RopeSpec {
             };
             (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
         }
+    }
+}
+
+// Oracle
+
+impl Rope {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let rotated = |(r, row): (usize, &Vec<f64>)| {
+            heads(row, self.head_dim).iter().flat_map(|head| self.spec.oracle(run, r, head)).collect()
+        };
+        let out = run.value(self.x).iter().enumerate().map(rotated).collect();
+        run.set(self.out, out);
+    }
+}
+
+impl RopeSpec {
+    /// A head of row `row`, rotated by angles that are computed here, not those that the step brings.
+    pub(super) fn oracle(&self, run: &OracleRun<'_>, row: usize, head: &[f64]) -> Vec<f64> {
+        let (divisors, factor) = &run.ropes[self.table.index()];
+        let mut out = head.to_vec();
+        for i in 0..self.dims as usize / 2 {
+            let (sin, cos) = (f64::from(run.step.rows[row].pos) * divisors[i]).sin_cos();
+            let (a, b) = match self.pairing {
+                Pairing::Interleaved => (2 * i, 2 * i + 1),
+                Pairing::Neox => (i, i + self.dims as usize / 2),
+            };
+            out[a] = factor * (head[a] * cos - head[b] * sin);
+            out[b] = factor * (head[a] * sin + head[b] * cos);
+        }
+        out
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::{OracleRun, Rows64, heads};
 use super::{CacheId, RopeSpec, ValueId};
 use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
@@ -87,6 +88,33 @@ pub(super) enum Qkv {
     Q,
     K,
     V,
+}
+
+// Oracle
+
+impl RopeKv {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let out = self.oracle_of(run, &run.value(self.qkv).clone());
+        run.set(self.out, out);
+    }
+
+    /// Keeps k and v of the rows and gives q.
+    pub(super) fn oracle_of(&self, run: &mut OracleRun<'_>, qkv: &Rows64) -> Rows64 {
+        let mut out = Vec::new();
+        for (row, qkv) in qkv.iter().enumerate() {
+            let all = heads(qkv, self.head_dim);
+            let (q, kv) = all.split_at(self.heads as usize);
+            let (k, v) = kv.split_at(self.kv_heads as usize);
+            let rotated = |heads: &[Vec<f64>]| -> Rows64 {
+                let rotate = |head: &Vec<f64>| self.rope.map_or(head.clone(), |spec| spec.oracle(run, row, head));
+                heads.iter().map(rotate).collect()
+            };
+            let (q, k) = (rotated(q), rotated(k));
+            out.push(q.concat());
+            run.keep(self.cache, row, k, v.to_vec());
+        }
+        out
+    }
 }
 
 // GPU

@@ -153,3 +153,107 @@ pub(crate) fn lower(
     let args = [Arg::read(l.step), Arg::read(best), Arg::Write(drawn), Arg::Write(result)];
     l.plan.dispatch(&kernel, &MergeParams { parts, slots }, &args, [Dim::Outs(WIDE), Dim::Fixed(1), Dim::Fixed(1)])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draw(logits: &[f32], temperature: f32, seed: u64, pos: u32) -> Option<u32> {
+        let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
+        let inverse = if temperature > 0.0 { 1.0 / temperature } else { 0.0 };
+        // In two parts, as two members would.
+        let (low, high) = logits.split_at(logits.len() / 2);
+        let low = Best::of(low, 0, inverse, key);
+        let high = Best::of(high, (logits.len() / 2) as u32, inverse, key);
+        let drawn = low.max(high);
+        assert_eq!(drawn, high.max(low), "the maximum commutes");
+        drawn.drawn()
+    }
+
+    /// Pearson's statistic of 100 000 draws against the softmax in f64, over positions of one seed and over seeds.
+    #[test]
+    fn draws_follow_the_softmax() {
+        const DRAWS: u32 = 100_000;
+        let logits = [1.5f32, -0.5, 0.0, 2.0, -3.0, 0.7, 0.7, 1.0, -1.0, 2.5, -2.0, 0.1];
+        for (temperature, over_positions) in [(1.0, true), (1.0, false), (0.6, true), (2.5, false)] {
+            let weights = logits.map(|l| f64::from(l / temperature).exp());
+            let total: f64 = weights.iter().sum();
+            let mut counts = [0u32; 12];
+            for i in 0..DRAWS {
+                let (seed, pos) = if over_positions { (0x1234_5678_9abc_def0, i) } else { (u64::from(i), 17) };
+                counts[draw(&logits, temperature, seed, pos).unwrap() as usize] += 1;
+            }
+            let statistic: f64 = counts
+                .iter()
+                .zip(weights)
+                .map(|(&count, weight)| {
+                    let expected = f64::from(DRAWS) * weight / total;
+                    (f64::from(count) - expected).powi(2) / expected
+                })
+                .sum();
+            // 11 degrees of freedom: one in a million would be above 50. The draws are fixed, so this cannot flicker.
+            assert!(statistic < 35.0, "{statistic} at temperature {temperature}: {counts:?}");
+        }
+    }
+
+    /// Draws of neighbouring positions, and of neighbouring seeds, know nothing of each other.
+    #[test]
+    fn draws_are_independent() {
+        let logits = [0.0f32; 4];
+        for by_seed in [false, true] {
+            let mut counts = [0u32; 16];
+            for i in 0..40_000u32 {
+                let at = |i: u32| if by_seed { draw(&logits, 1.0, u64::from(i), 3) } else { draw(&logits, 1.0, 9, i) };
+                counts[(at(2 * i).unwrap() * 4 + at(2 * i + 1).unwrap()) as usize] += 1;
+            }
+            let statistic: f64 = counts.iter().map(|&c| (f64::from(c) - 2500.0).powi(2) / 2500.0).sum();
+            assert!(statistic < 45.0, "{statistic}: {counts:?}"); // 15 degrees of freedom
+        }
+    }
+
+    #[test]
+    fn greedy_ties_go_to_the_lowest_id_and_broken_rows_draw_nothing() {
+        assert_eq!(draw(&[0.0, 2.0, 1.0, 2.0, 2.0, -1.0], 0.0, 5, 5), Some(1));
+        assert_eq!(draw(&[-2.0, -2.0, -2.0], 0.0, 5, 5), Some(0));
+        for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in 0..4 {
+                let mut logits = [1.0, 3.0, 2.0, 0.0];
+                logits[at] = broken;
+                assert_eq!(draw(&logits, 0.0, 5, 5), None);
+                assert_eq!(draw(&logits, 0.7, 5, 5), None);
+            }
+        }
+        assert_eq!(draw(&[], 0.0, 5, 5), None);
+    }
+
+    #[test]
+    fn the_logarithm_is_right_to_a_few_units() {
+        let mut worst: f64 = 0.0;
+        for i in 0..200_000u32 {
+            let odd = (i.wrapping_mul(2_654_435_761) >> 8) | 1;
+            for x in [
+                odd as f32 / 16_777_216.0,
+                1.0 + odd as f32 / 8_388_608.0,
+                odd as f32,
+                1.0 - (i + 1) as f32 / 16_777_216.0,
+            ] {
+                let exact = f64::from(x).ln();
+                let unit = f64::from(f32::EPSILON) * exact.abs().max(1e-7);
+                worst = worst.max((f64::from(ln(x)) - exact).abs() / unit);
+            }
+        }
+        assert!(worst < 2.0, "{worst} units");
+        // The ends of the noise are finite.
+        assert!((-ln(-ln(1.0 / 16_777_216.0))).is_finite() && (-ln(-ln(16_777_215.0 / 16_777_216.0))).is_finite());
+    }
+
+    /// Values that `wgsl/lib/noise.wgsl` must give, too.
+    #[test]
+    fn the_noise_is_fixed() {
+        let key = noise_key(1, 2, 3);
+        assert_eq!((mix(1), key), (0x688990c0, [0x50f4f2, 0x5ceb65d9]));
+        for (token, noise) in [(0, -0.10158), (1, 1.17367), (49_151, -0.239704)] {
+            assert!((gumbel(key, token) - noise).abs() < 2e-6, "{token}: {}", gumbel(key, token));
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
+use super::oracle::OracleRun;
 use crate::gpu::{Arg, Dim};
 
 /// `out[r, :] = x[r, start .. start + n]`.
@@ -32,6 +33,16 @@ impl Slice {
             let start = r * self.width as usize + self.start as usize;
             out.slice_mut(r * n..(r + 1) * n).copy_from_slice(x.slice(start..start + n));
         }
+    }
+}
+
+// Oracle
+
+impl Slice {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let columns = self.start as usize..(self.start + self.n) as usize;
+        let out = run.value(self.x).iter().map(|row| row[columns.clone()].to_vec()).collect();
+        run.set(self.out, out);
     }
 }
 

@@ -1,0 +1,116 @@
+//! The oracle: a whole program in f64, op by op after the formulas. Slow, and the yardstick of both executors.
+
+use std::sync::Arc;
+
+use super::packed::Packed;
+use super::{CacheOp, Limits, Role, Step};
+use crate::Result;
+use crate::model::{CacheSpec, Out, Program};
+use crate::ops::cpu::{Row, Span, StepRows};
+use crate::ops::oracle::{Cache64, OracleRun, Rows64};
+use crate::ops::{CpuWeights, GroupId, ValueId};
+
+/// Runs programs in f64 over the decoded weights. What its caches hold survives steps, as an executor's do; reading a position
+/// that was never written panics.
+pub struct Oracle {
+    /// One a role.
+    programs: [Program; 2],
+    weights: Arc<CpuWeights>,
+    limits: Limits,
+    ropes: Vec<(Vec<f64>, f64)>,
+    values: Vec<Rows64>,
+    caches: Vec<(GroupId, Cache64)>,
+}
+
+impl Oracle {
+    /// An oracle that runs the same program for both roles: the canonical one.
+    pub fn new(program: &Program, weights: Arc<CpuWeights>, limits: Limits) -> Self {
+        Self::of_roles([program.clone(), program.clone()], weights, limits)
+    }
+
+    /// An oracle that runs a program for prompt rows and one for generated rows: `fuse`'s.
+    pub fn of_roles(programs: [Program; 2], weights: Arc<CpuWeights>, limits: Limits) -> Self {
+        let [program, _] = &programs;
+        let ropes = program.ropes.iter().map(|table| (table.divisors.clone(), f64::from(table.factor))).collect();
+        let caches = program.caches.iter().map(|CacheSpec::Pages { group, .. }| (*group, Cache64::new())).collect();
+        Self { weights, limits, ropes, values: Vec::new(), caches, programs }
+    }
+
+    /// Sets a value that no op writes, a vector a row.
+    pub fn set_value(&mut self, id: ValueId, rows: Rows64) {
+        self.values.resize(self.values.len().max(id.index() + 1), Vec::new());
+        self.values[id.index()] = rows;
+    }
+
+    /// A value as the last batch that wrote it left it, a vector a row.
+    pub fn value(&self, id: ValueId) -> &Rows64 {
+        &self.values[id.index()]
+    }
+
+    /// Runs a step, generated rows first; tokens must come from the host. Gives the output rows' logits, generated rows' first.
+    pub fn step(&mut self, step: &Step<'_>) -> Result<Rows64> {
+        let mut packed = Packed::default();
+        packed.pack(step, &self.programs[0], &self.limits)?;
+        let mut logits = Rows64::new();
+        for role in Role::ALL {
+            let batch = packed.batch(role);
+            if batch.rows.is_empty() {
+                continue;
+            }
+            let program = &self.programs[role as usize];
+            self.values.resize(self.values.len().max(program.values.len()), Vec::new());
+            let row = |r: &super::RowEntry| Row { token: r.token, pos: r.pos, seq: r.seq };
+            let rows: Vec<_> = batch.rows.iter().map(row).collect();
+            let span = |s: &super::SeqEntry| Span { row0: s.row0, rows: s.rows, context: s.context };
+            let seqs: Vec<_> = batch.seqs.iter().map(span).collect();
+            let outs: Vec<_> = batch.outs.iter().map(|out| out.row).collect();
+            let mut run = OracleRun {
+                step: &StepRows {
+                    rows: &rows,
+                    seqs: &seqs,
+                    outs: &outs,
+                    tables: &batch.tables,
+                    table_stride: batch.table_stride as usize,
+                    angles: &[], // its own
+                    block: self.limits.block as usize,
+                },
+                weights: &self.weights,
+                ropes: &self.ropes,
+                values: &mut self.values,
+                caches: &mut self.caches,
+            };
+            for node in &program.nodes {
+                node.op.oracle(&mut run);
+            }
+            for out in &program.outs {
+                if let Out::Logits(id) = out {
+                    logits.extend(self.values[id.index()].iter().cloned());
+                }
+            }
+        }
+        Ok(logits)
+    }
+
+    /// Changes the caches as an executor does.
+    pub fn cache(&mut self, ops: &[CacheOp]) {
+        for op in ops {
+            let (CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. }) = *op;
+            for (_, cache) in self.caches.iter_mut().filter(|(of, _)| *of == group) {
+                for slot in 0..self.limits.block as usize {
+                    match *op {
+                        CacheOp::Copy { from, to, .. } => {
+                            if let Some(entry) = cache.get(&(from as usize, slot)).cloned() {
+                                cache.insert((to as usize, slot), entry);
+                            }
+                        }
+                        CacheOp::Zero { block, .. } => {
+                            if let Some((k, v)) = cache.get_mut(&(block as usize, slot)) {
+                                k.iter_mut().chain(v).flatten().for_each(|x| *x = 0.0);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

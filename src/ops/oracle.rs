@@ -1,0 +1,83 @@
+//! The f64 form of every op: plain loops after the formula, the yardstick of both executors. It shares no arithmetic with
+//! the CPU forms.
+
+use std::collections::HashMap;
+
+use super::cpu::StepRows;
+use super::weights::CpuWeights;
+use super::{CacheId, GroupId, Op, ValueId, VectorId, WeightId};
+
+/// A matrix of f64: a vector a row.
+pub(crate) type Rows64 = Vec<Vec<f64>>;
+
+/// The keys and values of a cache: by (block, slot), for each KV head.
+pub(crate) type Cache64 = HashMap<(usize, usize), (Rows64, Rows64)>;
+
+/// What an oracle is given.
+pub(crate) struct OracleRun<'a> {
+    pub(crate) step: &'a StepRows<'a>,
+    pub(crate) weights: &'a CpuWeights,
+    /// Divisors and factor of each rope table.
+    pub(crate) ropes: &'a [(Vec<f64>, f64)],
+    /// For each value, its rows.
+    pub(crate) values: &'a mut [Rows64],
+    /// For each cache, its group and what it holds.
+    pub(crate) caches: &'a mut [(GroupId, Cache64)],
+}
+
+impl OracleRun<'_> {
+    /// A decoded row of a matrix.
+    pub(super) fn weight_row(&self, id: WeightId, row: usize) -> Vec<f64> {
+        let matrix = self.weights.matrices[id.index()].view();
+        let mut decoded = vec![0.0; matrix.k];
+        matrix.decode(row, &mut decoded);
+        decoded.into_iter().map(f64::from).collect()
+    }
+
+    pub(super) fn vector(&self, id: VectorId) -> Vec<f64> {
+        self.weights.vectors[id.index()].iter().copied().map(f64::from).collect()
+    }
+
+    pub(super) fn value(&self, id: ValueId) -> &Rows64 {
+        &self.values[id.index()]
+    }
+
+    pub(super) fn set(&mut self, id: ValueId, rows: Rows64) {
+        self.values[id.index()] = rows;
+    }
+
+    /// Where the cache of a group keeps a position of a row's sequence.
+    pub(super) fn slot(&self, cache: CacheId, row: usize, pos: usize) -> (usize, usize) {
+        let group = self.caches[cache.index()].0;
+        self.step.kv_slot(group.index(), self.step.rows[row].seq as usize, pos)
+    }
+
+    /// Stores the key and value heads of a row at its position.
+    pub(super) fn keep(&mut self, cache: CacheId, row: usize, k: Rows64, v: Rows64) {
+        let at = self.slot(cache, row, self.step.rows[row].pos as usize);
+        self.caches[cache.index()].1.insert(at, (k, v));
+    }
+}
+
+impl Op {
+    /// Runs the op in f64.
+    pub(crate) fn oracle(&self, run: &mut OracleRun<'_>) {
+        match self {
+            Self::Embed(op) => op.oracle(run),
+            Self::Norm(op) => op.oracle(run),
+            Self::Linear(op) => op.oracle(run),
+            Self::Rope(op) => op.oracle(run),
+            Self::KvWrite(op) => op.oracle(run),
+            Self::RopeKv(op) => op.oracle(run),
+            Self::Attend(op) => op.oracle(run),
+            Self::Pointwise(op) => op.oracle(run),
+            Self::Slice(op) => op.oracle(run),
+            Self::Pick(op) => op.oracle(run),
+        }
+    }
+}
+
+/// Cuts a row into heads.
+pub(super) fn heads(row: &[f64], dim: u32) -> Rows64 {
+    row.chunks(dim as usize).map(<[f64]>::to_vec).collect()
+}
