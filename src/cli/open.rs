@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use super::exit::Exit;
 use super::term::Bar;
 use crate::exec::{AnyExecutor, Numerics, Options, Place};
+#[cfg(feature = "tiny")]
+use crate::file::Bytes;
 use crate::file::ModelFile;
 use crate::model::Model;
 
@@ -38,8 +40,16 @@ fn missing(path: &Path) -> Exit {
     Exit::not_found(format!("{path}: there is no such file or folder; -m takes a GGUF file or a safetensors folder"))
 }
 
+#[cfg(feature = "tiny")]
 fn embedded() -> Result<ModelFile, Exit> {
-    Err(Exit::not_found("no model is compiled in; give one: -m FILE"))
+    let bytes: &'static [u8] = include_bytes!("../../assets/tiny.gguf");
+    let source = Bytes::new("tiny.gguf", bytes);
+    Ok(pollster::block_on(ModelFile::open_gguf(vec![Box::new(source)]))?)
+}
+
+#[cfg(not(feature = "tiny"))]
+fn embedded() -> Result<ModelFile, Exit> {
+    Err(Exit::not_found("no model is compiled in (feature tiny); give one: -m FILE"))
 }
 
 /// How a command names a device.

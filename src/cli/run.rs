@@ -11,7 +11,7 @@ use crate::engine::{Engine, Event, Finish, Request, Usage};
 use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place};
 use crate::model::Model;
 use crate::sample::{Draw, Sampling};
-use crate::text::{Special, TextStream, Tokenizer};
+use crate::text::{ChatTemplate, Special, TextStream, Tokenizer};
 
 /// Positions, unless told otherwise: enough for a conversation, and its cache fits anywhere.
 const CONTEXT: u32 = 4096;
@@ -140,19 +140,32 @@ fn prompt(args: &Args) -> Result<String, Exit> {
 
 /// The prompt as the model wants it: rendered by its chat template as one message of a user, or as it is.
 fn prompt_ids(model: &Model, tokenizer: &Tokenizer, prompt: &str, raw: bool) -> Result<Vec<u32>, Exit> {
-    let _ = (&model.chat_template, raw);
-    let mut ids = tokenizer.encode(prompt, Special::Plain)?;
+    let mut ids = match &model.chat_template {
+        Some(source) if !raw => {
+            let template = ChatTemplate::for_tokenizer(source, tokenizer)?;
+            let messages = serde_json::json!([{ "role": "user", "content": prompt }]);
+            let context = serde_json::json!({ "messages": messages, "add_generation_prompt": true });
+            tokenizer.encode_segments(&template.render(&context, now())?)?
+        }
+        _ => tokenizer.encode(prompt, Special::Plain)?,
+    };
     if let Some(bos) = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids.first() != Some(bos)) {
         ids.insert(0, bos);
     }
     if ids.is_empty() {
-        // A text's beginning is the end of another one, where a model has no token for it.
+        // Where a model has no token for the beginning of a text, the end of another one is where a text begins.
         ids.extend(tokenizer.bos().or(tokenizer.eos()));
     }
     if ids.is_empty() {
         return Err(Exit::usage("the prompt is empty, and this model has no token that begins a text"));
     }
     Ok(ids)
+}
+
+/// Seconds since 1970, for templates that tell the date.
+fn now() -> Option<i64> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_secs()).ok()
 }
 
 struct Answer {
