@@ -1,11 +1,18 @@
 //! wgslm: a portable inference engine for large language models.
 
 mod cpu;
+pub mod engine;
 pub mod error;
 pub mod exec;
 pub mod file;
+pub mod gpu;
+pub mod kv;
 pub mod model;
 pub mod ops;
 pub mod quant;
+pub mod sample;
+#[cfg(test)]
+mod testing;
+pub mod text;
 
 pub use error::{Error, Result};

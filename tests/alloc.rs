@@ -1,12 +1,12 @@
 //! A decoding loop of the CPU executor allocates nothing: counted by the global allocator, in a binary of its own.
 #![allow(unsafe_code, reason = "a global allocator is unsafe")]
 
-mod common;
+mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::*;
+use support::programs::*;
 use wgslm::exec::{CpuExecutor, CpuOptions, Executor, Numerics, Role, Step, Token};
 use wgslm::ops::SampleSpec;
 use wgslm::quant::BlockFormat::{F16, Q8_0};
@@ -44,7 +44,7 @@ fn decoding_allocates_nothing() {
         let sample = SampleSpec { temperature: 0.5, seed: 4 };
         cpu.enqueue(&Step { seqs: &[drawing(rows(0, Role::Prompt, &prompt, 0, &tables), sample)] }).unwrap();
         let mut decode = |pos: u32| {
-            let sample = if pos % 2 == 0 { SampleSpec::GREEDY } else { sample };
+            let sample = if pos.is_multiple_of(2) { SampleSpec::GREEDY } else { sample };
             let seqs = [drawing(rows(0, Role::Generated, &[Token::Drawn], pos, &tables), sample)];
             cpu.enqueue(&Step { seqs: &seqs }).unwrap();
             let mut tokens = 0;

@@ -1,14 +1,17 @@
 //! Executors: what runs a program's steps. One trait, two kinds: the GPU and the CPU.
 
 mod cpu;
+mod gpu;
 mod oracle;
 mod packed;
 mod step;
 
+pub use crate::ops::Role;
 pub use cpu::{CpuExecutor, CpuOptions};
+pub use gpu::{GpuExecutor, GpuOptions};
 pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
-pub use step::{Drawn, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
+pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
 use crate::ops::GroupId;

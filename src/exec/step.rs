@@ -1,6 +1,6 @@
 //! A step: what an engine asks of an executor, one varlen batch of packed rows.
 
-use crate::ops::SampleSpec;
+use crate::ops::{Role, SampleSpec};
 
 /// One forward pass over some rows of some sequences. A lone chat is a step of one sequence.
 #[derive(Clone, Copy, Debug)]
@@ -37,20 +37,6 @@ pub enum Token {
     Host(u32),
     /// The token drawn last for the sequence's slot, which the host may not know yet.
     Drawn,
-}
-
-/// Whether rows are read or written by the model: prompt, or generated text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Rows of a prompt: the matrix-times-matrix family.
-    Prompt,
-    /// Rows that were generated (or are drafted): the matrix-times-vector family.
-    Generated,
-}
-
-impl Role {
-    /// Both, in the order in which a step runs them.
-    pub const ALL: [Self; 2] = [Self::Generated, Self::Prompt];
 }
 
 /// Which rows of a sequence give logits.

@@ -57,7 +57,7 @@ impl ModelFile {
         if name.ends_with(".safetensors.index.json") {
             let index = Index::read(path)?;
             let shards: Vec<PathBuf> = index.shards.iter().map(|shard| path.with_file_name(shard)).collect();
-            let model = at_once(Self::open_safetensors(texts(path)?, sources(&shards, access)?))?;
+            let model = at_once(Self::open_safetensors(texts(path)?, sources(&shards, access)?)).map_err(of_a_shard)?;
             index.check(&model)?;
             return Ok(model);
         }
@@ -161,6 +161,14 @@ impl Index {
             }
         }
         Ok(())
+    }
+}
+
+/// A malformed file, called a shard.
+fn of_a_shard(e: Error) -> Error {
+    match e {
+        Error::Malformed { what, offset, problem } => Error::malformed(format!("shard {what}"), offset, problem),
+        other => other,
     }
 }
 

@@ -8,8 +8,6 @@
 //! ```
 //! Little-endian throughout. Source: ggml's `docs/gguf.md`.
 
-use std::collections::HashSet;
-
 use super::metadata::{Array, Metadata, Strings, Value};
 use super::quoted;
 use super::source::Prefix;
@@ -180,13 +178,9 @@ fn header(r: &mut Reader, file: usize) -> Parsed<Header> {
     };
 
     let mut tensors = Vec::new();
-    let mut names = HashSet::new();
     for i in 0..n_tensors {
-        let tensor = tensor(r, file, alignment).map_err(|e| e.within(|| format!("tensor {} of {n_tensors}", i + 1)))?;
-        if !names.insert(tensor.name.clone()) {
-            return r.bad(format!("duplicate tensor {}", quoted(&tensor.name)));
-        }
-        tensors.push(tensor);
+        let tensor = tensor(r, file, alignment);
+        tensors.push(tensor.map_err(|e| e.within(|| format!("tensor {} of {n_tensors}", i + 1)))?);
     }
 
     // The data starts at the next multiple of the alignment, a power of two.
@@ -347,4 +341,66 @@ fn bytes_of(dims: &[u64], ty: &ggml::GgmlType) -> std::result::Result<u64, Strin
     count
         .and_then(|n| (n / u64::from(ty.weights)).checked_mul(u64::from(ty.bytes)))
         .ok_or_else(|| format!("dimensions {dims:?} of {} overflow", ty.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header with a value of every type and one tensor, and 64 bytes of data.
+    fn small_file() -> Vec<u8> {
+        let string = |s: &str| [&(s.len() as u64).to_le_bytes(), s.as_bytes()].concat();
+        let mut file = [&b"GGUF"[..], &3u32.to_le_bytes(), &1u64.to_le_bytes(), &14u64.to_le_bytes()].concat();
+        let mut pair = |key: &str, ty: u32, value: &[u8]| {
+            file.extend([&string(key)[..], &ty.to_le_bytes(), value].concat());
+        };
+        for (ty, size) in [1, 1, 2, 2, 4, 4, 4, 1].into_iter().enumerate() {
+            pair(&format!("k{ty}"), ty as u32, &[1, 0, 0, 0][..size]);
+        }
+        pair("string", STRING, &string("schön"));
+        let head = |ty: u32, count: u64| [&ty.to_le_bytes()[..], &count.to_le_bytes()].concat();
+        pair("strings", ARRAY, &[head(STRING, 2), string("a"), string("")].concat());
+        pair("arrays", ARRAY, &[head(ARRAY, 1), head(4, 2), vec![1, 0, 0, 0, 2, 0, 0, 0]].concat());
+        (10..13).for_each(|ty| pair(&format!("k{ty}"), ty, &[0; 8]));
+        file.extend([&string("t")[..], &2u32.to_le_bytes(), &8u64.to_le_bytes(), &2u64.to_le_bytes()].concat());
+        file.extend([&0u32.to_le_bytes()[..], &0u64.to_le_bytes()].concat());
+        file.resize(file.len().next_multiple_of(32) + 64, 7);
+        file
+    }
+
+    fn parse_prefix_of(file: &[u8], n: usize) -> Result<Prefix<Header>> {
+        parse("small.gguf", 0, file.len() as u64, &file[..n])
+    }
+
+    #[test]
+    fn every_type_of_value_is_read() {
+        let file = small_file();
+        let Ok(Prefix::Done(header)) = parse_prefix_of(&file, file.len()) else { panic!("not read") };
+        let meta = &header.meta;
+        assert_eq!(meta.len(), 14);
+        assert!((0..6).all(|ty| meta.u32(&format!("k{ty}")).unwrap() == 1));
+        assert_eq!(meta.value("k6"), Some(&Value::F32(f32::from_bits(1))));
+        assert!(meta.bool("k7").unwrap());
+        assert_eq!(meta.str("string").unwrap(), "schön");
+        assert_eq!(meta.strings("strings").unwrap().iter().collect::<Vec<_>>(), ["a", ""]);
+        assert_eq!(meta.value("arrays"), Some(&Value::Array(Array::Array(vec![Array::U32(vec![1, 2])]))));
+        let [t] = &header.tensors[..] else { panic!("{:?}", header.tensors) };
+        assert_eq!((&t.shape[..], t.bytes, t.offset), (&[2, 8][..], 64, file.len() as u64 - 64));
+    }
+
+    #[test]
+    fn a_first_part_asks_for_more_and_no_more_than_the_file() {
+        let file = small_file();
+        let done = (0..=file.len()).find(|&n| match parse_prefix_of(&file, n) {
+            Ok(Prefix::Done(_)) => true,
+            Ok(Prefix::More(least)) => {
+                assert!(least > n as u64 && least <= file.len() as u64, "{least} after {n} bytes");
+                false
+            }
+            Err(e) => panic!("after {n} bytes: {e}"),
+        });
+        let done = done.unwrap();
+        assert!(done.next_multiple_of(32) + 64 == file.len(), "the data is not needed: {done}");
+        assert!((done..file.len()).all(|n| matches!(parse_prefix_of(&file, n), Ok(Prefix::Done(_)))));
+    }
 }

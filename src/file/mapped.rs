@@ -12,7 +12,7 @@ use crate::{Error, Result};
 ///
 /// If another process *shortens* the file meanwhile, the system stops us (SIGBUS); where that can happen, open it
 /// with [`PlainFile`](super::PlainFile). If another process changes its bytes, weights change: numbers, never
-/// addresses, since headers are copied while they are parsed.
+/// addresses, since headers are copied before they are parsed.
 pub struct MappedFile {
     name: String,
     map: Mmap,

@@ -4,6 +4,14 @@
 //! takes any [`ByteSource`]s, so a browser or an application can bring bytes of its own. Nothing in a file is believed:
 //! no allocation is larger than the bytes that are there, all arithmetic on sizes is checked, and every error says
 //! what is wrong and at which byte. Only a header is read here; weights stay where they are until they are asked for.
+//!
+//! ```no_run
+//! let model = wgslm::file::ModelFile::open("model.gguf".as_ref())?;
+//! for tensor in model.tensors() {
+//!     println!("{} {} {:?}", tensor.name, tensor.ty.name(), tensor.shape);
+//! }
+//! # Ok::<(), wgslm::Error>(())
+//! ```
 
 #[cfg(not(target_arch = "wasm32"))]
 mod folder;

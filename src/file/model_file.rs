@@ -1,10 +1,11 @@
 //! A model as its files have it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::metadata::Metadata;
-use super::source::{ByteSource, parse_prefix};
+use super::source::{ByteSource, Bytes, at_once, parse_prefix};
 use super::tensor::TensorInfo;
 use super::{gguf, quoted, safetensors};
 use crate::{Error, Result};
@@ -43,6 +44,11 @@ impl ModelFile {
         let meta = headers.into_iter().next().map(|header| header.meta);
         let meta = meta.ok_or_else(|| Error::argument("sources", "a model has at least one file"))?;
         Self::new(Description::Gguf(meta), tensors, sources)
+    }
+
+    /// Opens a GGUF file that lies in memory, an embedded one for example. `name` is what messages call it.
+    pub fn from_bytes(name: impl Into<String>, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Self> {
+        at_once(Self::open_gguf(vec![Box::new(Bytes::new(name, bytes))]))
     }
 
     /// Opens the parts of a safetensors model, with the text files that lie beside it.

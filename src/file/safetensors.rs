@@ -1,14 +1,13 @@
 //! The header of a safetensors file: an 8-byte length, then JSON: name → dtype, shape, offsets. The `safetensors`
 //! crate checks the table (sizes, order, no holes); what comes before and after it is checked here.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 
 use ::safetensors::Dtype;
 use ::safetensors::tensor::{Metadata, TensorInfo as Entry};
-use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-use super::quoted;
 use super::source::Prefix;
 use super::tensor::{TensorInfo, TensorType};
 use crate::quant::BlockFormat;
@@ -91,7 +90,7 @@ fn type_of(dtype: Dtype) -> TensorType {
     })
 }
 
-/// The entries in the order of their offsets; a name that stands twice is an error.
+/// The entries in the order of their offsets, those of one name twice, too: `ModelFile` refuses them.
 struct Table(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Table {
@@ -111,13 +110,9 @@ impl<'de> Visitor<'de> for TableVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Table, A::Error> {
         let mut entries = Vec::new();
-        let mut names = HashSet::new();
         while let Some(name) = map.next_key::<String>()? {
-            if !names.insert(name.clone()) {
-                return Err(A::Error::custom(format!("duplicate name {}", quoted(&name))));
-            }
             if name == "__metadata__" {
-                map.next_value::<std::collections::HashMap<String, String>>()?;
+                map.next_value::<HashMap<String, String>>()?;
             } else {
                 entries.push((name, map.next_value::<Entry>()?));
             }

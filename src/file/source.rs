@@ -169,16 +169,11 @@ pub(super) enum Prefix<T> {
     More(u64),
 }
 
-/// Parses a header from the start of a source, reading in pieces that double, for a browser fetches them one by one.
+/// Parses a header from the start of a source, reading pieces that double, since a browser fetches them one by one.
+/// What is parsed is a copy, so another process that writes to a mapped file cannot change it between two looks.
 pub(super) async fn parse_prefix<T>(source: &dyn ByteSource, parse: impl Fn(&[u8]) -> Result<Prefix<T>>) -> Result<T> {
     const FIRST: u64 = 256 << 10; // the header of a small model; a large vocabulary takes 5 to 10 MB
     let cut = || Error::malformed(source.name(), source.len(), "the header runs beyond the end of the file");
-    if let Some(all) = source.mapped() {
-        return match parse(all)? {
-            Prefix::Done(header) => Ok(header),
-            Prefix::More(_) => Err(cut()),
-        };
-    }
     let mut have = Vec::new();
     let mut wanted = FIRST;
     loop {
@@ -194,8 +189,7 @@ pub(super) async fn parse_prefix<T>(source: &dyn ByteSource, parse: impl Fn(&[u8
     }
 }
 
-/// The result of a future over native sources, which never wait.
-#[cfg(not(target_arch = "wasm32"))]
+/// The result of a future over files and memory, which never wait.
 pub(super) fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

@@ -58,18 +58,39 @@ impl TensorInfo {
         self.shape.last().copied().unwrap_or(1)
     }
 
-    /// Rows: the product of all other dimensions. The product of all dimensions was checked when the file was opened.
+    /// Rows: the product of all other dimensions.
     pub fn rows(&self) -> u64 {
-        self.shape.iter().rev().skip(1).product()
+        product(self.shape.split_last().map_or(&[], |(_, outer)| outer))
     }
 
     /// Numbers in it.
     pub fn len(&self) -> u64 {
-        self.shape.iter().product()
+        product(&self.shape)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// The product of dimensions. It fits, for the size was checked when the file was opened, unless one of them is zero;
+/// then parts of it may not.
+fn product(dims: &[u64]) -> u64 {
+    dims.iter().fold(1, |n: u64, &d| n.saturating_mul(d))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn empty_tensors_of_any_shape_have_no_numbers() {
+        for shape in [vec![0], vec![0, 1 << 40, 1 << 40, 1 << 40], vec![1 << 40, 0, 1 << 40, 1 << 40]] {
+            let ty = TensorType::Block(BlockFormat::F32);
+            let empty = TensorInfo { name: "t".into(), ty, shape, file: 0, offset: 0, bytes: 0 };
+            assert!(empty.is_empty());
+            empty.rows(); // no overflow
+        }
     }
 }

@@ -14,8 +14,7 @@
 //! The unfused program stays the oracle of the fused one.
 
 use super::program::{Node, Out, Program, Rows, Value};
-use crate::exec::Role;
-use crate::ops::{Epi, Linear, Op, Pointwise, Pre, RopeKv, RopeSpec, ValueId, WeightId};
+use crate::ops::{Epi, Linear, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, WeightId};
 
 /// Whether an op over these rows runs as matrix times vector: generated rows do, and the rows that logits are taken of,
 /// whatever brought them. It follows from what a row is, never from how many there are.

@@ -1,7 +1,18 @@
 //! What a model is: its program, how it is fused, where its weights lie, and one file an architecture.
 
+mod arch;
+mod config;
 mod fuse;
+mod keys;
+mod layers;
+mod names;
+mod open;
 mod program;
+mod source;
+mod weights;
 
 pub use fuse::{as_vectors, fuse};
+pub use open::{Model, Specials};
 pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Value, VectorSpec, WeightSpec};
+pub use source::WeightSource;
+pub use weights::{Located, MatrixAt, VectorAt};

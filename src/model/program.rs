@@ -2,10 +2,12 @@
 
 use std::fmt::Write as _;
 
+use crate::ops::check::Shapes;
 use crate::ops::{
     Act, Attend, CacheId, Embed, Epi, GroupId, Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick,
     Pointwise, Pre, Rope, RopeId, RopeSpec, Slice, ValueId, VectorId, WeightId,
 };
+use crate::{Error, Result};
 
 /// A model's forward pass, and all that it needs to know of its surroundings.
 ///
@@ -146,6 +148,31 @@ impl Program {
         self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |l| l + 1)
     }
 
+    /// Checks every op's operands, and that values are read only after they are written (`inputs` are set by hand).
+    pub fn check(&self, inputs: &[ValueId]) -> Result<()> {
+        let shapes = Shapes {
+            width: &|v| self.value(v).width,
+            matrix: &|w| (self.weights[w.index()].n, self.weights[w.index()].k),
+            vector: &|v| self.vectors[v.index()].n,
+            pairs: &|r| self.ropes[r.index()].divisors.len(),
+        };
+        let mut written = vec![false; self.values.len()];
+        inputs.iter().for_each(|v| written[v.index()] = true);
+        for node in &self.nodes {
+            node.op.check(&shapes)?;
+            let mut unwritten = None;
+            node.op.reads(&mut |v| unwritten = unwritten.or((!written[v.index()]).then_some(v)));
+            if let Some(v) = unwritten {
+                let problem = format!("reads {} before anything has written it", self.value(v).name);
+                return Err(Error::argument(node.op.name(), problem));
+            }
+            if let Some(v) = node.op.writes() {
+                written[v.index()] = true;
+            }
+        }
+        Ok(())
+    }
+
     /// The nodes as lines of text, one each: what they read and write.
     pub fn listing(&self) -> String {
         let mut text = String::new();
@@ -194,6 +221,11 @@ impl Builder {
         self.prefix.clear();
     }
 
+    /// The whole name of a tensor of this layer.
+    pub fn tensor(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
     fn value(&mut self, name: &str, width: u32, rows: Rows) -> ValueId {
         let name = match self.layer {
             Some(layer) => format!("layer {layer} {name}"),
@@ -213,9 +245,14 @@ impl Builder {
         (value.width, value.rows)
     }
 
+    /// Columns of a value.
+    pub fn width(&self, v: ValueId) -> u32 {
+        self.program.value(v).width
+    }
+
     /// Rows `start..start + n` of a tensor of `k` columns, as a matrix of its own. The same rows give the same id.
     pub fn weight_rows(&mut self, tensor: &str, start: u32, n: u32, k: u32) -> WeightId {
-        let spec = WeightSpec { tensor: format!("{}{tensor}", self.prefix), start, n, k, transposed: self.transposed };
+        let spec = WeightSpec { tensor: self.tensor(tensor), start, n, k, transposed: self.transposed };
         let weights = &mut self.program.weights;
         let at = weights.iter().position(|w| *w == spec).unwrap_or_else(|| {
             weights.push(spec);
@@ -231,7 +268,7 @@ impl Builder {
 
     /// Elements `start..start + n` of a vector, plus `add`.
     pub fn vector_part(&mut self, tensor: &str, start: u32, n: u32, add: f32) -> VectorId {
-        let spec = VectorSpec { tensor: format!("{}{tensor}", self.prefix), start, n, add };
+        let spec = VectorSpec { tensor: self.tensor(tensor), start, n, add };
         self.program.vectors.push(spec);
         VectorId(self.program.vectors.len() as u32 - 1)
     }

@@ -1,8 +1,10 @@
 //! `embed`: out[r] = table[index(r)].
 
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
 use super::{ValueId, WeightId};
+use crate::gpu::{Arg, Dim};
 
 /// `out[r, :] = scale * table[index(r), :]`.
 ///
@@ -65,5 +67,50 @@ impl Embed {
         let scaled = |row: Vec<f64>| row.into_iter().map(|x| x * f64::from(self.scale)).collect();
         let out = run.step.rows.iter().map(|r| scaled(row(r))).collect();
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    n: u32,
+    dim: u32,
+    row0: u32,
+    chunk: u32,
+    by_pos: u32,
+    offset: u32,
+    scale: f32,
+    at: u32,
+}
+
+impl Embed {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let out = l.value(self.out);
+        let table = l.matrix(self.table);
+        let (by_pos, offset) = match self.index {
+            Index::Token => (0, 0),
+            Index::Position(offset) => (1, offset),
+        };
+        let mut kernel = l.kernel("embed");
+        lower::weights(&mut kernel, table.format);
+        for piece in &table.pieces {
+            let params = Params {
+                n: self.n,
+                dim: self.dim,
+                row0: piece.row,
+                chunk: piece.n,
+                by_pos,
+                offset,
+                scale: self.scale,
+                at: piece.at,
+            };
+            let w = Arg::read(&l.weights[piece.buffer]);
+            let args = [Arg::read(l.step), Arg::read(l.drawn), w, Arg::Write(&out.buffer)];
+            let grid = [lower::wide(self.dim.div_ceil(4)), out.rows(1), Dim::Fixed(1)];
+            l.plan.dispatch(&kernel, &params, &args, grid)?;
+        }
+        Ok(())
     }
 }

@@ -1,9 +1,11 @@
 //! `kv_write`: stores keys and values in the cache.
 
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, heads};
 use super::{CacheId, ValueId};
 use crate::cpu::Kind;
+use crate::gpu::{Arg, Dim};
 
 /// Writes each row's K and V to the slot of its position in the cache's pages.
 ///
@@ -49,5 +51,30 @@ impl KvWrite {
             let v = heads(&run.value(self.v)[row], self.v_dim);
             run.keep(self.cache, row, k, v);
         }
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    k_stride: u32,
+    v_stride: u32,
+    k_dim: u32,
+    v_dim: u32,
+}
+
+impl KvWrite {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (k, v, cache) = (l.value(self.k), l.value(self.v), l.cache(self.cache));
+        let mut kernel = l.kernel("kv_write");
+        l.paged(&mut kernel, cache);
+        l.kv_store(&mut kernel);
+        let (k_stride, v_stride) = (k.stride(), v.stride());
+        let params = Params { k_stride, v_stride, k_dim: self.k_dim, v_dim: self.v_dim };
+        let args = [Arg::read(l.step), Arg::read(&k.buffer), Arg::read(&v.buffer), Arg::Write(&cache.buffer)];
+        let words = (self.k_dim.next_multiple_of(4) + self.v_dim.next_multiple_of(4)) / 2;
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * words), Dim::Rows(1), Dim::Fixed(1)])
     }
 }

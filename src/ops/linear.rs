@@ -1,9 +1,12 @@
 //! `linear`: y = W x, the op that nine tenths of the time goes to, with what `fuse` folds into it.
 
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64};
-use super::{Act, NormSpec, RopeKv, ValueId, VectorId, WeightId};
+use super::{Act, NormSpec, RopeKv, RopeSpec, ValueId, VectorId, WeightId};
 use crate::cpu::simd;
+use crate::gpu::{Arg, Dim, Kernel};
+use crate::quant::BlockFormat;
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
 ///
@@ -223,5 +226,166 @@ impl Linear {
                 run.set(self.out, out);
             }
         }
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    n: u32,
+    k: u32,
+    row0: u32,
+    up: u32,
+    out0: u32,
+    rows_at: u32,
+    out_stride: u32,
+    bias_at: u32,
+    norm_w: u32,
+    norm_b: u32,
+    eps: f32,
+    bias_up: u32,
+}
+
+/// Consecutive rows of the stacked matrix that lie in one buffer, in one block format.
+#[derive(Debug)]
+struct Segment {
+    format: BlockFormat,
+    buffer: usize,
+    at: u32,
+    out0: u32,
+    n: u32,
+}
+
+/// Rows of x that a workgroup of the matrix-times-vector kernels takes.
+const COLS: u32 = 8;
+
+impl Linear {
+    /// Rows of the result that a workgroup of the matrix-times-matrix kernel makes, for how many rows of x.
+    const TILE: (u32, u32) = (64, 32);
+
+    fn segments(&self, l: &Lower<'_>) -> Vec<Segment> {
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut out0 = 0;
+        for part in &self.parts {
+            let matrix = l.matrix(part.weight);
+            for piece in &matrix.pieces {
+                match segments.last_mut() {
+                    Some(s) if s.format == matrix.format && s.buffer == piece.buffer && s.at + s.n == piece.at => {
+                        s.n += piece.n;
+                    }
+                    _ => segments.push(Segment {
+                        format: matrix.format,
+                        buffer: piece.buffer,
+                        at: piece.at,
+                        out0,
+                        n: piece.n,
+                    }),
+                }
+                out0 += piece.n;
+            }
+        }
+        segments
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let vectors = l.generated || l.value(self.x).outs;
+        let mut segments = self.segments(l);
+        let mut params = Params::default();
+        if let Epi::Gated(_) = self.epi {
+            let (gate, up) = (l.matrix(self.parts[0].weight), l.matrix(self.parts[1].weight));
+            let ([gate_piece], [up_piece]) = (&gate.pieces[..], &up.pieces[..]) else {
+                return Err(lower::no_kernel("a gated pair of matrices in several buffers"));
+            };
+            if gate.format != up.format || gate_piece.buffer != up_piece.buffer || up_piece.at < gate_piece.at {
+                return Err(lower::no_kernel("a gated pair of matrices in two block formats"));
+            }
+            params.up = up_piece.at - gate_piece.at;
+            segments.truncate(1);
+            segments[0].n = gate_piece.n;
+        }
+        for segment in &segments {
+            match (&self.epi, vectors) {
+                (Epi::RopeKv(rope_kv), true) => self.lower_qkv(l, segment, rope_kv)?,
+                (Epi::RopeKv(_), false) => return Err(lower::no_kernel("rope_kv in a matrix product")),
+                _ => self.lower_segment(l, segment, params, vectors)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What all kernels of a linear have in common: their roles, overrides and parameters for a segment.
+    fn common(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment, mut params: Params) -> Params {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        lower::weights(kernel, segment.format);
+        if let Pre::Norm(norm) = self.pre {
+            (params.norm_w, params.norm_b) = norm.lower(l, kernel);
+            params.eps = norm.eps;
+        }
+        if let Some(bias) = (l.bias_at)(&self.parts) {
+            kernel.overrides.push(("HAS_BIAS", 1.0));
+            params.bias_at = bias + segment.out0;
+            params.bias_up = bias + self.parts[0].n;
+        }
+        Params {
+            n: segment.n,
+            k: self.k,
+            row0: segment.at,
+            out0: segment.out0,
+            rows_at: x.rows_at(),
+            out_stride: out.stride(),
+            ..params
+        }
+    }
+
+    fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, params: Params, vectors: bool) -> Lowered {
+        let mut kernel = if vectors { l.kernel("matvec") } else { l.kernel("matmul") };
+        let params = self.common(l, &mut kernel, segment, params);
+        let (epi, act, residual) = match self.epi {
+            Epi::Add(residual) => (1.0, None, Some(residual)),
+            Epi::Act(act) => (2.0, Some(act), None),
+            Epi::Gated(act) => (3.0, Some(act), None),
+            Epi::None | Epi::RopeKv(_) => (0.0, None, None),
+        };
+        kernel.overrides.push(("EPI", epi));
+        if let Some(act) = act {
+            act.lower(&mut kernel);
+        }
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let gated = matches!(self.epi, Epi::Gated(_));
+        let grid = if vectors {
+            l.reduce(&mut kernel, l.layout.reduce);
+            [Dim::Fixed(segment.n.div_ceil(if gated { 2 } else { 4 })), x.rows(COLS), Dim::Fixed(1)]
+        } else {
+            let (n, rows) = Self::TILE;
+            [Dim::Fixed(segment.n.div_ceil(if gated { n / 2 } else { n })), x.rows(rows), Dim::Fixed(1)]
+        };
+        // A binding must be bound even where the kernel does not use it.
+        let residual = residual.map_or(l.vectors, |r| &l.value(r).buffer);
+        let w = Arg::read(&l.weights[segment.buffer]);
+        let (x, out) = (Arg::read(&x.buffer), Arg::Write(&out.buffer));
+        let args = [Arg::read(l.step), x, Arg::read(l.vectors), w, Arg::read(residual), out];
+        l.plan.dispatch(&kernel, &params, &args, grid)
+    }
+
+    fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, rope_kv: &RopeKv) -> Lowered {
+        if segment.out0 % rope_kv.head_dim != 0 || segment.n % rope_kv.head_dim != 0 {
+            return Err(lower::no_kernel("a fused q, k, v matrix that is split inside a head"));
+        }
+        let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
+        let mut kernel = l.kernel("matvec_qkv");
+        let params = self.common(l, &mut kernel, segment, Params::default());
+        l.reduce(&mut kernel, l.layout.reduce);
+        l.paged(&mut kernel, cache);
+        l.kv_store(&mut kernel);
+        RopeSpec::lower(rope_kv.rope.as_ref(), &mut kernel);
+        kernel.overrides.push(("HEADS", f64::from(rope_kv.heads)));
+        kernel.overrides.push(("HEAD_DIM", f64::from(rope_kv.head_dim)));
+        let (w, angles) = (Arg::read(&l.weights[segment.buffer]), l.angles(rope_kv.rope.map(|r| r.table)));
+        let (x_arg, out, kv) = (Arg::read(&x.buffer), Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
+        let args = [Arg::read(l.step), x_arg, Arg::read(l.vectors), w, angles, out, kv];
+        let grid = [Dim::Fixed(segment.n / 4), x.rows(COLS), Dim::Fixed(1)];
+        l.plan.dispatch(&kernel, &params, &args, grid)
     }
 }

@@ -5,15 +5,19 @@
 //! What `fuse` may add to an op (a norm folded into a [`Linear`], an epilogue) is marked *set by fuse only*.
 
 mod attend;
+pub(crate) mod check;
 pub(crate) mod cpu;
 mod embed;
+mod kernels;
 mod kv_write;
 mod linear;
+pub(crate) mod lower;
 mod norm;
 pub(crate) mod oracle;
 
 mod pick;
 mod pointwise;
+mod role;
 mod rope;
 mod rope_kv;
 pub(crate) mod sample;
@@ -22,18 +26,20 @@ pub(crate) mod weights;
 
 pub use attend::{Attend, Kv, Mask};
 pub use embed::{Embed, Index};
+pub use kernels::KERNELS;
 pub use kv_write::KvWrite;
 pub use linear::{Epi, Linear, Part, Pre};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use pick::Pick;
 pub use pointwise::{Act, Pointwise};
+pub use role::Role;
 pub use rope::{Pairing, Rope, RopeSpec};
 pub use rope_kv::RopeKv;
 pub use sample::SampleSpec;
 pub use slice::Slice;
 pub use weights::{CpuWeights, Matrix};
 
-use crate::{Error, Result};
+use crate::Result;
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
@@ -147,6 +153,22 @@ impl Op {
         }
     }
 
+    /// Adds the op's dispatches to a plan.
+    pub(crate) fn lower(&self, l: &mut lower::Lower<'_>) -> Result<()> {
+        match self {
+            Self::Embed(op) => op.lower(l),
+            Self::Norm(op) => op.lower(l),
+            Self::Linear(op) => op.lower(l),
+            Self::Rope(op) => op.lower(l),
+            Self::KvWrite(op) => op.lower(l),
+            Self::RopeKv(op) => op.lower(l),
+            Self::Attend(op) => op.lower(l),
+            Self::Pointwise(op) => op.lower(l),
+            Self::Slice(op) => op.lower(l),
+            Self::Pick(op) => op.lower(l),
+        }
+    }
+
     /// The value that the op writes, if it writes one (a KV write does not).
     pub fn writes(&self) -> Option<ValueId> {
         match self {
@@ -162,14 +184,4 @@ impl Op {
             Self::Pick(op) => Some(op.out),
         }
     }
-}
-
-/// A broken operand: names the op, says what is wrong in numbers.
-pub(crate) fn shape_error(op: &str, problem: String) -> Error {
-    Error::Argument { name: op.to_owned(), problem }
-}
-
-/// Checks a condition on an op's operands.
-pub(crate) fn ensure(condition: bool, op: &str, problem: impl FnOnce() -> String) -> Result<()> {
-    if condition { Ok(()) } else { Err(shape_error(op, problem())) }
 }

@@ -1,9 +1,11 @@
 //! `norm`: root-mean-square and layer normalisation.
 
 use super::cpu::CpuRun;
+use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
 use super::{ValueId, VectorId};
 use crate::cpu::simd;
+use crate::gpu::{Arg, Dim, Kernel};
 
 /// Normalises groups of `spec.n` elements of each row.
 ///
@@ -108,5 +110,46 @@ impl NormSpec {
         let affine =
             |(i, y): (usize, f64)| y * weight.as_ref().map_or(1.0, |w| w[i]) + bias.as_ref().map_or(0.0, |b| b[i]);
         normalised.enumerate().map(affine).collect()
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    n: u32,
+    rows_at: u32,
+    stride: u32,
+    norm_w: u32,
+    norm_b: u32,
+    eps: f32,
+}
+
+impl NormSpec {
+    /// Sets the overrides of a kernel that normalises, and says where weight and bias lie, in fours.
+    pub(super) fn lower(&self, l: &Lower<'_>, kernel: &mut Kernel) -> (u32, u32) {
+        let kind = match self.kind {
+            NormKind::Rms => 1.0,
+            NormKind::Layer => 2.0,
+        };
+        let flag = |vector: Option<VectorId>| f64::from(u8::from(vector.is_some()));
+        let flags = [("NORM", kind), ("HAS_NORM_W", flag(self.weight)), ("HAS_NORM_B", flag(self.bias))];
+        kernel.overrides.extend(flags);
+        let at = |vector: Option<VectorId>| vector.map_or(0, |v| l.vector(v) / 4);
+        (at(self.weight), at(self.bias))
+    }
+}
+
+impl Norm {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let mut kernel = l.kernel("norm");
+        let (norm_w, norm_b) = self.spec.lower(l, &mut kernel);
+        l.reduce(&mut kernel, l.layout.reduce);
+        let (n, eps) = (self.spec.n, self.spec.eps);
+        let params = Params { n, rows_at: x.rows_at(), stride: x.stride(), norm_w, norm_b, eps };
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::read(l.vectors), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(self.groups), out.rows(1), Dim::Fixed(1)])
     }
 }

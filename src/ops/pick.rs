@@ -2,7 +2,9 @@
 
 use super::ValueId;
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::{Arg, Dim};
 
 /// `out[o, :] = x[row of output o, :]`.
 ///
@@ -36,5 +38,23 @@ impl Pick {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
         let out = run.step.outs.iter().map(|&row| run.value(self.x)[row as usize].clone()).collect();
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    fours: u32,
+}
+
+impl Pick {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let kernel = l.kernel("pick");
+        let params = Params { fours: x.stride() / 4 };
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(params.fours), Dim::Outs(1), Dim::Fixed(1)])
     }
 }

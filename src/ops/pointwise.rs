@@ -2,7 +2,9 @@
 
 use super::ValueId;
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::{Arg, Dim, Kernel};
 
 /// Element-wise ops; all operands and the result have one shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,4 +171,48 @@ fn erfc(x: f64) -> f64 {
     }
     let fraction = (1..200).rev().fold(x, |below, n| x + f64::from(n) / 2.0 / below);
     (-x * x).exp() / (std::f64::consts::PI.sqrt() * fraction)
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows_at: u32,
+    fours: u32,
+    by: f32,
+}
+
+impl Act {
+    /// Sets the overrides of a kernel that uses lib/act.
+    pub(super) fn lower(self, kernel: &mut Kernel) {
+        let number = match self {
+            Self::Silu => 0.0,
+            Self::GeluErf => 1.0,
+            Self::GeluTanh => 2.0,
+            Self::Relu => 3.0,
+            Self::Relu2 => 4.0,
+        };
+        kernel.overrides.push(("ACT", number));
+    }
+}
+
+impl Pointwise {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let mut kernel = l.kernel("pointwise");
+        let (op, a, b, by) = match *self {
+            Self::Add { a, b, .. } => (0.0, a, b, 1.0),
+            Self::Mul { a, b, .. } => (1.0, a, b, 1.0),
+            Self::Act { x, act, .. } => {
+                act.lower(&mut kernel);
+                (2.0, x, x, 1.0)
+            }
+            Self::Scale { x, by, .. } => (3.0, x, x, by),
+        };
+        kernel.overrides.push(("OP", op));
+        let (a, b, out) = (l.value(a), l.value(b), l.value(self.out()));
+        let params = Params { rows_at: out.rows_at(), fours: out.stride() / 4, by };
+        let args = [Arg::read(l.step), Arg::read(&a.buffer), Arg::read(&b.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(out.stride() / 4), out.rows(1), Dim::Fixed(1)])
+    }
 }

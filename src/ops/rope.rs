@@ -1,8 +1,10 @@
 //! `rope`: rotary position embedding (Su et al. 2021).
 
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, heads};
 use super::{RopeId, ValueId};
+use crate::gpu::{Arg, Dim, Kernel};
 
 /// Rotates pairs of each head's first `spec.dims` elements by the angles of the row's position.
 ///
@@ -93,8 +95,8 @@ impl RopeSpec {
     pub(super) fn oracle(&self, run: &OracleRun<'_>, row: usize, head: &[f64]) -> Vec<f64> {
         let (divisors, factor) = &run.ropes[self.table.index()];
         let mut out = head.to_vec();
-        for i in 0..self.dims as usize / 2 {
-            let (sin, cos) = (f64::from(run.step.rows[row].pos) * divisors[i]).sin_cos();
+        for (i, divisor) in divisors[..self.dims as usize / 2].iter().enumerate() {
+            let (sin, cos) = (f64::from(run.step.rows[row].pos) * divisor).sin_cos();
             let (a, b) = match self.pairing {
                 Pairing::Interleaved => (2 * i, 2 * i + 1),
                 Pairing::Neox => (i, i + self.dims as usize / 2),
@@ -103,5 +105,37 @@ impl RopeSpec {
             out[b] = factor * (head[a] * sin + head[b] * cos);
         }
         out
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    heads: u32,
+    head_dim: u32,
+    stride: u32,
+}
+
+impl RopeSpec {
+    /// Sets the overrides of a kernel that rotates.
+    pub(super) fn lower(spec: Option<&Self>, kernel: &mut Kernel) {
+        let dims = spec.map_or(0, |s| s.dims);
+        let neox = spec.is_some_and(|s| s.pairing == Pairing::Neox);
+        kernel.overrides.extend([("ROPE_DIMS", f64::from(dims)), ("NEOX", f64::from(u8::from(neox)))]);
+    }
+}
+
+impl Rope {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let mut kernel = l.kernel("rope");
+        RopeSpec::lower(Some(&self.spec), &mut kernel);
+        let params = Params { heads: self.heads, head_dim: self.head_dim, stride: x.stride() };
+        let angles = l.angles(Some(self.spec.table));
+        let args = [Arg::read(l.step), angles, Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        let threads = self.heads * self.head_dim.div_ceil(2);
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(threads), Dim::Rows(1), Dim::Fixed(1)])
     }
 }

@@ -1,5 +1,9 @@
 //! `sample`: draws the next token from a row of logits, on the device.
 
+use super::ValueId;
+use super::lower::{Lower, Lowered, WIDE};
+use crate::gpu::{Arg, Buffer, Dim};
+
 /// How a token is drawn: greedily, or by Gumbel-max at a temperature.
 ///
 /// `argmax_t(logit[t] / temperature + g(seed, position, t))` with g Gumbel noise is a draw from the softmax (Gumbel 1954);
@@ -54,7 +58,7 @@ fn ln(x: f32) -> f32 {
         -1.666_805_8e-1,
         2.000_071_5e-1,
         -2.499_999_4e-1,
-        3.333_333_1e-1,
+        3.333_333e-1,
     ];
     let shifted = x.to_bits().wrapping_sub(SQRT_HALF_BITS);
     let exponent = (shifted as i32 >> 23) as f32;
@@ -62,7 +66,7 @@ fn ln(x: f32) -> f32 {
     let z = m * m;
     let fit = FIT.iter().fold(0.0, |sum, c| sum * m + c);
     let y = fit * m * z + exponent * -2.121_944_4e-4 - 0.5 * z;
-    m + y + exponent * 0.693_359_375
+    m + y + exponent * 0.693_359_4
 }
 
 /// The best token of some of a row's logits.
@@ -103,6 +107,51 @@ impl Best {
     pub(crate) fn drawn(self) -> Option<u32> {
         (self.finite && self.token != u32::MAX).then_some(self.token)
     }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct PartParams {
+    vocab: u32,
+    stride: u32,
+    parts: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct MergeParams {
+    parts: u32,
+    slots: u32,
+}
+
+/// Logits that one workgroup looks through.
+const PART: u32 = 2048;
+
+/// Parts of a row of logits, and so entries of `best` that a row needs.
+pub(crate) fn parts(vocab: u32) -> u32 {
+    vocab.div_ceil(PART)
+}
+
+/// Draws from each output row: `best` (outs, parts) of 4 words, `drawn` (slots), `result` (outs).
+pub(crate) fn lower(
+    l: &mut Lower<'_>,
+    logits: ValueId,
+    best: &Buffer,
+    drawn: &Buffer,
+    result: &Buffer,
+    slots: u32,
+) -> Lowered {
+    let logits = l.value(logits);
+    let parts = parts(logits.width);
+    let kernel = l.kernel("sample");
+    let params = PartParams { vocab: logits.width, stride: logits.stride(), parts };
+    let args = [Arg::read(l.step), Arg::read(&logits.buffer), Arg::Write(best)];
+    l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(parts), Dim::Outs(1), Dim::Fixed(1)])?;
+    let kernel = l.kernel("sample_merge");
+    let args = [Arg::read(l.step), Arg::read(best), Arg::Write(drawn), Arg::Write(result)];
+    l.plan.dispatch(&kernel, &MergeParams { parts, slots }, &args, [Dim::Outs(WIDE), Dim::Fixed(1), Dim::Fixed(1)])
 }
 
 #[cfg(test)]

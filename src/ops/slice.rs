@@ -2,7 +2,9 @@
 
 use super::ValueId;
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::{Arg, Dim};
 
 /// `out[r, :] = x[r, start .. start + n]`.
 ///
@@ -41,5 +43,28 @@ impl Slice {
         let columns = self.start as usize..(self.start + self.n) as usize;
         let out = run.value(self.x).iter().map(|row| row[columns.clone()].to_vec()).collect();
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows_at: u32,
+    start: u32,
+    n: u32,
+    x_stride: u32,
+    out_stride: u32,
+}
+
+impl Slice {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let kernel = l.kernel("slice");
+        let (start, n) = (self.start, self.n);
+        let params = Params { rows_at: x.rows_at(), start, n, x_stride: x.stride(), out_stride: out.stride() };
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(n), out.rows(1), Dim::Fixed(1)])
     }
 }

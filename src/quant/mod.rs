@@ -188,3 +188,147 @@ fn copy_words(bytes: &[u8], out: &mut [u32]) {
         *word = u32::from_le_bytes(four);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Weights with a sign, fractions and ties, the same as were given to gguf-py for the expected bytes below.
+    fn weights() -> Vec<f32> {
+        let w = |i: i32| ((i * 37) % 64 - 20) as f32 / 24.0;
+        (0..64).map(|i| if i < 32 { w(i) } else { -3.0 * w(i) }).collect()
+    }
+
+    #[test]
+    fn the_table_agrees_with_ggml() {
+        for &format in BlockFormat::ALL {
+            let info = format.info();
+            let ggml = ggml::by_id(info.ggml_type).unwrap();
+            assert_eq!((info.name, info.weights, info.bytes), (ggml.name, ggml.weights as usize, ggml.bytes as usize));
+            assert_eq!(BlockFormat::from_ggml(info.ggml_type), Some(format));
+        }
+        assert!(ggml::TYPES.windows(2).all(|pair| pair[0].id < pair[1].id));
+        assert_eq!(BlockFormat::from_ggml(4), None);
+    }
+
+    #[test]
+    fn blocks_are_encoded_as_gguf_py_does() {
+        let mut out = [0; 40];
+        BlockFormat::Q4_1.encode(&weights(), &mut out).unwrap();
+        let expected = [
+            154, 49, 171, 186, 64, 217, 98, 251, 149, 46, 183, 81, 218, 115, 12, 149, 62, 200, 81, 234, 17, 56, 64,
+            197, 55, 174, 21, 140, 226, 89, 192, 55, 157, 4, 123, 226, 72, 191, 38, 157,
+        ];
+        assert_eq!(out, expected);
+        let mut out = [0; 68];
+        BlockFormat::Q8_0.encode(&weights(), &mut out).unwrap();
+        let expected = [
+            57, 35, 197, 50, 226, 80, 0, 109, 30, 206, 59, 235, 89, 9, 118, 38, 215, 68, 244, 97, 18, 127, 47, 224, 77,
+            253, 106, 27, 203, 56, 232, 86, 6, 115, 75, 41, 220, 45, 189, 15, 159, 241, 129, 211, 36, 180, 6, 150, 232,
+            57, 202, 27, 171, 253, 141, 223, 48, 192, 18, 162, 244, 132, 214, 39, 183, 9, 153, 235,
+        ];
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn ties_between_quants_go_up() {
+        let mut w = [0.0; 32];
+        (w[0], w[1], w[2]) = (15.0, 2.5, 3.5); // d = 1, m = 0
+        let mut out = [0; 20];
+        BlockFormat::Q4_1.encode(&w, &mut out).unwrap();
+        assert_eq!(out[4..7], [15, 3, 4]);
+        (w[0], w[1], w[2]) = (127.0, 2.5, -2.5); // d = 1: away from zero
+        let mut out = [0; 34];
+        BlockFormat::Q8_0.encode(&w, &mut out).unwrap();
+        assert_eq!(out[2..5], [127, 3, -3i8 as u8]);
+    }
+
+    #[test]
+    fn floats_round_to_nearest_even() {
+        let encode = |format: BlockFormat, w: f32| {
+            let mut out = [0; 2];
+            format.encode(&[w], &mut out).unwrap();
+            u16::from_le_bytes(out)
+        };
+        let ulp = |bits: i32| 1.0 + 0.5f32.powi(bits); // 1 and a half unit in the last place is a tie
+        assert_eq!(encode(BlockFormat::F16, ulp(11)), 0x3c00);
+        assert_eq!(encode(BlockFormat::F16, ulp(10) + 0.5f32.powi(11)), 0x3c02);
+        assert_eq!(encode(BlockFormat::BF16, ulp(8)), 0x3f80);
+        assert_eq!(encode(BlockFormat::BF16, ulp(7) + 0.5f32.powi(8)), 0x3f82);
+        assert_eq!(encode(BlockFormat::F16, 65520.0), 0x7c00); // above the largest: infinity
+        assert!(half::bf16::from_bits(encode(BlockFormat::BF16, f32::NAN)).is_nan());
+    }
+
+    #[test]
+    fn odd_rows_are_errors() {
+        for format in [BlockFormat::Q8_0, BlockFormat::Q4_1] {
+            let error = format.row_bytes(33).unwrap_err().to_string();
+            assert!(error.contains("33") && error.contains("block of 32"), "{error}");
+            assert!(format.gpu_row_words(172).is_err());
+            assert!(format.encode(&[0.0; 33], &mut [0; 34]).is_err());
+            assert!(format.encode(&[0.0; 32], &mut [0; 33]).is_err());
+            assert!(format.decode(&[0; 34], &mut [0.0; 31]).is_err());
+            assert!(format.repack_row(&[0; 34], 32, &mut [0; 8]).is_err());
+        }
+        assert!(BlockFormat::F32.row_bytes(MAX_ROW + 1).is_err());
+        assert!(BlockFormat::F16.gpu_row_words(MAX_ROW).is_ok());
+    }
+
+    /// Weight `i` of a row in its GPU form, read as the WGSL decoders read it.
+    fn gpu_weight(format: BlockFormat, row: &[u32], k: usize, i: usize) -> f32 {
+        let f16 = |word: u32, high: usize| half::f16::from_bits((word >> (16 * high)) as u16).to_f32();
+        match format {
+            BlockFormat::F32 => f32::from_bits(row[i]),
+            BlockFormat::F16 => f16(row[i / 2], i % 2),
+            BlockFormat::BF16 => f32::from_bits(row[i / 2] >> (16 * (i % 2)) << 16),
+            BlockFormat::Q8_0 => {
+                let q = (row[i / 4] >> (8 * (i % 4))) as i8;
+                f32::from(q) * f16(row[k / 4 + i / 64], i / 32 % 2)
+            }
+            BlockFormat::Q4_1 => {
+                let q = row[i / 32 * 4 + i % 16 / 4] >> (8 * (i % 4) + 4 * (i / 16 % 2)) & 15;
+                let dm = row[k / 8 + i / 32];
+                q as f32 * f16(dm, 0) + f16(dm, 1)
+            }
+        }
+    }
+
+    #[test]
+    fn the_gpu_form_holds_the_same_weights() {
+        for &format in BlockFormat::ALL {
+            for blocks in [1, 2, 3, 7, 8, 33] {
+                let k = blocks * format.info().weights;
+                let w: Vec<f32> = (0..k).map(|i| (i as f32 * 0.7).sin() * (1 + i / 32) as f32).collect();
+                let mut row = vec![0; format.row_bytes(k as u64).unwrap() as usize];
+                format.encode(&w, &mut row).unwrap();
+                let mut decoded = vec![0.0; k];
+                format.decode(&row, &mut decoded).unwrap();
+                let mut words = vec![u32::MAX; format.gpu_row_words(k as u64).unwrap() as usize];
+                format.repack_row(&row, k as u64, &mut words).unwrap();
+                assert!(words.len().is_multiple_of(4));
+                for (i, w) in decoded.iter().enumerate() {
+                    assert_eq!(gpu_weight(format, &words, k, i), *w, "{} weight {i} of {k}", format.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn decoders_are_valid_wgsl() {
+        for &format in BlockFormat::ALL {
+            let kernel = "@group(0) @binding(0) var<storage, read> w: array<u32>;
+                @group(0) @binding(1) var<storage, read_write> y: array<vec4<f32>>;
+                @compute @workgroup_size(1) fn main() { y[QBLOCK] = dequant4(row_words(64u), 64u, 4u); }";
+            let source = format!("{}\n{kernel}", format.info().wgsl);
+            let module = naga::front::wgsl::parse_str(&source);
+            let module = module.unwrap_or_else(|e| panic!("{}: {}", format.name(), e.emit_to_string(&source)));
+            // Conversion from f16 bits: part of WebGPU, without any optional feature.
+            let capabilities = naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+            let valid =
+                naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities).validate(&module);
+            valid.unwrap_or_else(|e| panic!("{}: {e:?}", format.name()));
+            let block = format!("const QBLOCK: u32 = {}u;", format.info().weights);
+            assert!(source.contains(&block), "{}: {block}", format.name());
+        }
+    }
+}

@@ -1,277 +1,189 @@
-//! What tests of executors share: random programs with random weights, steps over shuffled pages, a distance.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+//! What several tests need: the shared data, fetched models, and GGUF metadata.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+#![allow(dead_code, reason = "each test binary uses its part")]
 
-use wgslm::exec::{Limits, Outs, Role, SeqStep, Token};
-use wgslm::file::Bytes;
-use wgslm::model::{Builder, Out, Program};
-use wgslm::ops::{
-    Act, CpuWeights, Index, Mask, Matrix, NormKind, NormSpec, Op, Pairing, RopeSpec, SampleSpec, ValueId, VectorId,
-};
-use wgslm::quant::BlockFormat;
+use std::collections::HashMap;
+use std::path::PathBuf;
 
-/// SplitMix64 (Steele et al. 2014).
-pub struct Rng(pub u64);
+use wgslm::text::{GgufVocab, Tokenizer};
+use wgslm::{Error, Result};
 
-impl Rng {
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
+/// A path in the shared data.
+pub(crate) fn shared(path: &str) -> PathBuf {
+    let root = std::env::var_os("WGSLM_SHARED").map(PathBuf::from);
+    let root = root.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data")));
+    root.join(path)
+}
 
-    /// Below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.word() % n as u64) as usize
-    }
+/// A file of the shared data.
+pub(crate) fn read(path: &str) -> Vec<u8> {
+    let path = shared(path);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
 
-    /// Nearly normal: a sum of four uniform numbers, of variance 1.
-    pub fn normal(&mut self) -> f32 {
-        let sum: f64 = (0..4).map(|_| (self.word() >> 11) as f64 / (1u64 << 53) as f64 - 0.5).sum();
-        (sum * 3f64.sqrt()) as f32
-    }
+/// A JSON file of the shared data.
+pub(crate) fn json(path: &str) -> serde_json::Value {
+    serde_json::from_slice(&read(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
 
-    pub fn normals(&mut self, n: usize, deviation: f32) -> Vec<f32> {
-        (0..n).map(|_| self.normal() * deviation).collect()
-    }
-
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i + 1));
+/// A fetched model; None where it is missing, which CI does not allow.
+pub(crate) fn model(file: &str) -> Option<Vec<u8>> {
+    let folder = std::env::var_os("WGSLM_TEST_MODELS").map(PathBuf::from).unwrap_or_else(|| {
+        PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/wgslm-test-models")
+    });
+    match std::fs::read(folder.join(file)) {
+        Ok(bytes) => Some(bytes),
+        Err(e) => {
+            let ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+            assert!(!ci, "{}/{file}: {e}; fetch it with tools/fetch_test_models.py", folder.display());
+            eprintln!("skipped: {}/{file}: {e}", folder.display());
+            None
         }
     }
 }
 
-/// `Σ (a - b)² / Σ b²`
-pub fn nmse(a: &[f32], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
-    error / b.iter().map(|b| b * b).sum::<f64>().max(1e-30)
+/// A metadata value.
+#[derive(Debug)]
+pub(crate) enum Value<'a> {
+    Int(i128),
+    Float(f64),
+    Str(&'a [u8]),
+    List(u32, Vec<Value<'a>>),
 }
 
-/// A matrix in memory.
-pub fn matrix(format: BlockFormat, n: u32, k: u32, weights: &[f32]) -> Matrix {
-    let mut bytes = vec![0; format.row_bytes(u64::from(k)).unwrap() as usize * n as usize];
-    format.encode(weights, &mut bytes).unwrap();
-    Matrix::new(Arc::new(Bytes::new("random", bytes)), 0, format, n, k).unwrap()
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
 }
 
-/// Random weights for a program: matrices of rows that keep the size of x, the formats in turn (F32 where a row is not whole
-/// blocks), vectors around 1 if they scale and around 0 else.
-pub fn random_weights(program: &Program, formats: &[BlockFormat], rng: &mut Rng) -> Arc<CpuWeights> {
-    let mut weights = CpuWeights::default();
-    for (i, spec) in program.weights.iter().enumerate() {
-        let wanted = formats[i % formats.len()];
-        let fits = wanted.row_bytes(u64::from(spec.k)).is_ok();
-        let format = if fits { wanted } else { BlockFormat::F32 };
-        // 1.5: attention must be peaky, or a wrong rotation would hardly show.
-        let deviation = if spec.tensor.starts_with("embed") { 1.0 } else { 1.5 / (spec.k as f32).sqrt() };
-        let values = rng.normals(spec.n as usize * spec.k as usize, deviation);
-        weights.matrices.push(matrix(format, spec.n, spec.k, &values));
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: u64) -> Result<&'a [u8]> {
+        let end = usize::try_from(n).ok().and_then(|n| self.at.checked_add(n));
+        let bytes = end.and_then(|end| self.bytes.get(self.at..end));
+        let bytes = bytes.ok_or_else(|| Error::malformed("gguf", self.at as u64, "cut"))?;
+        self.at += bytes.len();
+        Ok(bytes)
     }
-    for spec in &program.vectors {
-        let centre = if spec.tensor.ends_with("norm.weight") { 1.0 } else { 0.0 };
-        weights.vectors.push((0..spec.n).map(|_| centre + 0.3 * rng.normal() + spec.add).collect());
+    fn int(&mut self, n: u64) -> Result<u64> {
+        let mut word = [0; 8];
+        word[..n as usize].copy_from_slice(self.take(n)?);
+        Ok(u64::from_le_bytes(word))
     }
-    Arc::new(weights)
+    fn string(&mut self) -> Result<&'a [u8]> {
+        let n = self.int(8)?;
+        self.take(n)
+    }
+    fn value(&mut self, kind: u32) -> Result<Value<'a>> {
+        Ok(match kind {
+            0 | 7 => Value::Int(self.int(1)?.into()),
+            1 => Value::Int((self.int(1)? as i8).into()),
+            2 => Value::Int(self.int(2)?.into()),
+            3 => Value::Int((self.int(2)? as i16).into()),
+            4 => Value::Int(self.int(4)?.into()),
+            5 => Value::Int((self.int(4)? as i32).into()),
+            6 => Value::Float(f32::from_bits(self.int(4)? as u32).into()),
+            8 => Value::Str(self.string()?),
+            9 => {
+                let kind = self.int(4)? as u32;
+                let n = self.int(8)?;
+                Value::List(kind, (0..n).map(|_| self.value(kind)).collect::<Result<_>>()?)
+            }
+            10 => Value::Int(self.int(8)?.into()),
+            11 => Value::Int((self.int(8)? as i64).into()),
+            12 => Value::Float(f64::from_bits(self.int(8)?)),
+            _ => return Err(Error::malformed("gguf", self.at as u64, format!("type {kind}"))),
+        })
+    }
 }
 
-/// The shape of a random model.
-#[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    pub layers: u32,
-    pub dim: u32,
-    pub heads: u32,
-    pub kv_heads: u32,
-    pub head_dim: u32,
-    pub hidden: u32,
-    pub vocab: u32,
-    pub context: u32,
-    pub window: Option<u32>,
-    pub pairing: Pairing,
+/// The metadata of a GGUF file and the rows of its embedding.
+pub(crate) fn metadata(bytes: &[u8]) -> Result<(HashMap<String, Value<'_>>, Option<u64>)> {
+    let mut reader = Reader { bytes, at: 8 };
+    let (tensors, n) = (reader.int(8)?, reader.int(8)?);
+    let mut map = HashMap::new();
+    for _ in 0..n {
+        let key = String::from_utf8_lossy(reader.string()?).into_owned();
+        let kind = reader.int(4)? as u32;
+        map.insert(key, reader.value(kind)?);
+    }
+    let mut rows = None;
+    for _ in 0..tensors {
+        let name = reader.string()?;
+        let dims = reader.int(4)?;
+        let dims: Vec<u64> = (0..dims).map(|_| reader.int(8)).collect::<Result<_>>()?;
+        reader.take(12)?;
+        if name == b"token_embd.weight" {
+            rows = dims.last().copied();
+        }
+    }
+    Ok((map, rows))
 }
 
-impl Shape {
-    pub const SMALL: Self = Self {
-        layers: 2,
-        dim: 64,
-        heads: 4,
-        kv_heads: 2,
-        head_dim: 16,
-        hidden: 160,
-        vocab: 193,
-        context: 256,
-        window: None,
-        pairing: Pairing::Neox,
+/// The tokenizer of a GGUF file.
+pub(crate) fn gguf_tokenizer(bytes: &[u8]) -> Result<Tokenizer> {
+    let (map, rows) = metadata(bytes)?;
+    let get = |key: &str| map.get(&format!("tokenizer.ggml.{key}"));
+    let wrong = |key: &str| Error::malformed("gguf", None, format!("tokenizer.ggml.{key} has the wrong type"));
+    let string = |key: &str| match get(key) {
+        None => Ok(None),
+        Some(Value::Str(s)) => std::str::from_utf8(s).map(Some).map_err(|_| wrong(key)),
+        Some(_) => Err(wrong(key)),
     };
-}
-
-/// RMS norms, rotary positions, grouped heads, SwiGLU, no biases.
-pub fn llama(shape: Shape) -> Program {
-    let Shape { layers, dim, heads, kv_heads, head_dim, hidden, vocab, context, window, pairing } = shape;
-    let mut b = Builder::new(vocab, context);
-    let group = b.group();
-    let divisors = (0..head_dim / 2).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
-    let table = b.rope_table(divisors, 1.0);
-    let rms = |weight| NormSpec { kind: NormKind::Rms, n: dim, weight: Some(weight), bias: None, eps: 1e-5 };
-    let mut x = b.embed("embed.weight", Index::Token, vocab, dim, 1.0);
-    for layer in 0..layers {
-        b.layer(layer, format!("layer.{layer}."));
-        let cache = b.pages(group, kv_heads, head_dim, head_dim, window);
-        let weight = b.vector("attn_norm.weight", dim);
-        let h = b.norm("attn_norm", x, rms(weight));
-        let rope = RopeSpec { table, pairing, dims: head_dim };
-        let [q, k, v] = [("q", heads), ("k", kv_heads), ("v", kv_heads)].map(|(name, heads)| {
-            let w = b.weight(&format!("{name}.weight"), heads * head_dim, dim);
-            b.linear(name, h, w, None)
-        });
-        let q = b.rope("q_rope", q, head_dim, rope);
-        let k = b.rope("k_rope", k, head_dim, rope);
-        b.kv_write(cache, k, v);
-        let mask = window.map_or(Mask::Causal, Mask::Window);
-        let a = b.attend(q, cache, mask, 1.0 / (head_dim as f32).sqrt());
-        let w = b.weight("o.weight", dim, heads * head_dim);
-        let o = b.linear("o", a, w, None);
-        x = b.add("attn_residual", x, o);
-        let weight = b.vector("ffn_norm.weight", dim);
-        let h = b.norm("ffn_norm", x, rms(weight));
-        let [gate, up] = ["gate", "up"].map(|name| {
-            let w = b.weight(&format!("{name}.weight"), hidden, dim);
-            b.linear(name, h, w, None)
-        });
-        let act = b.act("act", gate, Act::Silu);
-        let h = b.mul("gated", act, up);
-        let w = b.weight("down.weight", dim, hidden);
-        let down = b.linear("down", h, w, None);
-        x = b.add("ffn_residual", x, down);
-    }
-    b.end_layers();
-    let picked = b.pick(x);
-    let weight = b.vector("norm.weight", dim);
-    let h = b.norm("norm", picked, rms(weight));
-    let w = b.weight("embed.weight", vocab, dim);
-    let logits = b.linear("logits", h, w, None);
-    b.finish(vec![Out::Logits(logits)])
-}
-
-/// Layer norms, learned positions, biases everywhere, a two-layer network with GELU.
-pub fn gpt2(shape: Shape) -> Program {
-    let Shape { layers, dim, heads, hidden, vocab, context, .. } = shape;
-    let head_dim = dim / heads;
-    let mut b = Builder::new(vocab, context);
-    let group = b.group();
-    let norm = |b: &mut Builder, name: &str, x: ValueId| {
-        let weight = b.vector(&format!("{name}norm.weight"), dim);
-        let bias = b.vector(&format!("{name}norm.bias"), dim);
-        let spec = NormSpec { kind: NormKind::Layer, n: dim, weight: Some(weight), bias: Some(bias), eps: 1e-5 };
-        b.norm(&format!("{name}norm"), x, spec)
+    let int = |key: &str| match get(key) {
+        None => Ok(None),
+        Some(&Value::Int(n)) => i64::try_from(n).map(Some).map_err(|_| wrong(key)),
+        Some(_) => Err(wrong(key)),
     };
-    let linear = |b: &mut Builder, name: &str, x: ValueId, n: u32, k: u32| {
-        let w = b.weight(&format!("{name}.weight"), n, k);
-        let bias = b.vector(&format!("{name}.bias"), n);
-        b.linear(name, x, w, Some(bias))
+    let list = |key: &str| match get(key) {
+        None => Ok(None),
+        Some(Value::List(_, values)) => Ok(Some(values)),
+        Some(_) => Err(wrong(key)),
     };
-    let tokens = b.embed("embed.weight", Index::Token, vocab, dim, 1.0);
-    let positions = b.embed("embed_pos.weight", Index::Position(0), context, dim, 1.0);
-    let mut x = b.add("embedded", tokens, positions);
-    for layer in 0..layers {
-        b.layer(layer, format!("layer.{layer}."));
-        let cache = b.pages(group, heads, head_dim, head_dim, None);
-        let h = norm(&mut b, "attn_", x);
-        let [q, k, v] = [0, 1, 2].map(|part| {
-            let w = b.weight_rows("qkv.weight", part * dim, dim, dim);
-            let bias = b.vector_part("qkv.bias", part * dim, dim, 0.0);
-            b.linear(["q", "k", "v"][part as usize], h, w, Some(bias))
-        });
-        b.kv_write(cache, k, v);
-        let a = b.attend(q, cache, Mask::Causal, 1.0 / (head_dim as f32).sqrt());
-        let o = linear(&mut b, "o", a, dim, dim);
-        x = b.add("attn_residual", x, o);
-        let h = norm(&mut b, "ffn_", x);
-        let h = linear(&mut b, "up", h, hidden, dim);
-        let h = b.act("act", h, Act::GeluErf);
-        let down = linear(&mut b, "down", h, dim, hidden);
-        x = b.add("ffn_residual", x, down);
-    }
-    b.end_layers();
-    let picked = b.pick(x);
-    let h = norm(&mut b, "", picked);
-    let w = b.weight("embed.weight", vocab, dim);
-    let logits = b.linear("logits", h, w, None);
-    b.finish(vec![Out::Logits(logits)])
-}
-
-pub fn limits() -> Limits {
-    Limits { rows: 96, seqs: 4, outs: 96, block: 16, blocks: 40, context: 256, in_flight: 2 }
-}
-
-/// The pages of a sequence, taken from a shuffled pool, so that neighbours are nowhere near each other.
-pub struct Pool(Vec<u32>);
-
-impl Pool {
-    pub fn new(limits: &Limits, rng: &mut Rng) -> Self {
-        let mut blocks: Vec<u32> = (0..limits.blocks).collect();
-        rng.shuffle(&mut blocks);
-        Self(blocks)
-    }
-
-    pub fn table(&mut self, positions: u32, limits: &Limits) -> Vec<u32> {
-        let keep = self.0.len() - positions.div_ceil(limits.block) as usize;
-        self.0.split_off(keep)
-    }
-}
-
-/// A part of a sequence whose logits are all read back.
-pub fn rows<'a>(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
-    SeqStep { slot, role, tokens, pos, tables, outs: Outs::All, sample: None, read_logits: true }
-}
-
-/// A row whose successor is drawn.
-pub fn drawing<'a>(seq: SeqStep<'a>, sample: SampleSpec) -> SeqStep<'a> {
-    SeqStep { outs: Outs::Last, sample: Some(sample), read_logits: false, ..seq }
-}
-
-pub fn host(tokens: &[u32]) -> Vec<Token> {
-    tokens.iter().copied().map(Token::Host).collect()
-}
-
-/// The result of a future that never waits.
-pub fn now<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => panic!("it waits"),
-    }
-}
-
-/// A program of one op over random inputs.
-pub struct OneOp {
-    pub program: Program,
-    pub inputs: Vec<ValueId>,
-    pub out: ValueId,
-}
-
-impl OneOp {
-    /// `build` is given inputs of these widths and gives the result.
-    pub fn new(widths: &[u32], build: impl FnOnce(&mut Builder, &[ValueId]) -> ValueId) -> Self {
-        let mut b = Builder::new(64, 256);
-        let inputs: Vec<_> = widths.iter().enumerate().map(|(i, &w)| b.input(&format!("input {i}"), w)).collect();
-        let out = build(&mut b, &inputs);
-        Self { program: b.finish(vec![Out::Hidden(out)]), inputs, out }
-    }
-}
-
-/// The last op of a program under construction, as a variant of [`Op`].
-pub fn last_op(b: &mut Builder) -> &mut Op {
-    b.last().expect("an op was built")
-}
-
-/// Vectors named so that they lie around 1.
-pub fn norm_weight(b: &mut Builder, n: u32) -> VectorId {
-    b.vector("norm.weight", n)
+    let strings = |key: &str| {
+        let Some(values) = list(key)? else { return Ok(None) };
+        values
+            .iter()
+            .map(|v| if let Value::Str(s) = v { Ok(*s) } else { Err(wrong(key)) })
+            .collect::<Result<_>>()
+            .map(Some)
+    };
+    let flag = |key: &str| int(key).map(|n| n.map(|n| n != 0));
+    Tokenizer::from_gguf(GgufVocab {
+        model: string("model")?.unwrap_or_default(),
+        pre: string("pre")?,
+        tokens: strings("tokens")?.unwrap_or_default(),
+        scores: match list("scores")? {
+            None => None,
+            Some(values) => Some(
+                values
+                    .iter()
+                    .map(|v| if let Value::Float(x) = v { Ok(*x as f32) } else { Err(wrong("scores")) })
+                    .collect::<Result<_>>()?,
+            ),
+        },
+        types: match list("token_type")? {
+            None => None,
+            Some(values) => Some(
+                values
+                    .iter()
+                    .map(|v| if let Value::Int(n) = v { Ok(*n as i32) } else { Err(wrong("token_type")) })
+                    .collect::<Result<_>>()?,
+            ),
+        },
+        merges: strings("merges")?,
+        bos: int("bos_token_id")?,
+        eos: int("eos_token_id")?,
+        eot: int("eot_token_id")?,
+        eom: int("eom_token_id")?,
+        unk: int("unknown_token_id")?,
+        pad: int("padding_token_id")?,
+        sep: int("seperator_token_id")?,
+        cls: int("cls_token_id")?,
+        mask: int("mask_token_id")?,
+        add_bos: flag("add_bos_token")?,
+        add_eos: flag("add_eos_token")?,
+        add_space_prefix: flag("add_space_prefix")?,
+        remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
+        rows,
+    })
 }

@@ -1,0 +1,28 @@
+# `just` lists these; each is one ordinary command.
+
+_default:
+    @just --list
+
+# Install what the tests need and run every test.
+test:
+    scripts/test
+
+# What CI runs.
+ci:
+    .ci/run
+
+# Generate text with the embedded model: just run "Once upon a time"
+run *ARGS:
+    cargo run --release -- run {{ARGS}}
+
+# The benchmarks; numbers go to BENCHMARKS.md with the command, the machine and the date.
+bench *ARGS:
+    cargo bench {{ARGS}}
+
+# Check that the library compiles for the browser.
+web:
+    scripts/cargo-wasm check --lib --no-default-features
+
+# Known vulnerabilities of what is compiled in; needs GitHub.
+advisories:
+    cargo deny --locked check advisories

@@ -1,0 +1,84 @@
+//! The engine's loop.
+
+use super::scheduler::Scheduler;
+use super::{Event, Request, RequestId, SeqId};
+use crate::Result;
+use crate::exec::Executor;
+use crate::model::Program;
+
+/// Runs requests on an executor, as many at a time as fit.
+///
+/// Nothing happens by itself: somebody calls [`step`](Engine::step) as long as [`busy`](Engine::busy).
+/// A request gives the same tokens alone and in any company.
+#[derive(Debug)]
+pub struct Engine<E> {
+    pub(super) executor: E,
+    pub(super) scheduler: Scheduler,
+}
+
+impl<E: Executor> Engine<E> {
+    /// An engine for the program that the executor was made for.
+    pub fn new(executor: E, program: &Program) -> Self {
+        let scheduler = Scheduler::new(executor.limits(), program.groups, program.vocab);
+        Self { executor, scheduler }
+    }
+
+    /// Adds a request. Fails if it could never run.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId> {
+        self.scheduler.submit(request)
+    }
+
+    /// Ends a request; what it generated so far has been told, or is told with its last event at the next step.
+    /// An unknown or finished one is left alone.
+    pub fn cancel(&mut self, request: RequestId) {
+        self.scheduler.cancel(request);
+    }
+
+    /// Opens a sequence whose cache is kept from one request to the next.
+    pub fn open(&mut self) -> SeqId {
+        self.scheduler.open()
+    }
+
+    /// Forgets a sequence; a request that is running on it ends as cancelled.
+    pub fn close(&mut self, sequence: SeqId) {
+        self.scheduler.close(sequence);
+    }
+
+    /// Whether there is anything to do.
+    pub fn busy(&self) -> bool {
+        self.scheduler.busy()
+    }
+
+    /// How often a running request had to give its blocks to an older one, to be computed again.
+    pub fn preemptions(&self) -> u64 {
+        self.scheduler.preemptions()
+    }
+
+    /// Schedules and runs as many steps as the executor takes, and gives what has happened since the last call: at least one
+    /// event, unless there is nothing to do or a step finished that drew no token.
+    pub async fn step(&mut self) -> Result<Vec<Event>> {
+        while let Some(plan) = self.scheduler.schedule() {
+            self.scheduler.run(&plan, |step| self.executor.enqueue(step));
+        }
+        if self.poll() == 0 && self.scheduler.in_flight() > 0 {
+            self.executor.wait().await?;
+            self.poll();
+        }
+        Ok(self.scheduler.emit())
+    }
+
+    fn poll(&mut self) -> usize {
+        let Self { executor, scheduler } = self;
+        executor.poll(&mut |ticket, out| scheduler.collect(ticket, out))
+    }
+
+    /// The executor.
+    pub fn executor(&self) -> &E {
+        &self.executor
+    }
+
+    /// The executor, to use it otherwise while the engine is not [`busy`](Engine::busy).
+    pub fn executor_mut(&mut self) -> &mut E {
+        &mut self.executor
+    }
+}

@@ -1,0 +1,14 @@
+//! The engine: requests in, tokens out. It decides what each step holds; an [`Executor`](crate::exec::Executor) runs it.
+
+#[allow(clippy::module_inception, reason = "one word for the type, its file and its folder")]
+mod engine;
+mod request;
+mod scheduler;
+mod score;
+mod sequence;
+#[cfg(test)]
+mod tests;
+
+pub use engine::Engine;
+pub use request::{Event, Finish, Request, RequestId, SeqId, Usage};
+pub use score::score;

@@ -1,0 +1,117 @@
+//! What callers ask for and what they are told.
+
+use std::sync::Arc;
+
+use crate::sample::Sampling;
+use crate::{Error, Result};
+
+/// Asks for a continuation of a prompt.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Tokens to generate at most; none goes on to a stop or to the end of the context.
+    pub max_tokens: Option<u32>,
+    /// Tokens that end the answer; they are not part of it.
+    pub stop: Vec<u32>,
+    /// The sequence to continue, from [`Engine::open`](super::Engine::open): what of `prompt` it has computed before, from the
+    /// first token on, is not computed again. None uses a sequence of its own, forgotten at the end.
+    pub sequence: Option<SeqId>,
+}
+
+impl Request {
+    /// A greedy continuation to the end of the context.
+    pub fn new(prompt: Vec<u32>) -> Self {
+        Self { prompt, sampling: Sampling::GREEDY, max_tokens: None, stop: Vec::new(), sequence: None }
+    }
+
+    /// Checks what does not depend on the state of the engine.
+    pub(super) fn check(&self, vocab: u32, context: u32) -> Result<()> {
+        self.sampling.check()?;
+        if self.prompt.is_empty() {
+            return Err(Error::argument("prompt", "it holds no tokens; at least one works"));
+        }
+        if let Some(id) = self.prompt.iter().find(|&&id| id >= vocab) {
+            return Err(Error::argument("prompt", format!("token {id}; the vocabulary has {vocab}")));
+        }
+        if self.prompt.len() >= context as usize {
+            return Err(Error::Limit {
+                what: "prompt".into(),
+                needed: format!("{} positions and one for the answer", self.prompt.len()),
+                available: format!("{context} of context"),
+                instead: "a shorter prompt or a larger context works".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Names a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Names a sequence whose cache is kept between requests: a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SeqId(pub u64);
+
+/// Something that happened to a request.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A token was generated.
+    Token {
+        /// Whose it is.
+        request: RequestId,
+        /// The token.
+        id: u32,
+    },
+    /// The request's last event.
+    Finished {
+        /// Which request.
+        request: RequestId,
+        /// Why.
+        reason: Finish,
+        /// What it took.
+        usage: Usage,
+    },
+}
+
+/// Why a request ended.
+#[derive(Clone, Debug)]
+pub enum Finish {
+    /// This stop token was drawn.
+    Stop(u32),
+    /// `max_tokens` were generated.
+    Length,
+    /// The context, or the cache of the device, is full.
+    Context,
+    /// [`Engine::cancel`](super::Engine::cancel).
+    Cancelled,
+    /// It cannot go on; other requests may.
+    Error(Arc<Error>),
+}
+
+impl Finish {
+    /// One word, as machine-readable outputs give it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Stop(_) => "stop",
+            Self::Length => "length",
+            Self::Context => "context",
+            Self::Cancelled => "cancelled",
+            Self::Error(_) => "error",
+        }
+    }
+}
+
+/// What a request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt: u32,
+    /// Tokens of the prompt that were in the cache already.
+    pub reused: u32,
+    /// Tokens generated, without the stop token.
+    pub generated: u32,
+}

@@ -1,0 +1,487 @@
+//! The scheduler: which rows of which requests make up a step, and what becomes of its result.
+//!
+//! Running requests come first, in the order in which they were admitted; then waiting ones are admitted as long as there is a
+//! slot and there are blocks for all that they hold. A request that needs a block when none is free takes it from a sequence
+//! that is not running, least recently used first; then from the running request that was admitted last, which waits to be
+//! computed again. So the oldest request always goes on.
+//!
+//! A request whose tokens are drawn on the device runs ahead: its next row is enqueued before the host has seen the token.
+//! Blocks may be given away while steps that use them are under way, since steps run in order: whoever gets a block
+//! overwrites a position before it reads it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::sequence::Sequence;
+use super::{Event, Finish, Request, RequestId, SeqId, Usage};
+use crate::exec::{Limits, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
+use crate::kv::{Kv, OutOfBlocks};
+use crate::ops::SampleSpec;
+use crate::sample::Chain;
+use crate::{Error, Result};
+
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    limits: Limits,
+    vocab: u32,
+    kv: Kv,
+    sequences: BTreeMap<SeqId, Kept>,
+    requests: BTreeMap<RequestId, Active>,
+    /// In the order in which they are admitted.
+    waiting: VecDeque<RequestId>,
+    /// In the order in which they were admitted.
+    running: Vec<RequestId>,
+    free_slots: Vec<u32>,
+    flights: VecDeque<Flight>,
+    chain: Chain,
+    events: Vec<Event>,
+    /// The last id that was given out, and the clock of last uses.
+    last_id: u64,
+    /// How often a running request had to give its blocks up.
+    preemptions: u64,
+}
+
+/// A sequence as the scheduler keeps it.
+#[derive(Debug)]
+struct Kept {
+    sequence: Sequence,
+    user: Option<RequestId>,
+    /// Whether it outlives its request.
+    open: bool,
+    last_use: u64,
+}
+
+/// A request that has not ended.
+#[derive(Debug)]
+struct Active {
+    request: Request,
+    seq: SeqId,
+    /// Its place on the executor, while it runs.
+    slot: Option<u32>,
+    /// Tokens that are being drawn and that the host has not seen.
+    pending: u32,
+    usage: Usage,
+    /// Tokens that it may generate, and why it ends there.
+    limit: (u32, Finish),
+}
+
+/// A step to be run.
+#[derive(Debug)]
+pub(super) struct Plan {
+    seqs: Vec<PlanSeq>,
+    tokens: Vec<Token>,
+}
+
+/// What a request brings to a step.
+#[derive(Debug)]
+struct PlanSeq {
+    request: RequestId,
+    seq: SeqId,
+    slot: u32,
+    role: Role,
+    pos: u32,
+    /// Its rows: where their tokens lie in the plan.
+    tokens: Range<usize>,
+    draw: Draw,
+}
+
+/// Where the next token is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Draw {
+    /// Nowhere: more known tokens follow.
+    None,
+    Device(SampleSpec),
+    Host,
+}
+
+/// A step under way: who waits for a token from it, in the step's order.
+#[derive(Debug)]
+struct Flight {
+    ticket: Ticket,
+    requests: Vec<(RequestId, Draw)>,
+}
+
+impl Scheduler {
+    pub(super) fn new(limits: Limits, groups: u32, vocab: u32) -> Self {
+        let kv = Kv::new(groups, limits.blocks, limits.block);
+        let free_slots = (0..limits.seqs).rev().collect();
+        Self {
+            limits,
+            vocab,
+            kv,
+            sequences: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            free_slots,
+            flights: VecDeque::new(),
+            chain: Chain::default(),
+            events: Vec::new(),
+            last_id: 0,
+            preemptions: 0,
+        }
+    }
+
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(super) fn open(&mut self) -> SeqId {
+        self.add_sequence(true)
+    }
+
+    fn add_sequence(&mut self, open: bool) -> SeqId {
+        let id = SeqId(self.next_id());
+        let sequence = Sequence::new(self.kv.table());
+        self.sequences.insert(id, Kept { sequence, user: None, open, last_use: id.0 });
+        id
+    }
+
+    pub(super) fn close(&mut self, seq: SeqId) {
+        let Some(kept) = self.sequences.get_mut(&seq) else { return };
+        kept.open = false;
+        match kept.user {
+            Some(request) => self.cancel(request),
+            None => self.forget(seq),
+        }
+    }
+
+    fn forget(&mut self, seq: SeqId) {
+        if let Some(mut kept) = self.sequences.remove(&seq) {
+            kept.sequence.evict(&mut self.kv);
+        }
+    }
+
+    pub(super) fn submit(&mut self, request: Request) -> Result<RequestId> {
+        request.check(self.vocab, self.limits.context)?;
+        let positions = request.prompt.len() as u32;
+        if self.kv.blocks_for(positions) > self.kv.capacity() {
+            return Err(Error::Limit {
+                what: "prompt".into(),
+                needed: format!("{positions} positions"),
+                available: format!("{} in the cache", u64::from(self.limits.blocks) * u64::from(self.limits.block)),
+                instead: "a shorter prompt or a larger cache works".into(),
+            });
+        }
+        let seq = match request.sequence {
+            None => self.add_sequence(false),
+            Some(seq) => match self.sequences.get(&seq) {
+                None => return Err(Error::argument("sequence", "it is not open")),
+                Some(Kept { user: Some(_), .. }) => {
+                    return Err(Error::argument("sequence", "a request is running on it; one at a time works"));
+                }
+                Some(_) => seq,
+            },
+        };
+        let id = RequestId(self.next_id());
+        let kept = self.sequences.get_mut(&seq).expect("found or added above");
+        kept.user = Some(id);
+        kept.last_use = id.0;
+        kept.sequence.resume(&request.prompt, &mut self.kv);
+        let room = self.limits.context - positions;
+        let limit = match request.max_tokens {
+            Some(most) if most <= room => (most, Finish::Length),
+            _ => (room, Finish::Context),
+        };
+        let usage = Usage { prompt: positions, reused: 0, generated: 0 };
+        let nothing_to_do = limit.0 == 0;
+        self.requests.insert(id, Active { request, seq, slot: None, pending: 0, usage, limit });
+        self.waiting.push_back(id);
+        if nothing_to_do {
+            self.finish(id, Finish::Length);
+        }
+        Ok(id)
+    }
+
+    pub(super) fn cancel(&mut self, request: RequestId) {
+        self.finish(request, Finish::Cancelled);
+    }
+
+    pub(super) fn busy(&self) -> bool {
+        !self.requests.is_empty() || !self.flights.is_empty() || !self.events.is_empty()
+    }
+
+    pub(super) fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn free_blocks(&self) -> u32 {
+        self.kv.free()
+    }
+
+    pub(super) fn emit(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// The next step, if there is anything to compute and room for one more under way.
+    pub(super) fn schedule(&mut self) -> Option<Plan> {
+        if self.flights.len() >= self.limits.in_flight as usize {
+            return None;
+        }
+        let mut plan = Plan { seqs: Vec::new(), tokens: Vec::new() };
+        let mut room = Room { rows: [self.limits.rows; 2], outs: [self.limits.outs; 2] };
+        // Those that a request preempts stand behind it, so they are not in the plan yet.
+        let mut i = 0;
+        while i < self.running.len() {
+            let id = self.running[i];
+            self.plan_request(id, &mut plan, &mut room);
+            // A request that preempted itself or ended is no longer at its place.
+            i += usize::from(self.running.get(i) == Some(&id));
+        }
+        while let Some(id) = self.admit() {
+            self.plan_request(id, &mut plan, &mut room);
+        }
+        // Generated rows first, as an executor takes them.
+        plan.seqs.sort_by_key(|s| Role::ALL.iter().position(|role| *role == s.role));
+        (!plan.seqs.is_empty()).then_some(plan)
+    }
+
+    /// Adds a running request's next rows to the plan, if it has any and there is room.
+    fn plan_request(&mut self, id: RequestId, plan: &mut Plan, room: &mut Room) {
+        let active = &self.requests[&id];
+        let (seq, slot) = (active.seq, active.slot.expect("running requests have slots"));
+        let sequence = &self.sequences[&seq].sequence;
+        let on_device = active.request.sampling.on_device();
+        let drawn = active.usage.generated + active.pending;
+        let (role, mut rows) = match sequence.next_rows() {
+            Some(known) => known,
+            None if active.pending > 0 && on_device.is_some() && drawn < active.limit.0 => {
+                (Role::Generated, sequence.cached()..sequence.cached() + 1)
+            }
+            None => return,
+        };
+        rows.end = rows.end.min(rows.start + room.rows[role as usize]);
+        let draws = rows.end >= sequence.len();
+        if rows.is_empty() || (draws && room.outs[role as usize] == 0) || !self.make_room(id, rows.end) {
+            return;
+        }
+        room.rows[role as usize] -= rows.len() as u32;
+        room.outs[role as usize] -= u32::from(draws);
+        let draw = match (draws, on_device) {
+            (false, _) => Draw::None,
+            (true, Some(spec)) => Draw::Device(spec),
+            (true, None) => Draw::Host,
+        };
+        let sequence = &self.sequences[&seq].sequence;
+        let first = plan.tokens.len();
+        match sequence.tokens(rows.clone()) {
+            Some(known) => plan.tokens.extend(known.iter().map(|&id| Token::Host(id))),
+            None => plan.tokens.push(Token::Drawn),
+        }
+        let tokens = first..plan.tokens.len();
+        plan.seqs.push(PlanSeq { request: id, seq, slot, role, pos: rows.start, tokens, draw });
+    }
+
+    /// Gives a running request the blocks for its first `positions` positions. If it gets none, it waits or has ended.
+    fn make_room(&mut self, id: RequestId, positions: u32) -> bool {
+        let seq = self.requests[&id].seq;
+        loop {
+            let table = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence.table;
+            let Err(OutOfBlocks { .. }) = self.kv.grow(table, positions) else { return true };
+            if self.evict_one(seq) {
+                continue;
+            }
+            match self.running.last().copied() {
+                Some(last) if last != id => self.preempt(last),
+                _ if self.running.len() > 1 => {
+                    self.preempt(id);
+                    return false;
+                }
+                // Alone, and the cache is full. Tokens that are still being drawn come before the end.
+                _ => {
+                    if self.requests[&id].pending == 0 {
+                        self.finish(id, Finish::Context);
+                    }
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Takes the blocks of the least recently used sequence that is not running, and is not `except`.
+    fn evict_one(&mut self, except: SeqId) -> bool {
+        let requests = &self.requests;
+        let idle = self.sequences.iter_mut().filter(|(id, kept)| {
+            let running = kept.user.is_some_and(|user| requests[&user].slot.is_some());
+            **id != except && !running && kept.sequence.table.blocks() > 0
+        });
+        match idle.min_by_key(|(_, kept)| kept.last_use) {
+            Some((_, kept)) => {
+                kept.sequence.evict(&mut self.kv);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Stops a running request, to be computed again from its tokens.
+    fn preempt(&mut self, id: RequestId) {
+        self.running.retain(|r| *r != id);
+        let active = self.requests.get_mut(&id).expect("it runs");
+        self.free_slots.extend(active.slot.take());
+        let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
+        kept.sequence.evict(&mut self.kv);
+        self.waiting.push_front(id);
+        self.preemptions += 1;
+    }
+
+    /// Starts the first waiting request, if there is a slot and there are blocks for all its tokens.
+    fn admit(&mut self) -> Option<RequestId> {
+        let id = *self.waiting.front()?;
+        let active = &self.requests[&id];
+        // What is being drawn must be known before it can be computed again.
+        if active.pending > 0 || self.free_slots.is_empty() {
+            return None;
+        }
+        let own = &self.sequences[&active.seq];
+        let needed = self.kv.blocks_for(own.sequence.len()).saturating_sub(own.sequence.table.blocks());
+        let running = |kept: &Kept| kept.user.is_some_and(|user| self.requests[&user].slot.is_some());
+        let idle = self.sequences.iter().filter(|(seq, kept)| **seq != active.seq && !running(kept));
+        let evictable: u32 = idle.map(|(_, kept)| kept.sequence.table.blocks()).sum();
+        if needed > self.kv.free().saturating_add(evictable) {
+            return None;
+        }
+        let seq = active.seq;
+        while needed > self.kv.free() && self.evict_one(seq) {}
+        let kept = self.sequences.get_mut(&seq).expect("requests have sequences");
+        let (len, cached) = (kept.sequence.len(), kept.sequence.cached());
+        self.kv.grow(&mut kept.sequence.table, len).ok()?;
+        self.waiting.pop_front();
+        self.running.push(id);
+        let active = self.requests.get_mut(&id).expect("it waits");
+        active.slot = self.free_slots.pop();
+        if active.usage.generated == 0 {
+            active.usage.reused = cached;
+        }
+        Some(id)
+    }
+
+    /// Hands a plan to the executor. If the executor refuses, the requests in it end with its error.
+    pub(super) fn run(&mut self, plan: &Plan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
+        let table = |seq: &SeqId| self.sequences[seq].sequence.table.groups();
+        let tables: Vec<Vec<&[u32]>> = plan.seqs.iter().map(|s| table(&s.seq).collect()).collect();
+        let seq_step = |(s, tables)| {
+            let s: &PlanSeq = s;
+            let tables: &Vec<_> = tables;
+            SeqStep {
+                slot: s.slot,
+                role: s.role,
+                tokens: &plan.tokens[s.tokens.clone()],
+                pos: s.pos,
+                tables,
+                outs: if s.draw == Draw::None { Outs::None } else { Outs::Last },
+                sample: if let Draw::Device(spec) = s.draw { Some(spec) } else { None },
+                read_logits: s.draw == Draw::Host,
+            }
+        };
+        let seqs: Vec<SeqStep<'_>> = plan.seqs.iter().zip(&tables).map(seq_step).collect();
+        match enqueue(&Step { seqs: &seqs }) {
+            Ok(ticket) => {
+                for s in &plan.seqs {
+                    let kept = self.sequences.get_mut(&s.seq).expect("it was planned");
+                    kept.sequence.computed(s.pos + s.tokens.len() as u32);
+                    self.requests.get_mut(&s.request).expect("it was planned").pending +=
+                        u32::from(s.draw != Draw::None);
+                }
+                let requests = plan.seqs.iter().map(|s| (s.request, s.draw)).collect();
+                self.flights.push_back(Flight { ticket, requests });
+            }
+            Err(error) => self.fail(plan.seqs.iter().map(|s| s.request), error),
+        }
+    }
+
+    fn fail(&mut self, requests: impl Iterator<Item = RequestId>, error: Error) {
+        let error = Arc::new(error);
+        for id in requests {
+            // What these requests have in the cache is unknown.
+            if let Some(active) = self.requests.get(&id) {
+                let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
+                kept.sequence.evict(&mut self.kv);
+            }
+            self.finish(id, Finish::Error(error.clone()));
+        }
+    }
+
+    /// Takes the result of the oldest step under way.
+    pub(super) fn collect(&mut self, ticket: Ticket, out: Result<&StepOut>) {
+        let flight = self.flights.pop_front().expect("a result of no step");
+        assert_eq!(flight.ticket, ticket, "steps finish in order");
+        let out = match out {
+            Ok(out) => out,
+            Err(error) => return self.fail(flight.requests.iter().map(|(id, _)| *id), error),
+        };
+        let mut drawn = out.drawn.iter();
+        let mut logits = out.logits.chunks_exact(self.vocab as usize);
+        for (id, draw) in flight.requests {
+            // Results of requests that have ended are skipped, not left out.
+            let (drawn, logits) = match draw {
+                Draw::None => continue,
+                Draw::Device(_) => (drawn.next().expect("a token for each draw").token, None),
+                Draw::Host => (None, Some(logits.next().expect("logits for each draw"))),
+            };
+            let Some(active) = self.requests.get_mut(&id) else { continue };
+            active.pending -= 1;
+            let pos = self.sequences[&active.seq].sequence.len();
+            let token = match logits {
+                Some(logits) => self.chain.draw(&active.request.sampling, logits, pos),
+                None => drawn,
+            };
+            self.accept(id, pos, token);
+        }
+    }
+
+    /// A request's next token has been drawn.
+    fn accept(&mut self, id: RequestId, pos: u32, token: Option<u32>) {
+        let active = self.requests.get_mut(&id).expect("it draws");
+        let Some(token) = token else {
+            let error = Error::Numerical { seq: active.seq.0 as u32, pos };
+            return self.fail(std::iter::once(id), error);
+        };
+        if active.request.stop.contains(&token) {
+            return self.finish(id, Finish::Stop(token));
+        }
+        active.usage.generated += 1;
+        let full = active.usage.generated == active.limit.0;
+        let reason = active.limit.1.clone();
+        let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
+        kept.sequence.push(&[token], Role::Generated);
+        self.events.push(Event::Token { request: id, id: token });
+        if full {
+            self.finish(id, reason);
+        }
+    }
+
+    /// Ends a request; steps of it that are under way are ignored from now on.
+    fn finish(&mut self, id: RequestId, reason: Finish) {
+        let Some(active) = self.requests.remove(&id) else { return };
+        self.waiting.retain(|r| *r != id);
+        self.running.retain(|r| *r != id);
+        self.free_slots.extend(active.slot);
+        let last_use = self.next_id();
+        let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
+        kept.user = None;
+        kept.last_use = last_use;
+        // Kept are the positions whose next token is known, whatever ran ahead: so it does not depend on timing what of a
+        // conversation is computed as generated text and what as the next prompt.
+        let known = kept.sequence.len();
+        let settled = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };
+        kept.sequence.settle(settled, &mut self.kv);
+        if !kept.open {
+            self.forget(active.seq);
+        }
+        self.events.push(Event::Finished { request: id, reason, usage: active.usage });
+    }
+}
+
+/// What a step has room for, by role.
+struct Room {
+    rows: [u32; 2],
+    outs: [u32; 2],
+}

@@ -1,0 +1,143 @@
+//! A sequence: its tokens, which of them are in the cache, and where.
+
+use std::ops::Range;
+
+use crate::exec::Role;
+use crate::kv::{Kv, Table};
+
+/// The tokens of a sequence and their place in the cache.
+///
+/// A position's role stays with it for good: when a sequence must be computed again, each row runs in the kernels that it ran in
+/// before, so that the same bits come out.
+#[derive(Debug)]
+pub(super) struct Sequence {
+    tokens: Vec<u32>,
+    /// The tokens' roles: each span ends where the next begins, the last one with the tokens.
+    spans: Vec<Span>,
+    /// Positions whose keys and values are in the cache once all steps so far have run. More than `tokens` while rows of
+    /// tokens that only the device knows are under way.
+    cached: u32,
+    pub(super) table: Table,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    start: u32,
+    role: Role,
+}
+
+impl Sequence {
+    pub(super) fn new(table: Table) -> Self {
+        Self { tokens: Vec::new(), spans: Vec::new(), cached: 0, table }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    pub(super) fn cached(&self) -> u32 {
+        self.cached
+    }
+
+    /// The tokens of some positions, if they are known.
+    pub(super) fn tokens(&self, range: Range<u32>) -> Option<&[u32]> {
+        self.tokens.get(range.start as usize..range.end as usize)
+    }
+
+    /// Turns to a new prompt: keeps what it has in common with it, from the first token on, and adds the rest.
+    /// The last position is computed in any case, for its logits.
+    pub(super) fn resume(&mut self, prompt: &[u32], kv: &mut Kv) {
+        let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        self.truncate(common as u32);
+        self.push(&prompt[common..], Role::Prompt);
+        self.settle((common as u32).min(self.len() - 1), kv);
+    }
+
+    pub(super) fn push(&mut self, tokens: &[u32], role: Role) {
+        if !tokens.is_empty() && self.spans.last().is_none_or(|s| s.role != role) {
+            self.spans.push(Span { start: self.len(), role });
+        }
+        self.tokens.extend_from_slice(tokens);
+    }
+
+    fn truncate(&mut self, len: u32) {
+        self.tokens.truncate(len as usize);
+        self.spans.retain(|s| s.start < len);
+    }
+
+    /// Forgets the cache behind the first `positions` positions.
+    pub(super) fn settle(&mut self, positions: u32, kv: &mut Kv) {
+        self.cached = self.cached.min(positions);
+        kv.truncate(&mut self.table, self.cached);
+    }
+
+    /// Gives all blocks back: everything must be computed again.
+    pub(super) fn evict(&mut self, kv: &mut Kv) {
+        self.settle(0, kv);
+    }
+
+    /// The next rows to compute, all of one role, if there are known tokens that the cache lacks.
+    pub(super) fn next_rows(&self) -> Option<(Role, Range<u32>)> {
+        let start = self.cached;
+        let span = self.spans.partition_point(|s| s.start <= start).checked_sub(1)?;
+        let end = self.spans.get(span + 1).map_or(self.len(), |next| next.start);
+        (start < end).then_some((self.spans[span].role, start..end))
+    }
+
+    /// Rows up to `positions` have been enqueued.
+    pub(super) fn computed(&mut self, positions: u32) {
+        self.cached = positions;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(s: &Sequence) -> Vec<(Role, Range<u32>)> {
+        let mut copy = Sequence {
+            tokens: s.tokens.clone(),
+            spans: s.spans.clone(),
+            cached: s.cached,
+            table: Kv::new(1, 9, 4).table(),
+        };
+        let mut rows = Vec::new();
+        while let Some((role, range)) = copy.next_rows() {
+            copy.computed(range.end);
+            rows.push((role, range));
+        }
+        rows
+    }
+
+    #[test]
+    fn roles_are_replayed_as_they_were() {
+        let mut kv = Kv::new(1, 9, 4);
+        let mut s = Sequence::new(kv.table());
+        s.resume(&[1, 2, 3, 4, 5], &mut kv);
+        s.push(&[6], Role::Generated);
+        s.push(&[7], Role::Generated);
+        assert_eq!(rows(&s), [(Role::Prompt, 0..5), (Role::Generated, 5..7)]);
+        kv.grow(&mut s.table, 7).unwrap();
+        s.computed(7);
+        // A second turn: everything but the last token is known from before.
+        s.resume(&[1, 2, 3, 4, 5, 6, 9, 9], &mut kv);
+        assert_eq!(s.cached(), 6);
+        assert_eq!(rows(&s), [(Role::Prompt, 6..8)]);
+        s.evict(&mut kv);
+        assert_eq!(kv.free(), 9);
+        assert_eq!(rows(&s), [(Role::Prompt, 0..5), (Role::Generated, 5..6), (Role::Prompt, 6..8)]);
+    }
+
+    #[test]
+    fn the_same_prompt_again_computes_its_last_token() {
+        let mut kv = Kv::new(1, 9, 4);
+        let mut s = Sequence::new(kv.table());
+        s.resume(&[1, 2, 3, 4, 5], &mut kv);
+        kv.grow(&mut s.table, 5).unwrap();
+        s.computed(5);
+        s.resume(&[1, 2, 3, 4, 5], &mut kv);
+        assert_eq!((s.cached(), s.table.blocks()), (4, 1));
+        s.resume(&[2], &mut kv);
+        assert_eq!((s.table.blocks(), rows(&s)), (0, vec![(Role::Prompt, 0..1)]));
+    }
+}

@@ -1,0 +1,412 @@
+//! The engine against an executor that reads and writes pages like a real one and draws a hash of what it finds there.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+use crate::exec::{CacheOp, Drawn, Executor, Limits, Outs, Packed, Role, Step, StepOut, Ticket, Token};
+use crate::model::Program;
+use crate::sample::Sampling;
+use crate::testing::{Random, mix};
+use crate::{Error, Result};
+
+const VOCAB: u32 = 40;
+const STOP: u32 = 7;
+const GROUPS: usize = 2;
+
+fn program() -> Program {
+    Program { groups: GROUPS as u32, vocab: VOCAB, context: 1 << 20, ..Program::default() }
+}
+
+/// What a row leaves in the cache: its token, position and role.
+type Cell = (u32, u32, Role);
+
+/// Runs a step when it is enqueued, on its own memory, and delivers it at some later poll.
+struct Fake {
+    limits: Limits,
+    packed: Packed,
+    pages: Vec<Vec<Option<Cell>>>,
+    drawn: Vec<Option<u32>>,
+    finished: VecDeque<(Ticket, Result<StepOut>)>,
+    next: u64,
+    random: Random,
+    blocked: u64,
+    /// Rows computed.
+    rows: usize,
+    /// A token that makes the logits behind it NaN.
+    poison: Option<u32>,
+    /// The step that fails.
+    fails: Option<u64>,
+}
+
+impl Fake {
+    fn new(limits: Limits, seed: u64) -> Self {
+        Self {
+            limits,
+            packed: Packed::default(),
+            pages: vec![vec![None; (limits.blocks * limits.block) as usize]; GROUPS],
+            drawn: vec![None; limits.seqs as usize],
+            finished: VecDeque::new(),
+            next: 0,
+            random: Random::new(seed),
+            blocked: 0,
+            rows: 0,
+            poison: None,
+            fails: None,
+        }
+    }
+
+    /// Logits that depend on every token before, and on the kernels it ran in.
+    fn logits(&self, tables: &[&[u32]], context: u32) -> Vec<f32> {
+        let mut hash = 1;
+        for pos in 0..context {
+            let cell = |group: usize| {
+                let block = tables[group][(pos / self.limits.block) as usize];
+                self.pages[group][(block * self.limits.block + pos % self.limits.block) as usize]
+            };
+            let (token, at, role) = cell(0).expect("an unwritten position is read");
+            assert_eq!((at, cell(0)), (pos, cell(1)), "a position holds another sequence's row");
+            if self.poison == Some(token) {
+                return vec![f32::NAN; VOCAB as usize];
+            }
+            hash = mix(hash ^ mix(u64::from(token) * 2 + role as u64));
+        }
+        (0..VOCAB).map(|t| (mix(hash ^ u64::from(t)) >> 40) as f32 / 4e6).collect()
+    }
+}
+
+impl Executor for Fake {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn device(&self) -> String {
+        "fake".into()
+    }
+
+    async fn plan(&mut self, _: Role, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        Ok(())
+    }
+
+    fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
+        assert!(self.finished.len() < self.limits.in_flight as usize, "too many steps under way");
+        self.packed.pack(step, &program(), &self.limits)?;
+        let mut out = StepOut::default();
+        let mut written = std::collections::HashSet::new();
+        let mut slots = std::collections::HashSet::new();
+        for seq in step.seqs {
+            assert!(slots.insert(seq.slot), "two sequences in one slot");
+            for (pos, token) in (seq.pos..).zip(seq.tokens) {
+                let token = match *token {
+                    Token::Host(id) => id,
+                    Token::Drawn => self.drawn[seq.slot as usize].expect("a token was drawn before"),
+                };
+                for group in 0..GROUPS {
+                    let block = seq.tables[group][(pos / self.limits.block) as usize];
+                    let at = block * self.limits.block + pos % self.limits.block;
+                    assert!(written.insert((group, at)), "two rows write one place");
+                    self.pages[group][at as usize] = Some((token, pos, seq.role));
+                }
+                self.rows += 1;
+            }
+            if seq.outs == Outs::None {
+                continue;
+            }
+            let end = seq.pos + seq.tokens.len() as u32;
+            let logits = self.logits(seq.tables, end);
+            if let Some(spec) = seq.sample {
+                let sampling = Sampling { temperature: spec.temperature, seed: spec.seed, ..Sampling::GREEDY };
+                let token = crate::sample::Chain::default().draw(&sampling, &logits, end);
+                self.drawn[seq.slot as usize] = token.or(Some(0));
+                out.drawn.push(Drawn { slot: seq.slot, token });
+            }
+            if seq.read_logits {
+                let first = if seq.outs == Outs::All { seq.pos + 1 } else { end };
+                out.logits.extend((first..=end).flat_map(|end| self.logits(seq.tables, end)));
+            }
+        }
+        self.next += 1;
+        let failed = self.fails == Some(self.next);
+        let result = if failed { Err(Error::DeviceLost("unplugged".into())) } else { Ok(out) };
+        self.finished.push_back((Ticket(self.next), result));
+        Ok(Ticket(self.next))
+    }
+
+    fn cache(&mut self, _: &[CacheOp]) -> Result<()> {
+        Ok(())
+    }
+
+    fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
+        let n = self.random.below(self.finished.len() as u32 + 1) as usize;
+        for (ticket, out) in self.finished.drain(..n) {
+            match out {
+                Ok(out) => done(ticket, Ok(&out)),
+                Err(error) => done(ticket, Err(error)),
+            }
+        }
+        n
+    }
+
+    async fn wait(&mut self) -> Result<()> {
+        self.blocked += 1;
+        Ok(())
+    }
+
+    fn blocked(&self) -> u64 {
+        self.blocked
+    }
+}
+
+const TIGHT: Limits = Limits { rows: 7, seqs: 3, outs: 3, block: 4, blocks: 13, context: 48, in_flight: 3 };
+const ROOMY: Limits = Limits { rows: 64, seqs: 8, outs: 8, block: 16, blocks: 64, context: 48, in_flight: 1 };
+
+type Answer = (Vec<u32>, Option<Finish>, Usage);
+
+struct Bench {
+    engine: Engine<Fake>,
+    answers: BTreeMap<RequestId, Answer>,
+}
+
+impl Bench {
+    fn new(limits: Limits, seed: u64) -> Self {
+        Self { engine: Engine::new(Fake::new(limits, seed), &program()), answers: BTreeMap::new() }
+    }
+
+    fn step(&mut self) {
+        for event in pollster::block_on(self.engine.step()).unwrap() {
+            match event {
+                Event::Token { request, id } => {
+                    let answer = self.answers.entry(request).or_default();
+                    assert!(answer.1.is_none(), "a token after the end");
+                    answer.0.push(id);
+                }
+                Event::Finished { request, reason, usage } => {
+                    let answer = self.answers.entry(request).or_default();
+                    assert!(answer.1.replace(reason).is_none(), "a second end");
+                    answer.2 = usage;
+                }
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..10_000 {
+            if !self.engine.busy() {
+                return;
+            }
+            self.step();
+        }
+        panic!("the engine does not come to an end");
+    }
+
+    fn answer(&mut self, request: Request) -> (Vec<u32>, &'static str, Usage) {
+        let id = self.engine.submit(request).unwrap();
+        self.run();
+        let (tokens, reason, usage) = self.answers.remove(&id).unwrap();
+        (tokens, reason.unwrap().name(), usage)
+    }
+}
+
+fn random_request(random: &mut Random) -> Request {
+    let prompt = (0..1 + random.below(20)).map(|_| random.below(VOCAB)).collect();
+    let temperature = if random.below(3) == 0 { 0.0 } else { 0.7 };
+    let top_k = if random.below(3) == 0 { 5 } else { 0 };
+    Request {
+        prompt,
+        sampling: Sampling { temperature, top_k, seed: random.next(), ..Sampling::GREEDY },
+        max_tokens: (random.below(4) > 0).then(|| random.below(30)),
+        stop: if random.below(2) == 0 { vec![STOP] } else { vec![] },
+        sequence: None,
+    }
+}
+
+/// Alone on an executor with room for everything, one step at a time.
+fn alone(request: &Request) -> (Vec<u32>, &'static str) {
+    let (tokens, reason, _) = Bench::new(ROOMY, 0).answer(Request { sequence: None, ..request.clone() });
+    (tokens, reason)
+}
+
+#[test]
+fn answers_do_not_depend_on_company() {
+    let mut stats = BTreeMap::new();
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        let in_flight = 1 + random.below(3);
+        let mut bench = Bench::new(Limits { in_flight, ..TIGHT }, seed);
+        let mut requests = BTreeMap::new();
+        let mut cancelled = Vec::new();
+        for _ in 0..60 {
+            if random.below(3) == 0 && requests.len() < 9 {
+                let request = random_request(&mut random);
+                requests.insert(bench.engine.submit(request.clone()).unwrap(), request);
+            }
+            if random.below(25) == 0 {
+                if let Some(id) = requests.keys().nth(random.below(9) as usize) {
+                    bench.engine.cancel(*id);
+                    cancelled.push(*id);
+                }
+            }
+            bench.step();
+        }
+        bench.run();
+        let free = bench.engine.scheduler.free_blocks();
+        assert_eq!(free, TIGHT.blocks, "blocks leaked");
+        for (id, request) in &requests {
+            let (tokens, reason, usage) = bench.answers.remove(id).unwrap();
+            let (expected, expected_reason) = alone(request);
+            let reason = reason.unwrap().name();
+            *stats.entry(reason).or_insert(0) += 1;
+            assert_eq!(usage.generated as usize, tokens.len());
+            if reason == "cancelled" {
+                assert!(cancelled.contains(id));
+                assert_eq!(tokens, expected[..tokens.len()]);
+            } else {
+                assert_eq!((tokens, reason), (expected, expected_reason), "seed {seed} {request:?}");
+            }
+        }
+        *stats.entry("preempted").or_insert(0) += bench.engine.preemptions();
+    }
+    for what in ["stop", "length", "context", "cancelled", "preempted"] {
+        assert!(stats.get(what).is_some_and(|n| *n > 100), "too few cases: {stats:?}");
+    }
+}
+
+/// Conversations whose cache is evicted at times, beside other requests: the same answers as computed at once.
+#[test]
+fn conversations_are_continued_as_if_computed_anew() {
+    let (mut turns, mut reused, mut evicted) = (0, 0, 0);
+    for seed in 0..200 {
+        let mut random = Random::new(seed);
+        let mut bench = Bench::new(TIGHT, seed);
+        // The oracle keeps its sequences too, with room for all, so that roles are the same.
+        let mut oracle = Bench::new(ROOMY, 1);
+        let conversations = [bench.engine.open(), bench.engine.open()];
+        let oracles = [oracle.engine.open(), oracle.engine.open()];
+        let mut history = [vec![1, 2, 3], vec![1, 2, 4]];
+        for _ in 0..4 {
+            for _ in 0..random.below(3) {
+                bench.engine.submit(random_request(&mut random)).unwrap();
+            }
+            for i in 0..2 {
+                let mut request = random_request(&mut random);
+                request.prompt = history[i].clone();
+                request.max_tokens = Some(random.below(8));
+                let context = request.prompt.len() as u32;
+                let id = bench.engine.submit(Request { sequence: Some(conversations[i]), ..request.clone() }).unwrap();
+                bench.run();
+                let (tokens, reason, usage) = bench.answers.remove(&id).unwrap();
+                let (expected, expected_reason, full) =
+                    oracle.answer(Request { sequence: Some(oracles[i]), ..request });
+                assert_eq!((&tokens, reason.unwrap().name()), (&expected, expected_reason), "seed {seed}");
+                assert!(usage.reused == full.reused || usage.reused == 0);
+                assert!(full.reused < context);
+                turns += 1;
+                reused += usize::from(usage.reused > 0);
+                evicted += usize::from(usage.reused < full.reused);
+                // The next turn: what was answered, sometimes changed from some token on, and something new.
+                history[i].extend(tokens);
+                if random.below(4) == 0 {
+                    let keep = 1 + random.below(history[i].len() as u32) as usize;
+                    history[i].truncate(keep);
+                }
+                let new = 1 + random.below(4);
+                history[i].extend((0..new).map(|_| random.below(VOCAB)));
+                history[i].truncate(40);
+            }
+        }
+        conversations.into_iter().for_each(|c| bench.engine.close(c));
+        assert_eq!(bench.engine.scheduler.free_blocks(), TIGHT.blocks);
+    }
+    assert!(reused > turns / 4 && evicted > turns / 20, "{turns} turns, {reused} reused, {evicted} evicted");
+}
+
+#[test]
+fn the_second_turn_computes_only_its_new_tokens() {
+    let mut bench = Bench::new(ROOMY, 3);
+    let seq = bench.engine.open();
+    let first = Request { sequence: Some(seq), max_tokens: Some(6), ..Request::new(vec![1, 2, 3, 4]) };
+    let (answer, _, usage) = bench.answer(first);
+    assert_eq!((usage.reused, answer.len(), bench.engine.executor().rows), (0, 6, 9));
+    let prompt = [&[1, 2, 3, 4], answer.as_slice(), &[8, 9]].concat();
+    let (_, _, usage) = bench.answer(Request { sequence: Some(seq), max_tokens: Some(1), ..Request::new(prompt) });
+    // The last token of the answer was never a row; it is one now.
+    assert_eq!((usage.prompt, usage.reused, bench.engine.executor().rows), (12, 9, 12));
+}
+
+#[test]
+fn a_full_cache_ends_a_lone_request() {
+    let mut bench = Bench::new(Limits { blocks: 5, ..TIGHT }, 0);
+    let (tokens, reason, _) = bench.answer(Request::new(vec![1; 6]));
+    // 20 positions are cached; the token that the last of them gives is the 21st.
+    assert_eq!((tokens.len(), reason), (15, "context"));
+    let (tokens, reason, _) = Bench::new(TIGHT, 0).answer(Request::new(vec![1; 6]));
+    assert_eq!((tokens.len(), reason), (42, "context"));
+}
+
+#[test]
+fn logits_that_are_not_finite_end_their_request_alone() {
+    let mut bench = Bench::new(TIGHT, 0);
+    bench.engine.executor_mut().poison = Some(39);
+    let good = Request { max_tokens: Some(9), sampling: Sampling::GREEDY, ..Request::new(vec![1, 2]) };
+    let expected = alone(&good);
+    assert!(!expected.0.contains(&39));
+    for top_k in [0, 3] {
+        let sampling = Sampling { temperature: 1.0, top_k, ..Sampling::GREEDY };
+        let bad = bench.engine.submit(Request { sampling, ..Request::new(vec![39, 1]) }).unwrap();
+        let (tokens, reason, _) = bench.answer(good.clone());
+        assert_eq!((tokens, reason), expected);
+        let (tokens, reason, _) = bench.answers.remove(&bad).unwrap();
+        assert!(tokens.is_empty());
+        assert!(matches!(reason, Some(Finish::Error(e)) if matches!(*e, Error::Numerical { pos: 2, .. })));
+    }
+}
+
+#[test]
+fn a_failed_step_ends_its_requests() {
+    let mut bench = Bench::new(TIGHT, 0);
+    bench.engine.executor_mut().fails = Some(4);
+    let (tokens, reason, _) = bench.answer(Request::new(vec![1, 2]));
+    assert_eq!((tokens.len(), reason), (3, "error"));
+    assert_eq!(bench.engine.scheduler.free_blocks(), TIGHT.blocks);
+}
+
+#[test]
+fn requests_that_could_never_run_are_refused() {
+    let mut engine = Bench::new(TIGHT, 0).engine;
+    let refused = |engine: &mut Engine<Fake>, request| engine.submit(request).unwrap_err().to_string();
+    assert!(refused(&mut engine, Request::new(vec![])).contains("no tokens"));
+    assert!(refused(&mut engine, Request::new(vec![VOCAB])).contains("the vocabulary has 40"));
+    assert!(refused(&mut engine, Request::new(vec![1; 48])).contains("48 of context"));
+    let seq = engine.open();
+    let on_seq = Request { sequence: Some(seq), ..Request::new(vec![1]) };
+    engine.submit(on_seq.clone()).unwrap();
+    assert!(refused(&mut engine, on_seq.clone()).contains("one at a time"));
+    engine.close(seq);
+    assert!(refused(&mut engine, on_seq).contains("not open"));
+    let mut engine = Bench::new(Limits { blocks: 2, ..TIGHT }, 0).engine;
+    assert!(refused(&mut engine, Request::new(vec![1; 9])).contains("8 in the cache"));
+}
+
+#[test]
+fn decoding_on_the_device_runs_ahead() {
+    let mut bench = Bench::new(TIGHT, 0);
+    let request = Request { max_tokens: Some(9), ..Request::new(vec![1, 2]) };
+    bench.engine.submit(request).unwrap();
+    while let Some(plan) = bench.engine.scheduler.schedule() {
+        let Engine { executor, scheduler } = &mut bench.engine;
+        scheduler.run(&plan, |step| executor.enqueue(step));
+    }
+    assert_eq!(bench.engine.executor().rows, 4, "the prompt and two tokens that the host has not seen");
+    bench.run();
+    assert_eq!(bench.engine.executor().rows, 10, "no row behind the last token");
+}
+
+#[test]
+fn scoring_gives_the_logits_of_every_position() {
+    let mut fake = Fake::new(TIGHT, 0);
+    let ids: Vec<u32> = (0..11).collect();
+    let logits = pollster::block_on(score(&mut fake, &program(), &ids)).unwrap();
+    assert_eq!(logits.len(), 11 * VOCAB as usize);
+    let last = pollster::block_on(score(&mut fake, &program(), &ids[..8])).unwrap();
+    assert_eq!(logits[7 * 40..8 * 40], last[7 * 40..]);
+    assert!(logits.chunks(40).collect::<Vec<_>>().windows(2).all(|w| w[0] != w[1]));
+}

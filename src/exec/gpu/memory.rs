@@ -1,0 +1,156 @@
+//! The GPU executor's memory beside the weights: values, coloured by when they are needed, and caches.
+
+use crate::exec::{CacheOp, Limits};
+use crate::gpu::{Buffer, Device, wgpu};
+use crate::model::{CacheSpec, Program, Rows};
+use crate::ops::lower::{CacheBuffer, ValueBuffer};
+use crate::{Error, Result};
+
+/// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    buffers: Vec<Buffer>,
+}
+
+/// The buffer of every value of a program.
+#[derive(Debug)]
+pub(super) struct Values {
+    pub(super) buffers: Vec<ValueBuffer>,
+}
+
+impl Values {
+    /// Gives each value a buffer from its first use to its last (`keep`: for good).
+    ///
+    /// Results of the program are never shared: they are read after the other role's program has run.
+    pub(super) fn new(
+        device: &Device,
+        program: &Program,
+        limits: &Limits,
+        pool: &mut Pool,
+        keep: bool,
+    ) -> Result<Self> {
+        let count = program.values.len();
+        let mut first = vec![usize::MAX; count];
+        let mut last = vec![0; count];
+        for (i, node) in program.nodes.iter().enumerate() {
+            let mut touch = |v: crate::ops::ValueId| {
+                first[v.index()] = first[v.index()].min(i);
+                last[v.index()] = last[v.index()].max(i);
+            };
+            node.op.reads(&mut touch);
+            if let Some(out) = node.op.writes() {
+                touch(out);
+            }
+        }
+        let results: Vec<usize> = program
+            .outs
+            .iter()
+            .map(|o| match o {
+                crate::model::Out::Logits(v) | crate::model::Out::Hidden(v) => v.index(),
+            })
+            .collect();
+        let bytes = |v: usize| {
+            let value = &program.values[v];
+            let rows = if value.rows == Rows::Outs { limits.outs } else { limits.rows };
+            u64::from(value.width.next_multiple_of(4)) * u64::from(rows) * 4
+        };
+        let mut chosen: Vec<Option<Buffer>> = vec![None; count];
+        let mut free: Vec<usize> = (0..pool.buffers.len()).collect();
+        let mut held: Vec<(usize, usize)> = Vec::new();
+        for i in 0..program.nodes.len() {
+            for v in (0..count).filter(|&v| first[v] == i) {
+                if keep || results.contains(&v) {
+                    chosen[v] = Some(Buffer::new(device, &program.values[v].name, bytes(v))?);
+                    continue;
+                }
+                let fits = free.iter().enumerate().filter(|(_, b)| pool.buffers[**b].size() >= bytes(v));
+                let best = fits.min_by_key(|(_, b)| pool.buffers[**b].size()).map(|(at, _)| at);
+                let buffer = match best {
+                    Some(at) => free.swap_remove(at),
+                    None => {
+                        pool.buffers.push(Buffer::new(device, "values", bytes(v))?);
+                        pool.buffers.len() - 1
+                    }
+                };
+                held.push((buffer, last[v]));
+                chosen[v] = Some(pool.buffers[buffer].clone());
+            }
+            held.retain(|&(buffer, last)| {
+                if last == i {
+                    free.push(buffer);
+                }
+                last != i
+            });
+        }
+        let unused = Buffer::new(device, "unused", 16)?;
+        let buffers = chosen.into_iter().zip(&program.values).map(|(buffer, value)| ValueBuffer {
+            buffer: buffer.unwrap_or_else(|| unused.clone()),
+            width: value.width,
+            outs: value.rows == Rows::Outs,
+        });
+        Ok(Self { buffers: buffers.collect() })
+    }
+}
+
+/// Words of a block of a cache.
+fn block_words(cache: &CacheBuffer, f16: bool, block: u32) -> u64 {
+    let dims = u64::from(cache.k_dim.next_multiple_of(4) + cache.v_dim.next_multiple_of(4));
+    let elements = dims * u64::from(cache.kv_heads) * u64::from(block);
+    if f16 { elements / 2 } else { elements }
+}
+
+/// A buffer for every cache of a program.
+pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: bool) -> Result<Vec<CacheBuffer>> {
+    let most = device.caps().max_binding;
+    let unused = Buffer::new(device, "unused", 16)?;
+    let cache = |spec: &CacheSpec| {
+        let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } = *spec;
+        let buffer = unused.clone();
+        let mut cache = CacheBuffer { buffer, kv_heads, k_dim, v_dim, group: group.0, blocks: limits.blocks };
+        let bytes = block_words(&cache, f16, limits.block) * 4 * u64::from(limits.blocks);
+        if bytes > most {
+            let positions = most / (block_words(&cache, f16, limits.block) * 4) * u64::from(limits.block);
+            return Err(Error::Limit {
+                what: "the KV cache of a layer".to_owned(),
+                needed: format!("{bytes} bytes"),
+                available: format!("{most} in one binding on this device"),
+                instead: format!("a context of {positions} positions fits"),
+            });
+        }
+        cache.buffer = Buffer::new(device, "kv", bytes)?;
+        Ok(cache)
+    };
+    program.caches.iter().map(cache).collect()
+}
+
+/// Runs cache ops in a submission of their own.
+pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], f16: bool, block: u32, ops: &[CacheOp]) -> Result<()> {
+    let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    let mut vias = Vec::new();
+    for op in ops {
+        let group = match *op {
+            CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. } => group.0,
+        };
+        for cache in caches.iter().filter(|c| c.group == group) {
+            let bytes = block_words(cache, f16, block) * 4;
+            let at = |block: u32| {
+                let inside = block < cache.blocks;
+                inside
+                    .then_some(u64::from(block) * bytes)
+                    .ok_or_else(|| Error::argument("cache", format!("block {block}, the cache has {}", cache.blocks)))
+            };
+            match *op {
+                CacheOp::Zero { block, .. } => encoder.clear_buffer(cache.buffer.raw(), at(block)?, Some(bytes)),
+                CacheOp::Copy { from, to, .. } => {
+                    // A buffer cannot be copied onto itself: by way of another.
+                    let via = Buffer::new(device, "copy", bytes)?;
+                    encoder.copy_buffer_to_buffer(cache.buffer.raw(), at(from)?, via.raw(), 0, bytes);
+                    encoder.copy_buffer_to_buffer(via.raw(), 0, cache.buffer.raw(), at(to)?, bytes);
+                    vias.push(via);
+                }
+            }
+        }
+    }
+    device.queue.submit([encoder.finish()]);
+    Ok(())
+}

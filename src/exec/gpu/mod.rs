@@ -1,0 +1,428 @@
+//! The GPU executor: a program's plans, the buffers of its steps, and the ring of steps under way.
+//!
+//! Three kinds of step data are three kinds of buffers, since wgpu tracks usage by whole buffers: what the host writes (the
+//! step and its angles, one of each a role), what the device keeps (the drawn tokens), and what it gives back (results).
+
+mod memory;
+mod weights;
+
+use std::collections::VecDeque;
+
+use super::{CacheOp, Executor, Limits, Numerics, Packed, Role, Step, StepOut, Ticket};
+use crate::gpu::{Buffer, Device, Kind, Pipelines, Plan, PlanBuilder, StepCounts, wgpu};
+use crate::model::{Program, WeightSource};
+use crate::ops::lower::{CacheBuffer, Layout, Lower};
+use crate::ops::{Part, ValueId, sample};
+use crate::{Error, Result};
+use memory::Values;
+use weights::Weights;
+
+/// What a GPU executor is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuOptions {
+    /// How exact.
+    pub numerics: Numerics,
+    /// Room for rows, sequences and cache.
+    pub limits: Limits,
+    /// Runs the canonical program as it is: the oracle of fusion.
+    pub unfused: bool,
+    /// Gives every value a buffer of its own, so that it can be read after a step.
+    pub keep_values: bool,
+}
+
+/// Words of the step buffer in front of the rows.
+const HEADER: usize = 16;
+
+/// Runs a program's steps on a GPU.
+#[derive(Debug)]
+pub struct GpuExecutor {
+    device: Device,
+    pipelines: Pipelines,
+    limits: Limits,
+    layout: Layout,
+    weights: Weights,
+    caches: Vec<CacheBuffer>,
+    drawn: Buffer,
+    roles: [RoleState; 2],
+    packed: Packed,
+    words: Vec<u32>,
+    in_flight: VecDeque<InFlight>,
+    idle_staging: Vec<Buffer>,
+    next_ticket: u64,
+    submissions: u64,
+    blocked: u64,
+    out: StepOut,
+}
+
+/// What belongs to the steps of one role.
+#[derive(Debug)]
+struct RoleState {
+    program: Program,
+    values: Values,
+    step: Buffer,
+    angles: Buffer,
+    angles_at: Vec<u64>,
+    best: Buffer,
+    result: Buffer,
+    plan: Option<(Plan, Plan)>,
+}
+
+/// A submitted step: where its results will be.
+#[derive(Debug)]
+struct InFlight {
+    ticket: Ticket,
+    staging: Buffer,
+    mapped: crate::gpu::Signal,
+    /// For each output row: the slot that a token is drawn for.
+    draws: Vec<Option<u32>>,
+    logit_rows: usize,
+}
+
+impl GpuExecutor {
+    /// Loads a program's weights and makes room for its steps. `progress` is told bytes done and bytes in all.
+    pub async fn load(
+        device: &Device,
+        program: &Program,
+        source: &impl WeightSource,
+        options: GpuOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self> {
+        device.check()?;
+        let stackable = |ids: &[crate::ops::WeightId]| weights::stackable(device, program, source, ids);
+        let fuse = |role| match options.unfused {
+            true => program.clone(),
+            false => crate::model::fuse(program, role, &stackable),
+        };
+        let programs = [fuse(Role::Prompt), fuse(Role::Generated)];
+        let weights = Weights::load(device, &programs, source, progress).await?;
+
+        let limits = options.limits;
+        let table_words = limits.seqs * limits.context.div_ceil(limits.block);
+        let seqs = HEADER as u32 + 4 * limits.rows;
+        let outs = seqs + 4 * limits.seqs;
+        let tables = outs + 8 * limits.outs;
+        let caps = device.caps();
+        let layout = Layout {
+            seqs,
+            outs,
+            tables,
+            table_words,
+            block: limits.block,
+            f16: options.numerics == Numerics::Fast,
+            subgroups: caps.subgroups.is_some(),
+            // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
+            reduce: if caps.kind == Kind::Software { 8 } else { 32 },
+        };
+        let caches = memory::caches(device, program, &limits, layout.f16)?;
+        let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs) * 4)?;
+        let step_words = u64::from(tables) + u64::from(program.groups.max(1)) * u64::from(table_words);
+        let mut pool = memory::Pool::default();
+        let mut role = |program: Program| -> Result<RoleState> {
+            let mut angles_at = Vec::new();
+            let mut bytes = 0u64;
+            for table in &program.ropes {
+                angles_at.push(bytes);
+                bytes += (u64::from(limits.rows) * table.divisors.len() as u64 * 8).next_multiple_of(256);
+            }
+            let outs = u64::from(limits.outs);
+            Ok(RoleState {
+                values: Values::new(device, &program, &limits, &mut pool, options.keep_values)?,
+                step: Buffer::new(device, "step", step_words * 4)?,
+                angles: Buffer::new(device, "angles", bytes.max(256))?,
+                angles_at,
+                best: Buffer::new(device, "best", outs * u64::from(sample::parts(program.vocab)) * 16)?,
+                result: Buffer::new(device, "result", outs * 4)?,
+                plan: None,
+                program,
+            })
+        };
+        let [prompt, generated] = programs;
+        let roles = [role(prompt)?, role(generated)?];
+        Ok(Self {
+            device: device.clone(),
+            pipelines: Pipelines::new(device),
+            limits,
+            layout,
+            weights,
+            caches,
+            drawn,
+            roles,
+            packed: Packed::default(),
+            words: Vec::new(),
+            in_flight: VecDeque::new(),
+            idle_staging: Vec::new(),
+            next_ticket: 0,
+            submissions: 0,
+            blocked: 0,
+            out: StepOut::default(),
+        })
+    }
+
+    /// The plan of a role, made if it is new. Pipelines of a browser are compiled behind our back.
+    fn make_plan(&mut self, role: Role) -> Result<()> {
+        let state = &mut self.roles[role as usize];
+        if state.plan.is_some() {
+            return Ok(());
+        }
+        let bias_at = |parts: &[Part]| self.weights.bias_at(parts);
+        let mut l = Lower {
+            plan: PlanBuilder::new(&mut self.pipelines),
+            layout: self.layout,
+            values: &state.values.buffers,
+            matrices: &self.weights.matrices,
+            weights: &self.weights.buffers,
+            vectors: &self.weights.vectors,
+            vector_at: &self.weights.vector_at,
+            bias_at: &bias_at,
+            caches: &self.caches,
+            step: &state.step,
+            angles: &state.angles,
+            angles_at: &state.angles_at,
+            generated: role == Role::Generated,
+            drawn: &self.drawn,
+        };
+        for node in &state.program.nodes {
+            l.plan.layer = node.layer;
+            node.op.lower(&mut l)?;
+        }
+        let forward = l.plan.finish()?;
+        if let Some(logits) = state.program.logits() {
+            sample::lower(&mut l, logits, &state.best, &self.drawn, &state.result, self.limits.seqs)?;
+        }
+        let draw = l.plan.finish()?;
+        state.plan = Some((forward, draw));
+        Ok(())
+    }
+
+    /// Writes a packed batch into the step buffers of its role.
+    fn upload(&mut self, role: Role) {
+        let batch = self.packed.batch(role);
+        let state = &self.roles[role as usize];
+        let device = &self.device;
+        self.words.clear();
+        let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len(), batch.table_stride as usize];
+        self.words.extend(counts.map(|n| n as u32));
+        self.words.resize(HEADER, 0);
+        self.words.extend_from_slice(bytemuck::cast_slice(&batch.rows));
+        state.step.write(device, 0, &self.words);
+        state.step.write(device, u64::from(self.layout.seqs), &batch.seqs);
+        state.step.write(device, u64::from(self.layout.outs), &batch.outs);
+        for (group, table) in batch.tables.iter().enumerate() {
+            let at = self.layout.tables + group as u32 * self.layout.table_words;
+            state.step.write(device, u64::from(at), table);
+        }
+        for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
+            state.angles.write(device, at / 4, angles);
+        }
+    }
+
+    fn staging(&mut self, bytes: u64) -> Result<Buffer> {
+        if let Some(at) = self.idle_staging.iter().position(|b| b.size() >= bytes) {
+            return Ok(self.idle_staging.swap_remove(at));
+        }
+        Buffer::readback(&self.device, "results", bytes)
+    }
+
+    /// Reads a value after the last step has finished: `rows` rows of its width. Only with `keep_values`.
+    pub async fn value(&self, role: Role, id: ValueId, rows: u32) -> Result<Vec<f32>> {
+        let value = &self.roles[role as usize].values.buffers[id.index()];
+        let stride = u64::from(value.stride());
+        let padded: Vec<f32> = value.buffer.read(&self.device, 0..stride * u64::from(rows)).await?;
+        let rows = padded.chunks_exact(stride as usize);
+        Ok(rows.flat_map(|row| &row[..value.width as usize]).copied().collect())
+    }
+
+    /// Sets a value that no op makes: the input of a program that is not a model's. Rows are as wide as the value.
+    pub fn set_value(&self, role: Role, id: ValueId, rows: &[f32]) {
+        let value = &self.roles[role as usize].values.buffers[id.index()];
+        let stride = value.stride() as usize;
+        let mut padded = vec![f32::NAN; rows.len() / value.width as usize * stride];
+        for (row, to) in rows.chunks_exact(value.width as usize).zip(padded.chunks_exact_mut(stride)) {
+            to[..row.len()].copy_from_slice(row);
+        }
+        value.buffer.write(&self.device, 0, &padded);
+    }
+
+    /// The program that steps of a role run.
+    pub fn program(&self, role: Role) -> &Program {
+        &self.roles[role as usize].program
+    }
+
+    /// Fills the whole KV cache with a bit pattern: tests put NaN into pages that nobody owns.
+    pub fn fill_cache(&self, word: u32) {
+        for cache in &self.caches {
+            let words = vec![word; (cache.buffer.size() / 4) as usize];
+            cache.buffer.write(&self.device, 0, &words);
+        }
+    }
+
+    /// Dispatches of a role's plan, drawing not counted; the most storage bindings of one; pipelines made so far.
+    pub fn counts(&self, role: Role) -> (usize, usize, usize) {
+        let plan = self.roles[role as usize].plan.as_ref();
+        let (dispatches, bindings) = plan.map_or((0, 0), |(p, _)| (p.dispatches.len(), p.bindings));
+        (dispatches, bindings, self.pipelines.count())
+    }
+
+    /// The labels of a role's dispatches with their layers, in order.
+    pub fn labels(&self, role: Role) -> Vec<(&'static str, Option<u32>)> {
+        let plan = self.roles[role as usize].plan.iter();
+        plan.flat_map(|(p, _)| &p.dispatches).map(|d| (d.label, d.layer)).collect()
+    }
+
+    /// Submissions so far.
+    pub fn submissions(&self) -> u64 {
+        self.submissions
+    }
+}
+
+impl Executor for GpuExecutor {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn device(&self) -> String {
+        let caps = self.device.caps();
+        format!("{} ({}, {})", caps.name, caps.backend, caps.driver)
+    }
+
+    async fn plan(&mut self, role: Role, progress: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        progress(0, 1);
+        let device = self.device.clone();
+        device.checked("kernels", || self.make_plan(role)).await?;
+        progress(1, 1);
+        Ok(())
+    }
+
+    fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
+        self.device.check()?;
+        if self.in_flight.len() >= self.limits.in_flight as usize {
+            return Err(Error::argument("enqueue", format!("{} steps are under way already", self.in_flight.len())));
+        }
+        self.packed.pack(step, &self.roles[0].program, &self.limits)?;
+        for role in Role::ALL {
+            if !self.packed.batch(role).rows.is_empty() {
+                self.make_plan(role)?;
+                self.upload(role);
+            }
+        }
+
+        let mut draws = Vec::new();
+        let mut logit_rows = 0;
+        for role in Role::ALL {
+            for out in &self.packed.batch(role).outs {
+                draws.push((out.draw != 0).then_some(out.slot));
+                logit_rows += out.read as usize;
+            }
+        }
+        let vocab = u64::from(self.roles[0].program.vocab);
+        let staging = self.staging(draws.len() as u64 * 4 + logit_rows as u64 * vocab * 4)?;
+        let desc = wgpu::CommandEncoderDescriptor::default();
+        let mut encoder = self.device.device.create_command_encoder(&desc);
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            for role in Role::ALL {
+                let batch = self.packed.batch(role);
+                if let Some((forward, draw)) = &self.roles[role as usize].plan {
+                    let counts = StepCounts { rows: batch.rows.len() as u32, outs: batch.outs.len() as u32 };
+                    if counts.rows > 0 {
+                        forward.encode(&mut pass, counts);
+                    }
+                    if batch.outs.iter().any(|o| o.draw != 0) {
+                        draw.encode(&mut pass, counts);
+                    }
+                }
+            }
+        }
+        let mut copy = |from: &Buffer, offset: u64, to: &mut u64, bytes: u64| {
+            encoder.copy_buffer_to_buffer(from.raw(), offset, staging.raw(), *to, bytes);
+            *to += bytes;
+        };
+        let mut at = 0;
+        for role in Role::ALL {
+            let outs = self.packed.batch(role).outs.len() as u64;
+            if outs > 0 {
+                copy(&self.roles[role as usize].result, 0, &mut at, outs * 4);
+            }
+        }
+        for role in Role::ALL {
+            let state = &self.roles[role as usize];
+            if let Some(logits) = state.program.logits() {
+                let value = &state.values.buffers[logits.index()];
+                for (row, out) in self.packed.batch(role).outs.iter().enumerate() {
+                    if out.read != 0 {
+                        copy(&value.buffer, row as u64 * u64::from(value.stride()) * 4, &mut at, vocab * 4);
+                    }
+                }
+            }
+        }
+        self.device.queue.submit([encoder.finish()]);
+        self.submissions += 1;
+        let mapped = crate::gpu::Signal::default();
+        let signal = mapped.clone();
+        staging.raw().map_async(wgpu::MapMode::Read, 0..at.max(4), move |r| signal.set(r.is_ok()));
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        self.in_flight.push_back(InFlight { ticket, staging, mapped, draws, logit_rows });
+        Ok(ticket)
+    }
+
+    fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
+        self.device.check()?;
+        memory::cache_ops(&self.device, &self.caches, self.layout.f16, self.limits.block, ops)
+    }
+
+    fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
+        self.device.tick();
+        let mut finished = 0;
+        while let Some(ok) = self.in_flight.front().and_then(|f| f.mapped.get()) {
+            let Some(step) = self.in_flight.pop_front() else { break };
+            finished += 1;
+            let vocab = self.roles[0].program.vocab as usize;
+            let bytes = (step.draws.len() + step.logit_rows * vocab) * 4;
+            match read_results(&step, ok, bytes.max(4), &mut self.out) {
+                Ok(()) => done(step.ticket, Ok(&self.out)),
+                Err(e) => done(step.ticket, Err(e)),
+            }
+            step.staging.raw().unmap();
+            self.idle_staging.push(step.staging);
+        }
+        finished
+    }
+
+    async fn wait(&mut self) -> Result<()> {
+        let Some(first) = self.in_flight.front() else { return Ok(()) };
+        self.device.tick();
+        if first.mapped.get().is_none() {
+            self.blocked += 1;
+            self.device.finish()?;
+            first.mapped.wait().await;
+        }
+        Ok(())
+    }
+
+    fn blocked(&self) -> u64 {
+        self.blocked
+    }
+}
+
+/// The results of a step, from its mapped staging buffer.
+fn read_results(step: &InFlight, ok: bool, bytes: usize, out: &mut StepOut) -> Result<()> {
+    out.drawn.clear();
+    out.logits.clear();
+    let lost = |why: String| Error::DeviceLost(why);
+    if !ok {
+        return Err(lost("a read-back failed".to_owned()));
+    }
+    let view = step.staging.raw().get_mapped_range(0..bytes as u64).map_err(|e| lost(e.to_string()))?;
+    let (tokens, logits) = view.split_at(step.draws.len() * 4);
+    for (draw, token) in step.draws.iter().zip(tokens.chunks_exact(4)) {
+        if let Some(slot) = *draw {
+            let token: u32 = bytemuck::pod_read_unaligned(token);
+            out.drawn.push(super::Drawn { slot, token: (token != u32::MAX).then_some(token) });
+        }
+    }
+    if step.logit_rows > 0 {
+        out.logits.extend(logits.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
+    }
+    Ok(())
+}

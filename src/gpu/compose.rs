@@ -1,0 +1,92 @@
+//! WGSL composition: plain concatenation of fragments and a kernel.
+//!
+//! A kernel's header has a line `//! use: lib/step, <weights>`: fragments by name, and *roles* in angle brackets, which the
+//! op fills (a block format, a KV storage type, a reduction). Numbers and switches are pipeline overrides, not text.
+
+use crate::{Error, Result};
+
+/// A piece of WGSL that kernels are composed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fragment {
+    /// `lib/step`, `quant/q8_0`.
+    pub name: &'static str,
+    /// Its text.
+    pub source: &'static str,
+}
+
+/// A kernel, with the fragments for its roles and the values of its overrides: all that a pipeline is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// The file's name, the entry point, the label in the profiler.
+    pub name: &'static str,
+    /// Its text.
+    pub source: &'static str,
+    /// The fragment of each role in its header.
+    pub roles: Vec<(&'static str, Fragment)>,
+    /// Values of its overrides.
+    pub overrides: Vec<(&'static str, f64)>,
+}
+
+macro_rules! fragments {
+    ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
+        $($(#[$doc])*
+        pub const $constant: Fragment =
+            Fragment { name: $name, source: include_str!(concat!("../../wgsl/", $name, ".wgsl")) };)*
+
+        /// The fragments of `wgsl/lib`.
+        pub const LIB: &[Fragment] = &[$($constant,)*];
+    };
+}
+
+/// The fragments that kernels share.
+pub mod lib {
+    use super::Fragment;
+
+    fragments! {
+        /// Parameters and bindings of the kernels of W x.
+        LINEAR = "lib/linear";
+        /// Reads the step buffer.
+        STEP = "lib/step";
+        /// Activation functions.
+        ACT = "lib/act";
+        /// Where a position lies in the pages of a cache.
+        PAGED = "lib/paged";
+        /// KV elements stored as f32.
+        KV_F32 = "lib/kv_f32";
+        /// KV elements stored as f16.
+        KV_F16 = "lib/kv_f16";
+        /// Stores KV elements as f32.
+        KV_STORE_F32 = "lib/kv_store_f32";
+        /// Stores KV elements as f16.
+        KV_STORE_F16 = "lib/kv_store_f16";
+        /// Sums over a workgroup through workgroup memory.
+        REDUCE = "lib/reduce";
+        /// Sums over a workgroup through subgroups of any size.
+        REDUCE_SUBGROUP = "lib/reduce_subgroup";
+        /// Rotates four elements that are stored together.
+        ROTATE = "lib/rotate";
+        /// Matrix times vector, up to its epilogue.
+        MATVEC = "lib/matvec";
+        /// The noise of a draw.
+        NOISE = "lib/noise";
+    }
+}
+
+/// Puts a kernel's text together: its fragments, in the order of its `use` line, then itself.
+pub fn compose(kernel: &Kernel) -> Result<String> {
+    let mut text = String::new();
+    let used = kernel.source.lines().find_map(|line| line.strip_prefix("//! use:")).unwrap_or("");
+    for name in used.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+        let role = name.strip_prefix('<').and_then(|n| n.strip_suffix('>'));
+        let fragment = match role {
+            Some(role) => kernel.roles.iter().find(|(r, _)| *r == role).map(|(_, f)| f),
+            None => lib::LIB.iter().find(|f| f.name == name),
+        };
+        let fragment = fragment
+            .ok_or_else(|| Error::argument(format!("kernel {}", kernel.name), format!("no fragment for {name}")))?;
+        text.push_str(fragment.source);
+        text.push('\n');
+    }
+    text.push_str(kernel.source);
+    Ok(text)
+}

@@ -1,0 +1,284 @@
+//! The device, and what it can do: asked once, here, and passed on as values.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crate::{Error, Result};
+
+/// What kind of adapter it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A graphics card of its own memory.
+    Discrete,
+    /// A graphics unit that shares the processor's memory.
+    Integrated,
+    /// The processor pretending to be a GPU: lavapipe, SwiftShader, WARP.
+    Software,
+    /// Something else, or unknown (browsers do not tell).
+    Other,
+}
+
+/// One adapter of this machine.
+#[derive(Clone, Debug)]
+pub struct AdapterSummary {
+    /// Its number for `--device`.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// The API: `Vulkan`, `Metal`, …
+    pub backend: String,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Which adapter to open, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// By its number in [`Device::list`].
+    pub index: Option<usize>,
+    /// By a part of its name, in lower case.
+    pub name: Option<String>,
+    /// Allows software adapters, which are otherwise taken only by number or name.
+    pub software: bool,
+    /// Asks for WebGPU's default limits and no features, as a host's device may have them.
+    pub default_limits: bool,
+    /// Leaves subgroup operations unused.
+    pub no_subgroups: bool,
+    /// Leaves wgpu's runtime checks in shaders on. They are off natively, because our kernels clamp what comes from outside.
+    pub checked: bool,
+}
+
+/// What a device can do, as far as a kernel's choice depends on it.
+#[derive(Clone, Debug)]
+pub struct Caps {
+    /// The adapter's name.
+    pub name: String,
+    /// The driver and its version.
+    pub driver: String,
+    /// The API.
+    pub backend: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Smallest and largest subgroup, if subgroup operations may be used.
+    pub subgroups: Option<(u32, u32)>,
+    /// Largest storage binding, in bytes.
+    pub max_binding: u64,
+    /// Largest buffer, in bytes.
+    pub max_buffer: u64,
+    /// Workgroups in a dimension of a dispatch.
+    pub max_groups: u32,
+    /// Alignment of an offset in a uniform binding, in bytes.
+    pub uniform_align: u32,
+    /// Alignment of an offset in a storage binding, in bytes.
+    pub storage_align: u32,
+}
+
+/// A device with its queue.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    caps: Arc<Caps>,
+    /// Set by our own callback: after a loss, wgpu's submissions silently do nothing.
+    lost: Arc<AtomicBool>,
+    /// The first error that nothing else caught, on a device of our own.
+    failed: Arc<OnceLock<String>>,
+    checked: bool,
+}
+
+fn instance() -> wgpu::Instance {
+    let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
+    desc.backends = wgpu::Backends::PRIMARY | wgpu::Backends::BROWSER_WEBGPU;
+    desc.flags = wgpu::InstanceFlags::empty();
+    wgpu::Instance::new(desc)
+}
+
+fn kind(info: &wgpu::AdapterInfo) -> Kind {
+    match info.device_type {
+        wgpu::DeviceType::DiscreteGpu | wgpu::DeviceType::VirtualGpu => Kind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => Kind::Integrated,
+        wgpu::DeviceType::Cpu => Kind::Software,
+        wgpu::DeviceType::Other => {
+            // Chromium names the adapter's architecture only.
+            if info.name.to_lowercase().contains("swiftshader") { Kind::Software } else { Kind::Other }
+        }
+    }
+}
+
+fn driver(info: &wgpu::AdapterInfo) -> String {
+    format!("{} {}", info.driver, info.driver_info).trim().to_owned()
+}
+
+impl Device {
+    /// The adapters of this machine. In a browser there is one.
+    pub async fn list() -> Vec<AdapterSummary> {
+        let adapters = instance().enumerate_adapters(wgpu::Backends::all()).await;
+        let summary = |(index, adapter): (usize, &wgpu::Adapter)| {
+            let info = adapter.get_info();
+            let backend = info.backend.to_string();
+            AdapterSummary { index, driver: driver(&info), kind: kind(&info), name: info.name, backend }
+        };
+        adapters.iter().enumerate().map(summary).collect()
+    }
+
+    /// Opens an adapter; without a wish, the one that the system prefers, if it is no software adapter.
+    pub async fn open(choice: &Choice) -> Result<Self> {
+        let instance = instance();
+        let adapter = if cfg!(target_arch = "wasm32") {
+            let options = wgpu::RequestAdapterOptions {
+                power_preference: wgpu::PowerPreference::HighPerformance,
+                ..Default::default()
+            };
+            instance.request_adapter(&options).await.map_err(|e| Error::Device(format!("no WebGPU adapter: {e}")))?
+        } else {
+            pick_adapter(&instance, choice).await?
+        };
+        let available = adapter.features();
+        let mut features = wgpu::Features::empty();
+        let mut limits = wgpu::Limits::default();
+        if !choice.default_limits {
+            let wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+            features = available & wanted;
+            if choice.no_subgroups || cfg!(target_arch = "wasm32") {
+                // wgpu 30 cannot ask a browser for subgroups.
+                features.remove(wgpu::Features::SUBGROUP);
+            }
+            let there = adapter.limits();
+            limits.max_storage_buffer_binding_size = there.max_storage_buffer_binding_size;
+            limits.max_buffer_size = there.max_buffer_size;
+        }
+        let desc = wgpu::DeviceDescriptor {
+            label: Some("wgslm"),
+            required_features: features,
+            required_limits: limits,
+            ..Default::default()
+        };
+        let (device, queue) = adapter.request_device(&desc).await.map_err(|e| Error::Device(e.to_string()))?;
+        let mut opened = Self::from_host(&adapter.get_info(), device, queue);
+        opened.checked = choice.checked;
+        let lost = opened.lost.clone();
+        opened.device.set_device_lost_callback(move |_, _| lost.store(true, Ordering::Release));
+        let failed = opened.failed.clone();
+        // wgpu's own handler panics.
+        opened.device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            let _ = failed.set(error.to_string());
+        }));
+        Ok(opened)
+    }
+
+    /// Works on a device that somebody else made, with whatever features and limits it has.
+    ///
+    /// No callback of the host is replaced; a loss is then noticed by a failed read-back.
+    pub fn from_host(info: &wgpu::AdapterInfo, device: wgpu::Device, queue: wgpu::Queue) -> Self {
+        let limits = device.limits();
+        let subgroups = device
+            .features()
+            .contains(wgpu::Features::SUBGROUP)
+            .then_some((info.subgroup_min_size, info.subgroup_max_size));
+        let caps = Caps {
+            name: info.name.clone(),
+            driver: driver(info),
+            backend: info.backend.to_string(),
+            kind: kind(info),
+            subgroups,
+            max_binding: limits.max_storage_buffer_binding_size,
+            max_buffer: limits.max_buffer_size,
+            max_groups: limits.max_compute_workgroups_per_dimension,
+            uniform_align: limits.min_uniform_buffer_offset_alignment,
+            storage_align: limits.min_storage_buffer_offset_alignment,
+        };
+        Self { device, queue, caps: Arc::new(caps), lost: Arc::default(), failed: Arc::default(), checked: false }
+    }
+
+    /// What it can do.
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// Fails once the device is gone, or has refused something.
+    pub fn check(&self) -> Result<()> {
+        if self.lost.load(Ordering::Acquire) {
+            return Err(Error::DeviceLost(self.caps.name.clone()));
+        }
+        match self.failed.get() {
+            Some(error) => Err(Error::Device(error.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the device work on what was submitted and run the callbacks that are due, without waiting.
+    pub fn tick(&self) {
+        let _ = self.device.poll(wgpu::PollType::Poll);
+    }
+
+    /// Waits until all that was submitted is done. Does nothing in a browser, which cannot wait.
+    pub fn finish(&self) -> Result<()> {
+        match self.device.poll(wgpu::PollType::wait_indefinitely()) {
+            Ok(_) => self.check(),
+            Err(e) => Err(Error::DeviceLost(e.to_string())),
+        }
+    }
+
+    /// Runs `make`; what wgpu finds wrong with it becomes an error that says so.
+    pub(crate) async fn checked<T>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let made = make();
+        let (validation, memory) = (validation.pop().await, memory.pop().await);
+        let made = made?;
+        if let Some(error) = memory {
+            let (needed, available) = (format!("more memory ({error})"), "less on this device".to_owned());
+            let instead = "a smaller model, context or quantisation".to_owned();
+            return Err(Error::Limit { what: what.to_owned(), needed, available, instead });
+        }
+        match validation {
+            Some(error) => Err(Error::Device(format!("{what}: {error}"))),
+            None => Ok(made),
+        }
+    }
+
+    /// A shader module of ours.
+    #[allow(unsafe_code, reason = "trusted modules: see SAFETY")]
+    pub(crate) fn module(&self, label: &str, source: String) -> wgpu::ShaderModule {
+        let desc = wgpu::ShaderModuleDescriptor { label: Some(label), source: wgpu::ShaderSource::Wgsl(source.into()) };
+        if self.checked {
+            return self.device.create_shader_module(desc);
+        }
+        // SAFETY: our kernels guard every store by the sizes in their parameters and clamp token, block and row ids;
+        // the kernel tests run them with the checks on and off. Loops are bounded by parameters.
+        unsafe { self.device.create_shader_module_trusted(desc, wgpu::ShaderRuntimeChecks::unchecked()) }
+    }
+}
+
+async fn pick_adapter(instance: &wgpu::Instance, choice: &Choice) -> Result<wgpu::Adapter> {
+    let adapters = instance.enumerate_adapters(wgpu::Backends::all()).await;
+    let mut names = Vec::new();
+    let mut best: Option<(u32, wgpu::Adapter)> = None;
+    for (index, adapter) in adapters.into_iter().enumerate() {
+        let info = adapter.get_info();
+        names.push(format!("{index}: {}", info.name));
+        let wanted = choice.index.is_none_or(|i| i == index)
+            && choice.name.as_ref().is_none_or(|n| info.name.to_lowercase().contains(n.as_str()));
+        let kind = kind(&info);
+        let by_name = choice.index.is_some() || choice.name.is_some();
+        if !wanted || (kind == Kind::Software && !choice.software && !by_name) {
+            continue;
+        }
+        let rank = match kind {
+            Kind::Discrete => 3,
+            Kind::Integrated => 2,
+            Kind::Other => 1,
+            Kind::Software => 0,
+        };
+        if best.as_ref().is_none_or(|(r, _)| rank > *r) {
+            best = Some((rank, adapter));
+        }
+    }
+    best.map(|(_, adapter)| adapter).ok_or_else(|| {
+        let there =
+            if names.is_empty() { "none is there".to_owned() } else { format!("there are {}", names.join("; ")) };
+        Error::Device(format!("no adapter fits; {there}"))
+    })
+}

@@ -1,0 +1,16 @@
+//! All that knows wgpu: the device and what it can do, buffers, WGSL composition, pipelines, recording.
+
+mod buffer;
+pub mod compose;
+mod device;
+mod pipeline;
+mod plan;
+
+pub use buffer::Buffer;
+pub(crate) use buffer::Signal;
+pub use compose::{Fragment, Kernel};
+pub use device::{AdapterSummary, Caps, Choice, Device, Kind};
+pub use pipeline::Pipelines;
+pub use plan::{Arg, Dim, Dispatch, Plan, PlanBuilder, StepCounts};
+/// The wgpu that this crate was built with: a host that shares its device must use the same one.
+pub use wgpu;

@@ -1,0 +1,199 @@
+//! Plans: the dispatches of a program, bound once and replayed for every step of its class.
+
+use super::compose::Kernel;
+use super::pipeline::Pipelines;
+use super::{Buffer, Device};
+use crate::Result;
+
+/// What a kernel is bound to, in the order of its bindings behind binding 0, its parameters.
+#[derive(Clone, Copy, Debug)]
+pub enum Arg<'a> {
+    /// Read only; from a byte offset to the buffer's end.
+    Read(&'a Buffer, u64),
+    /// Read and written.
+    Write(&'a Buffer),
+}
+
+/// The kind of a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ArgKind {
+    Uniform,
+    Read,
+    Write,
+}
+
+impl<'a> Arg<'a> {
+    /// Reads a whole buffer.
+    pub fn read(buffer: &'a Buffer) -> Self {
+        Self::Read(buffer, 0)
+    }
+}
+
+/// Workgroups in one dimension of a dispatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dim {
+    /// The same in every step.
+    Fixed(u32),
+    /// One for so many rows of the step.
+    Rows(u32),
+    /// One for so many output rows.
+    Outs(u32),
+}
+
+/// How much a step of a plan's class holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StepCounts {
+    /// Rows.
+    pub rows: u32,
+    /// Output rows.
+    pub outs: u32,
+}
+
+impl Dim {
+    fn groups(self, counts: StepCounts) -> u32 {
+        match self {
+            Self::Fixed(n) => n,
+            Self::Rows(per) => counts.rows.div_ceil(per),
+            Self::Outs(per) => counts.outs.div_ceil(per),
+        }
+    }
+}
+
+/// One dispatch, bound.
+#[derive(Debug)]
+pub struct Dispatch {
+    /// The kernel's name.
+    pub label: &'static str,
+    /// The layer that it works for.
+    pub layer: Option<u32>,
+    pipeline: wgpu::ComputePipeline,
+    bind_group: wgpu::BindGroup,
+    grid: [Dim; 3],
+}
+
+/// The dispatches of a program, in order.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// In order.
+    pub dispatches: Vec<Dispatch>,
+    /// The most storage bindings that a dispatch has.
+    pub bindings: usize,
+    /// Bound by the dispatches, kept as long as they are.
+    params: Option<Buffer>,
+}
+
+impl Plan {
+    /// Encodes every dispatch that has work in a step of this size.
+    pub(crate) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
+        for dispatch in &self.dispatches {
+            let [x, y, z] = dispatch.grid.map(|d| d.groups(counts));
+            if x * y * z > 0 {
+                pass.set_pipeline(&dispatch.pipeline);
+                pass.set_bind_group(0, &dispatch.bind_group, &[]);
+                pass.dispatch_workgroups(x, y, z);
+            }
+        }
+    }
+}
+
+/// Collects dispatches and their parameters, then binds them all.
+#[derive(Debug)]
+pub struct PlanBuilder<'a> {
+    pipelines: &'a mut Pipelines,
+    params: Vec<u8>,
+    pending: Vec<Pending>,
+    /// The layer of the dispatches that follow.
+    pub layer: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Pending {
+    label: &'static str,
+    layer: Option<u32>,
+    pipeline: wgpu::ComputePipeline,
+    kinds: Vec<ArgKind>,
+    buffers: Vec<(Buffer, u64)>,
+    params: (u64, u64),
+    grid: [Dim; 3],
+}
+
+impl<'a> PlanBuilder<'a> {
+    /// An empty plan.
+    pub fn new(pipelines: &'a mut Pipelines) -> Self {
+        Self { pipelines, params: Vec::new(), pending: Vec::new(), layer: None }
+    }
+
+    /// The device that the plan is for.
+    pub fn device(&self) -> &Device {
+        self.pipelines.device()
+    }
+
+    /// Adds a dispatch: parameters (a uniform `struct Params` of the kernel), bindings from 1 on, workgroups.
+    pub fn dispatch<P: bytemuck::NoUninit>(
+        &mut self,
+        kernel: &Kernel,
+        params: &P,
+        args: &[Arg<'_>],
+        grid: [Dim; 3],
+    ) -> Result<()> {
+        let mut kinds = vec![ArgKind::Uniform];
+        let mut buffers = Vec::with_capacity(args.len());
+        for arg in args {
+            match *arg {
+                Arg::Read(buffer, offset) => {
+                    kinds.push(ArgKind::Read);
+                    buffers.push((buffer.clone(), offset));
+                }
+                Arg::Write(buffer) => {
+                    kinds.push(ArgKind::Write);
+                    buffers.push((buffer.clone(), 0));
+                }
+            }
+        }
+        let pipeline = self.pipelines.get(kernel, &kinds)?;
+        let align = self.device().caps().uniform_align as usize;
+        let at = self.params.len().next_multiple_of(align);
+        self.params.resize(at, 0);
+        self.params.extend_from_slice(bytemuck::bytes_of(params));
+        self.params.resize(self.params.len().next_multiple_of(16), 0);
+        let size = (self.params.len() - at) as u64;
+        let (label, layer) = (kernel.name, self.layer);
+        self.pending.push(Pending { label, layer, pipeline, kinds, buffers, params: (at as u64, size), grid });
+        Ok(())
+    }
+
+    /// Uploads the parameters and binds every dispatch since the last call.
+    pub fn finish(&mut self) -> Result<Plan> {
+        let device = self.pipelines.device().clone();
+        let params = Buffer::uniform(&device, "params", self.params.len() as u64)?;
+        params.write(&device, 0, &self.params);
+        let mut plan = Plan::default();
+        self.params.clear();
+        for pending in std::mem::take(&mut self.pending) {
+            fn binding(buffer: &Buffer, offset: u64, size: Option<u64>) -> wgpu::BindingResource<'_> {
+                let size = size.and_then(std::num::NonZeroU64::new);
+                wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: buffer.raw(), offset, size })
+            }
+            let (at, size) = pending.params;
+            let resources = std::iter::once(binding(&params, at, Some(size)))
+                .chain(pending.buffers.iter().map(|(buffer, offset)| binding(buffer, *offset, None)));
+            let entries: Vec<_> = resources
+                .enumerate()
+                .map(|(i, resource)| wgpu::BindGroupEntry { binding: i as u32, resource })
+                .collect();
+            let layout = self.pipelines.layout(&pending.kinds).0.clone();
+            let desc = wgpu::BindGroupDescriptor { label: Some(pending.label), layout: &layout, entries: &entries };
+            let bind_group = device.device.create_bind_group(&desc);
+            plan.bindings = plan.bindings.max(pending.buffers.len());
+            plan.dispatches.push(Dispatch {
+                label: pending.label,
+                layer: pending.layer,
+                pipeline: pending.pipeline,
+                bind_group,
+                grid: pending.grid,
+            });
+        }
+        plan.params = Some(params);
+        Ok(plan)
+    }
+}

@@ -1,0 +1,137 @@
+//! The bookkeeping of the KV cache: which blocks of the executor's storage belong to which sequence.
+//!
+//! Nothing here touches a device: a block is a number below [`Limits::blocks`](crate::exec::Limits), and what it holds is the
+//! executor's business. Blocks are counted by reference, so that sequences can come to share the blocks of a common prefix.
+
+mod pool;
+mod table;
+
+pub use pool::Pool;
+pub use table::Table;
+
+/// The pools of all cache groups, and the tables that draw from them.
+#[derive(Clone, Debug)]
+pub struct Kv {
+    pools: Vec<Pool>,
+    block: u32,
+}
+
+/// A group has too few free blocks: not an error, but the moment to evict or to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfBlocks {
+    /// Blocks that were needed in each group.
+    pub needed: u32,
+    /// Blocks that are free in the group with the fewest.
+    pub free: u32,
+}
+
+impl Kv {
+    /// `groups` pools of `blocks` blocks of `block` positions.
+    pub fn new(groups: u32, blocks: u32, block: u32) -> Self {
+        assert!(block > 0, "a block holds at least one position");
+        Self { pools: (0..groups).map(|_| Pool::new(blocks)).collect(), block }
+    }
+
+    /// Blocks that hold so many positions.
+    pub fn blocks_for(&self, positions: u32) -> u32 {
+        positions.div_ceil(self.block)
+    }
+
+    /// Free blocks, in the group with the fewest. A model without caches has no end of them.
+    pub fn free(&self) -> u32 {
+        self.pools.iter().map(Pool::free).min().unwrap_or(u32::MAX)
+    }
+
+    /// All blocks of a group.
+    pub fn capacity(&self) -> u32 {
+        self.pools.first().map_or(u32::MAX, Pool::capacity)
+    }
+
+    /// A table that owns nothing.
+    pub fn table(&self) -> Table {
+        Table::new(self.pools.len())
+    }
+
+    /// Gives a table the blocks that hold its first `positions` positions: those of every group, or nothing.
+    pub fn grow(&mut self, table: &mut Table, positions: u32) -> Result<(), OutOfBlocks> {
+        let needed = self.blocks_for(positions).saturating_sub(table.blocks());
+        let free = self.free();
+        if needed > free {
+            return Err(OutOfBlocks { needed, free });
+        }
+        table.extend(&mut self.pools, needed);
+        Ok(())
+    }
+
+    /// Takes away the blocks that lie wholly behind the first `positions` positions.
+    pub fn truncate(&mut self, table: &mut Table, positions: u32) {
+        let keep = self.blocks_for(positions);
+        table.truncate(&mut self.pools, keep);
+    }
+
+    /// Takes all blocks away.
+    pub fn release(&mut self, table: &mut Table) {
+        self.truncate(table, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Random;
+
+    /// What the pools and tables must amount to: each sequence owns so many blocks of each group, nobody else's.
+    #[test]
+    fn a_million_operations_agree_with_counting() {
+        let mut random = Random::new(7);
+        let (groups, blocks, block) = (2, 64, 4);
+        let mut kv = Kv::new(groups, blocks, block);
+        let mut tables: Vec<Table> = (0..12).map(|_| kv.table()).collect();
+        let mut held = [0u32; 12];
+        let mut refused = 0u32;
+        for op in 0..1_000_000 {
+            let i = random.below(12) as usize;
+            let positions = random.below(80);
+            let blocks_wanted = positions.div_ceil(block);
+            let free = blocks - held.iter().sum::<u32>();
+            match random.below(8) {
+                0 => {
+                    kv.release(&mut tables[i]);
+                    held[i] = 0;
+                }
+                1 | 2 => {
+                    kv.truncate(&mut tables[i], positions);
+                    held[i] = held[i].min(blocks_wanted);
+                }
+                _ => {
+                    let needed = blocks_wanted.saturating_sub(held[i]);
+                    let expected = if needed > free { Err(OutOfBlocks { needed, free }) } else { Ok(()) };
+                    assert_eq!(kv.grow(&mut tables[i], positions), expected);
+                    match expected {
+                        Ok(()) => held[i] += needed,
+                        Err(_) => refused += 1,
+                    }
+                }
+            }
+            assert_eq!(kv.free(), blocks - held.iter().sum::<u32>());
+            if op % 97 == 0 {
+                check_ownership(&tables, &held, groups, blocks);
+            }
+        }
+        assert!(refused > 1000, "the pool was never short: {refused}");
+        tables.iter_mut().for_each(|t| kv.release(t));
+        assert_eq!(kv.free(), blocks);
+    }
+
+    fn check_ownership(tables: &[Table], held: &[u32], groups: u32, blocks: u32) {
+        for group in 0..groups as usize {
+            let mut owned = vec![false; blocks as usize];
+            for (table, &held) in tables.iter().zip(held) {
+                assert_eq!(table.group(group).len(), held as usize);
+                for &block in table.group(group) {
+                    assert!(!std::mem::replace(&mut owned[block as usize], true), "block {block} has two owners");
+                }
+            }
+        }
+    }
+}

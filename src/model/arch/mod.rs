@@ -1,0 +1,64 @@
+//! The architectures: one file each, named by its `model_type`, and the list of them.
+//!
+//! An architecture turns hyper-parameters into a program of canonical ops. It names tensors as safetensors folders do; where
+//! GGUF files call them otherwise than most models, it lists their names.
+
+mod gpt2;
+mod llama;
+
+use super::config::{self, Config};
+use super::keys::Keys;
+use super::program::Program;
+use crate::file::{Description, ModelFile};
+use crate::{Error, Result};
+
+/// An architecture: how to recognise its models, what their files call things, and how to build their program.
+pub(super) struct Arch {
+    /// `model_type` in `config.json`, the usual one first.
+    pub(super) model_types: &'static [&'static str],
+    /// `general.architecture` in GGUF files.
+    pub(super) gguf: &'static [&'static str],
+    /// Its own names of hyper-parameters in `config.json`, and the common ones.
+    pub(super) keys: Keys,
+    /// The same for GGUF keys, behind the prefix.
+    pub(super) gguf_keys: Keys,
+    /// Its own names of tensors in folders and in GGUF files, in the form of the common list in `names`.
+    pub(super) tensors: Keys,
+    /// The tensor whose rows are the embeddings of tokens.
+    pub(super) embedding: &'static str,
+    /// Builds the program.
+    pub(super) build: fn(&Config<'_>) -> Result<Program>,
+}
+
+/// All of them.
+const ALL: &[&Arch] = &[&llama::ARCH, &gpt2::ARCH];
+
+impl Arch {
+    /// The architecture's name.
+    pub(super) fn name(&self) -> &'static str {
+        self.model_types.first().copied().unwrap_or("")
+    }
+
+    /// The architecture of a file's model.
+    pub(super) fn of(file: &ModelFile) -> Result<&'static Self> {
+        match &file.description {
+            Description::Gguf(meta) => {
+                let name = meta.str("general.architecture")?;
+                let found = ALL.iter().find(|arch| arch.gguf.contains(&name)).copied();
+                found.ok_or_else(|| unknown("general.architecture", name, ALL.iter().flat_map(|a| a.gguf)))
+            }
+            Description::Folder(_) => {
+                let json = config::config_json(file)?;
+                let name = json.get("model_type").and_then(|name| name.as_str()).unwrap_or("");
+                let found = ALL.iter().find(|arch| arch.model_types.contains(&name)).copied();
+                found.ok_or_else(|| unknown("model_type", name, ALL.iter().flat_map(|a| a.model_types)))
+            }
+        }
+    }
+}
+
+fn unknown<'a>(key: &str, name: &str, known: impl Iterator<Item = &'a &'static str>) -> Error {
+    let name: String = name.chars().take(60).collect();
+    let known: Vec<_> = known.copied().collect();
+    Error::unsupported(format!("architecture {name:?} ({key})"), format!("{} are", known.join(", ")))
+}

@@ -1,0 +1,474 @@
+//! Hyper-parameters of a model, whatever file they come from: one typed reader for `config.json` and GGUF metadata.
+//!
+//! An architecture asks for what it needs under the names that most `config.json` files use (see [`keys`]); the reader
+//! checks ranges, names the key as the file spells it, and remembers what was asked for. What would change the
+//! arithmetic and was not asked for is refused afterwards: no field is silently ignored.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use super::arch::Arch;
+use super::keys;
+use super::names::Names;
+use crate::file::{self, Array, Description, Metadata, ModelFile};
+use crate::ops::Act;
+use crate::{Error, Result};
+
+/// The hyper-parameters of a model, by name.
+pub(super) struct Config<'a> {
+    /// The tensors beside them: sizes are checked against what is there.
+    pub(super) names: Names<'a>,
+    entries: BTreeMap<String, Entry>,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+struct Entry {
+    /// Its name in the file.
+    source: String,
+    value: Value,
+}
+
+/// A hyper-parameter's value.
+#[derive(Clone, Debug, PartialEq)]
+enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(String),
+    List(Vec<Value>),
+    /// Something that no hyper-parameter is: a long list, a list of tables.
+    Other(&'static str),
+}
+
+/// Whether a linear op has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bias {
+    /// It has.
+    Yes,
+    /// It has none.
+    No,
+    /// If there is a tensor for it: GGUF files have no key that says so.
+    IfPresent,
+}
+
+/// The largest size of any dimension but the vocabulary's, and the most heads: beyond any model, and small enough that
+/// products of two stay within 32 bits.
+const MAX_DIM: u32 = 1 << 20;
+const MAX_HEADS: u32 = 1 << 12;
+
+impl<'a> Config<'a> {
+    /// Reads the hyper-parameters of a file that holds a model of an architecture.
+    pub(super) async fn read(file: &'a ModelFile, arch: &'static Arch) -> Result<Self> {
+        let names = Names { file, arch };
+        let mut config = Self { names, entries: BTreeMap::new(), asked: RefCell::default() };
+        match &file.description {
+            Description::Gguf(meta) => {
+                config.read_gguf(meta)?;
+                config.read_factors(file).await?;
+            }
+            Description::Folder(_) => config.read_folder(&config_json(file)?),
+        }
+        Ok(config)
+    }
+
+    fn read_folder(&mut self, json: &serde_json::Map<String, serde_json::Value>) {
+        let mut flat = Vec::new();
+        flatten("", json, &mut flat);
+        for (source, value) in flat {
+            let own = keys::translate(self.names.arch.keys, &source);
+            let key = own.or_else(|| keys::translate(keys::FOLDER, &source));
+            match key {
+                // The newer name counts where a file has both.
+                Some(key) => _ = self.entries.entry(key).or_insert(Entry { source, value }),
+                None => _ = self.entries.insert(source.clone(), Entry { source, value }),
+            }
+        }
+    }
+
+    fn read_gguf(&mut self, meta: &Metadata) -> Result<()> {
+        let prefix = meta.str("general.architecture")?;
+        for (source, value) in meta.iter() {
+            let name = source.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.'));
+            let key = name.and_then(|name| {
+                keys::translate(self.names.arch.gguf_keys, name).or_else(|| keys::translate(keys::GGUF, name))
+            });
+            if let Some(key) = key {
+                self.insert(&key, source, Value::from_gguf(value));
+            }
+        }
+        let tied = self.names.find("lm_head.weight").is_none();
+        self.insert("tie_word_embeddings", "output.weight", Value::Bool(tied));
+        if !self.entries.contains_key("vocab_size")
+            && let Some(table) = self.names.find(self.names.arch.embedding)
+        {
+            self.insert("vocab_size", "rows of token_embd.weight", Value::Int(table.rows().into()));
+        }
+        Ok(())
+    }
+
+    /// Llama 3's scaling of the rotary frequencies is a tensor of divisors in GGUF files.
+    async fn read_factors(&mut self, file: &ModelFile) -> Result<()> {
+        const LONGEST: u64 = (MAX_HEADS / 2) as u64;
+        for (tensor, key) in [("rope_freqs.weight", "rope_parameters.freq_factors")] {
+            if let Some(info) = file.find(tensor) {
+                if info.len() > LONGEST {
+                    return Err(Error::Model(format!("tensor {tensor} has {} elements; {LONGEST} fit", info.len())));
+                }
+                let factors = file.read_f32(info).await?;
+                let factors = factors.into_iter().map(|f| Value::Float(f.into())).collect();
+                self.insert(key, tensor, Value::List(factors));
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, key: &str, source: &str, value: Value) {
+        self.entries.insert(key.to_owned(), Entry { source: source.to_owned(), value });
+    }
+
+    /// Whether the model comes from a GGUF file: some have their rows in another order.
+    pub(super) fn is_gguf(&self) -> bool {
+        self.names.file.gguf().is_some()
+    }
+
+    /// The keys that were asked for so far.
+    pub(super) fn asked(&self) -> Vec<String> {
+        self.asked.borrow().iter().cloned().collect()
+    }
+
+    /// Refuses what would change the arithmetic and was not asked for.
+    pub(super) fn refuse_ignored(&self) -> Result<()> {
+        let asked = self.asked.borrow();
+        for (key, neutral) in keys::ARITHMETIC {
+            let Some(entry) = self.entries.get(*key).filter(|e| !asked.contains(*key) && e.value != Value::Null) else {
+                continue;
+            };
+            if !neutral.iter().any(|n| entry.value.is(n)) {
+                let what = format!("{} = {} in a {} model", entry.source, entry.value, self.names.arch.name());
+                let works = neutral.first().map_or("it works where it is absent".into(), |n| format!("{n} works"));
+                return Err(Error::unsupported(what, works));
+            }
+        }
+        // Rotary parameters by kind of layer are one level deeper than those for all.
+        let nested = |key: &&String| key.matches('.').count() > 1 && key.starts_with("rope_parameters.");
+        if let Some(key) = self.entries.keys().filter(nested).find(|key| !asked.contains(*key)) {
+            let what = format!("{key} in a {} model", self.names.arch.name());
+            return Err(Error::unsupported(what, "one set of rotary parameters for all layers works"));
+        }
+        Ok(())
+    }
+
+    /// What the file has for a key; nothing if it is absent or null.
+    fn get(&self, key: &str) -> Option<&Entry> {
+        self.asked.borrow_mut().insert(key.to_owned());
+        self.entries.get(key).filter(|entry| entry.value != Value::Null)
+    }
+
+    /// A key as the file would spell it.
+    fn spelled(&self, key: &str) -> String {
+        let arch = self.names.arch;
+        if let Some(entry) = self.entries.get(key) {
+            entry.source.clone()
+        } else if self.is_gguf() {
+            let name = keys::original(arch.gguf_keys, key).or_else(|| keys::original(keys::GGUF, key));
+            name.map_or(key.to_owned(), |name| format!("{}.{name}", arch.gguf.first().unwrap_or(&"")))
+        } else {
+            keys::original(arch.keys, key).unwrap_or(key).to_owned()
+        }
+    }
+
+    /// A value that does not work, and what would.
+    pub(super) fn wrong(&self, key: &str, works: &str) -> Error {
+        Error::Model(match self.entries.get(key) {
+            Some(entry) if entry.value != Value::Null => {
+                format!("{} is {}; {works} works", self.spelled(key), entry.value)
+            }
+            _ => format!("{} is missing; {works} works", self.spelled(key)),
+        })
+    }
+
+    /// A whole number that may be absent.
+    pub(super) fn maybe_int(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<u32>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        match entry.value {
+            Value::Int(v) => u32::try_from(v).ok().filter(|v| range.contains(v)),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a whole number from {} to {}", range.start(), range.end())))
+    }
+
+    /// A whole number that must be there.
+    pub(super) fn int(&self, key: &str, range: RangeInclusive<u32>) -> Result<u32> {
+        let works = format!("a whole number from {} to {}", range.start(), range.end());
+        self.maybe_int(key, range)?.ok_or_else(|| self.wrong(key, &works))
+    }
+
+    /// A dimension that must be there.
+    pub(super) fn dim(&self, key: &str) -> Result<u32> {
+        self.int(key, 1..=MAX_DIM)
+    }
+
+    /// A dimension that may be absent.
+    pub(super) fn maybe_dim(&self, key: &str) -> Result<Option<u32>> {
+        self.maybe_int(key, 1..=MAX_DIM)
+    }
+
+    /// A finite number that may be absent.
+    pub(super) fn maybe_float(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        match entry.value {
+            Value::Int(v) => Some(v as f64),
+            Value::Float(v) => Some(v),
+            _ => None,
+        }
+        .filter(|v| range.contains(v))
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a number from {:?} to {:?}", range.start(), range.end())))
+    }
+
+    /// A finite number that must be there.
+    pub(super) fn float(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
+        let works = format!("a number from {:?} to {:?}", range.start(), range.end());
+        self.maybe_float(key, range)?.ok_or_else(|| self.wrong(key, &works))
+    }
+
+    /// What a norm adds to the mean square or the variance.
+    pub(super) fn eps(&self, key: &str) -> Result<f32> {
+        Ok(self.float(key, 0.0..=1.0)? as f32)
+    }
+
+    /// A list of positive numbers that may be absent.
+    pub(super) fn maybe_floats(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let number = |value: &Value| match *value {
+            Value::Int(v) => Some(v as f64),
+            Value::Float(v) => Some(v),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) => {
+                list.iter().map(|v| number(v).filter(|v| *v > 0.0 && v.is_finite())).collect::<Option<Vec<_>>>()
+            }
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, "a list of positive numbers"))
+    }
+
+    /// Yes or no.
+    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        match self.get(key).map(|entry| &entry.value) {
+            None => Ok(default),
+            Some(Value::Bool(v)) => Ok(*v),
+            Some(_) => Err(self.wrong(key, "true or false")),
+        }
+    }
+
+    /// A word.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&str>> {
+        match self.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(key, "a string")),
+        }
+    }
+
+    /// An activation function, by the names that `config.json` files use.
+    pub(super) fn activation(&self, key: &str, default: Act) -> Result<Act> {
+        Ok(match self.text(key)? {
+            None => default,
+            Some("silu" | "swish") => Act::Silu,
+            Some("gelu") => Act::GeluErf,
+            Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Act::GeluTanh,
+            Some("relu") => Act::Relu,
+            Some("relu2") => Act::Relu2,
+            Some(_) => return Err(self.wrong(key, "silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2")),
+        })
+    }
+
+    /// Whether some linear ops have biases: a flag in `config.json`, presence in GGUF files.
+    pub(super) fn bias(&self, key: &str, default: bool) -> Result<Bias> {
+        let flag = self.flag(key, default)?;
+        Ok(match (self.is_gguf(), flag) {
+            (true, _) => Bias::IfPresent,
+            (false, true) => Bias::Yes,
+            (false, false) => Bias::No,
+        })
+    }
+
+    /// The number of layers: not more than the tensors are for.
+    pub(super) fn layers(&self) -> Result<u32> {
+        let key = "num_hidden_layers";
+        let there = self.names.layers().max(1);
+        let works = || format!("a whole number from 1 to {there}, the layers that the file has tensors for,");
+        let layers = self.maybe_int(key, 1..=there).map_err(|_| self.wrong(key, &works()))?;
+        layers.ok_or_else(|| self.wrong(key, &works()))
+    }
+
+    /// The size of the vocabulary: the rows of the embedding table.
+    pub(super) fn vocab(&self) -> Result<u32> {
+        let vocab = self.int("vocab_size", 1..=1 << 24)?;
+        match self.names.find(self.names.arch.embedding) {
+            Some(table) if table.rows() != u64::from(vocab) => {
+                let works = format!("{}, the rows of tensor {} (shape {:?}),", table.rows(), table.name, table.shape);
+                Err(self.wrong("vocab_size", &works))
+            }
+            _ => Ok(vocab),
+        }
+    }
+
+    /// The positions that the model was made for.
+    pub(super) fn context(&self) -> Result<u32> {
+        self.int("max_position_embeddings", 1..=1 << 30)
+    }
+
+    /// The heads of grouped-query attention.
+    pub(super) fn heads(&self) -> Result<Heads> {
+        let hidden = self.dim("hidden_size")?;
+        let heads = self.int("num_attention_heads", 1..=MAX_HEADS)?;
+        let kv_heads = self.maybe_int("num_key_value_heads", 1..=heads)?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(self.wrong("num_key_value_heads", &format!("a divisor of {heads}, the number of query heads,")));
+        }
+        let head_dim = match self.maybe_int("head_dim", 1..=MAX_HEADS)? {
+            Some(head_dim) => head_dim,
+            None if hidden.is_multiple_of(heads) => hidden / heads,
+            None => {
+                return Err(self.wrong("num_attention_heads", &format!("a divisor of {hidden}, the hidden size,")));
+            }
+        };
+        if self.maybe_int("v_head_dim", 0..=u32::MAX)?.is_some_and(|v| v != head_dim) {
+            return Err(self.wrong("v_head_dim", &format!("{head_dim}, the length of keys,")));
+        }
+        Ok(Heads { heads, kv_heads, head_dim })
+    }
+}
+
+/// The heads of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Heads {
+    /// Query heads.
+    pub(super) heads: u32,
+    /// Key and value heads; divides `heads`.
+    pub(super) kv_heads: u32,
+    /// Elements of a head.
+    pub(super) head_dim: u32,
+}
+
+impl Heads {
+    /// Columns of the queries.
+    pub(super) fn q(&self) -> u32 {
+        self.heads * self.head_dim
+    }
+
+    /// Columns of the keys, and of the values.
+    pub(super) fn kv(&self) -> u32 {
+        self.kv_heads * self.head_dim
+    }
+}
+
+/// `config.json` of a folder.
+pub(super) fn config_json(file: &ModelFile) -> Result<serde_json::Map<String, serde_json::Value>> {
+    const NAME: &str = "config.json";
+    let missing = || Error::Model(format!("{NAME} is missing beside {}", file.name()));
+    file::json::parse(NAME, file.text(NAME).ok_or_else(missing)?)
+}
+
+/// `{"a": {"b": 1}}` as `a.b = 1`. Recursion ends: the parser limits nesting.
+fn flatten(prefix: &str, map: &serde_json::Map<String, serde_json::Value>, out: &mut Vec<(String, Value)>) {
+    for (name, value) in map {
+        let name = format!("{prefix}{name}");
+        match value {
+            serde_json::Value::Object(inner) => flatten(&format!("{name}."), inner, out),
+            value => out.push((name, Value::from_json(value))),
+        }
+    }
+}
+
+impl Value {
+    fn from_json(value: &serde_json::Value) -> Self {
+        use serde_json::Value as Json;
+        match value {
+            Json::Null => Self::Null,
+            Json::Bool(v) => Self::Bool(*v),
+            Json::Number(v) => match v.as_i128() {
+                Some(v) => Self::Int(v),
+                None => v.as_f64().map_or(Self::Other("a number out of range"), Self::Float),
+            },
+            Json::String(v) => Self::Text(v.clone()),
+            Json::Array(v) => Self::List(v.iter().map(Self::from_json).collect()),
+            Json::Object(_) => Self::Other("a table"),
+        }
+    }
+
+    fn from_gguf(value: &file::Value) -> Self {
+        use file::Value as Gguf;
+        const LONGEST: usize = 4096; // one a layer or one an expert
+        fn ints<T: Copy + Into<i128>>(list: &[T]) -> Value {
+            Value::List(list.iter().map(|&v| Value::Int(v.into())).collect())
+        }
+        fn floats<T: Copy + Into<f64>>(list: &[T]) -> Value {
+            Value::List(list.iter().map(|&v| Value::Float(v.into())).collect())
+        }
+        match value {
+            Gguf::U8(v) => Self::Int((*v).into()),
+            Gguf::I8(v) => Self::Int((*v).into()),
+            Gguf::U16(v) => Self::Int((*v).into()),
+            Gguf::I16(v) => Self::Int((*v).into()),
+            Gguf::U32(v) => Self::Int((*v).into()),
+            Gguf::I32(v) => Self::Int((*v).into()),
+            Gguf::U64(v) => Self::Int((*v).into()),
+            Gguf::I64(v) => Self::Int((*v).into()),
+            Gguf::F32(v) => Self::Float((*v).into()),
+            Gguf::F64(v) => Self::Float(*v),
+            Gguf::Bool(v) => Self::Bool(*v),
+            Gguf::Str(v) => Self::Text(v.clone()),
+            Gguf::Array(array) if array.len() > LONGEST => Self::Other("a long array"),
+            Gguf::Array(array) => match array {
+                Array::U8(v) => ints(v),
+                Array::I8(v) => ints(v),
+                Array::U16(v) => ints(v),
+                Array::I16(v) => ints(v),
+                Array::U32(v) => ints(v),
+                Array::I32(v) => ints(v),
+                Array::U64(v) => ints(v),
+                Array::I64(v) => ints(v),
+                Array::F32(v) => floats(v),
+                Array::F64(v) => floats(v),
+                Array::Bool(v) => Self::List(v.iter().map(|&v| Self::Bool(v)).collect()),
+                Array::Str(v) => Self::List(v.iter().map(|v| Self::Text(v.to_owned())).collect()),
+                Array::Array(_) => Self::Other("an array of arrays"),
+            },
+        }
+    }
+
+    /// Whether it is, or all its elements are, what `text` says.
+    fn is(&self, text: &str) -> bool {
+        match self {
+            Self::Null | Self::Other(_) => false,
+            Self::Bool(v) => v.to_string() == text,
+            Self::Int(v) => text.parse() == Ok(*v),
+            Self::Float(v) => text.parse() == Ok(*v),
+            Self::Text(v) => v == text,
+            Self::List(v) => v.iter().all(|v| v.is(text)),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Null => f.write_str("null"),
+            Self::Bool(v) => write!(f, "{v}"),
+            Self::Int(v) => write!(f, "{v}"),
+            Self::Float(v) => write!(f, "{v:?}"),
+            Self::Text(v) => write!(f, "{:?}", v.chars().take(60).collect::<String>()),
+            Self::List(v) => write!(f, "an array of {}", v.len()),
+            Self::Other(what) => f.write_str(what),
+        }
+    }
+}

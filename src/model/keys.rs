@@ -1,0 +1,119 @@
+//! Names of hyper-parameters: what the keys of each kind of file are called here, and which of them no model may ignore.
+//!
+//! Here a hyper-parameter has the name that it has in most `config.json` files. Rotary parameters have the form that
+//! newer ones give them: `rope_parameters.rope_theta`.
+
+/// A name in a file, and the name here.
+pub(super) type Keys = &'static [(&'static str, &'static str)];
+
+/// GGUF keys behind the architecture's prefix: `llama.block_count`.
+pub(super) const GGUF: Keys = &[
+    ("vocab_size", "vocab_size"),
+    ("context_length", "max_position_embeddings"),
+    ("embedding_length", "hidden_size"),
+    ("block_count", "num_hidden_layers"),
+    ("feed_forward_length", "intermediate_size"),
+    ("attention.head_count", "num_attention_heads"),
+    ("attention.head_count_kv", "num_key_value_heads"),
+    ("attention.key_length", "head_dim"),
+    ("attention.value_length", "v_head_dim"),
+    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ("attention.layer_norm_epsilon", "layer_norm_eps"),
+    ("attention.sliding_window", "sliding_window"),
+    ("attention.scale", "attention_multiplier"),
+    ("attention.clamp_kqv", "clip_qkv"),
+    ("attention.max_alibi_bias", "alibi_bias_max"),
+    ("attention.causal", "is_causal"),
+    ("attn_logit_softcapping", "attn_logit_softcapping"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("logit_scale", "logit_scale"),
+    ("residual_scale", "residual_multiplier"),
+    ("embedding_scale", "embedding_multiplier"),
+    ("use_parallel_residual", "use_parallel_residual"),
+    ("expert_count", "num_experts"),
+    ("expert_used_count", "num_experts_per_tok"),
+    ("rope.freq_base", "rope_parameters.rope_theta"),
+    ("rope.dimension_count", "rotary_dim"),
+    ("rope.scale_linear", "rope_scale_linear"),
+    ("rope.scaling.type", "rope_parameters.rope_type"),
+    ("rope.scaling.factor", "rope_parameters.factor"),
+    ("rope.scaling.attn_factor", "rope_parameters.attention_factor"),
+    ("rope.scaling.original_context_length", "rope_parameters.original_max_position_embeddings"),
+];
+
+/// Keys of `config.json` files that have gone by another name. One that ends in a dot stands for all that lie inside.
+pub(super) const FOLDER: Keys = &[
+    ("rope_scaling.type", "rope_parameters.rope_type"),
+    ("rope_scaling.", "rope_parameters."),
+    ("rope_theta", "rope_parameters.rope_theta"),
+    ("rotary_emb_base", "rope_parameters.rope_theta"),
+    ("partial_rotary_factor", "rope_parameters.partial_rotary_factor"),
+    ("rotary_pct", "rope_parameters.partial_rotary_factor"),
+    ("hidden_activation", "hidden_act"),
+    ("num_local_experts", "num_experts"),
+    ("n_routed_experts", "num_experts"),
+    ("moe_num_experts", "num_experts"),
+];
+
+/// Hyper-parameters that change the arithmetic, and the values with which they do not.
+///
+/// An architecture that does not ask for one of these runs only models where it is absent, null, or has such a value.
+/// A list is judged by its elements.
+pub(super) const ARITHMETIC: &[(&str, &[&str])] = &[
+    ("add_cross_attention", &["false"]),
+    ("alibi", &["false"]),
+    ("alibi_bias_max", &["0"]),
+    ("attention_bias", &["false"]),
+    ("attention_multiplier", &[]),
+    ("attention_out_bias", &["false"]),
+    ("attn_logit_softcapping", &["0"]),
+    ("clip_qkv", &[]),
+    ("embedding_multiplier", &["1"]),
+    ("final_logit_softcapping", &["0"]),
+    ("hidden_act", &[]),
+    ("is_causal", &["true"]),
+    ("kv_lora_rank", &["0"]),
+    ("layer_types", &["full_attention"]),
+    ("logit_scale", &["1"]),
+    ("logits_scaling", &["1"]),
+    ("mlp_bias", &["false"]),
+    ("multi_query", &["false"]),
+    ("num_experts", &["0"]),
+    ("num_key_value_heads", &[]),
+    ("num_kv_shared_layers", &["0"]),
+    ("parallel_attn", &["false"]),
+    ("qk_layernorm", &["false"]),
+    ("qkv_bias", &["false"]),
+    ("quantization_config", &[]),
+    ("query_pre_attn_scalar", &[]),
+    ("residual_multiplier", &["1"]),
+    ("rope_parameters.partial_rotary_factor", &["1"]),
+    ("rope_parameters.rope_theta", &[]),
+    ("rope_parameters.rope_type", &["default"]),
+    ("rope_scale_linear", &["1"]),
+    ("rotary_dim", &[]),
+    ("scale_attn_by_inverse_layer_idx", &["false"]),
+    ("scale_attn_weights", &["true"]),
+    ("sliding_window", &["0"]),
+    ("tie_word_embeddings", &[]),
+    ("use_bias", &["false"]),
+    ("use_bidirectional_attention", &["false"]),
+    ("use_parallel_residual", &["false"]),
+    ("use_qk_norm", &["false"]),
+    ("use_qkv_bias", &["false"]),
+    ("v_head_dim", &[]),
+];
+
+/// What `table` makes of a name.
+pub(super) fn translate(table: Keys, name: &str) -> Option<String> {
+    table.iter().find_map(|(from, to)| match name.strip_prefix(from) {
+        Some("") => Some((*to).to_owned()),
+        Some(rest) if from.ends_with('.') => Some(format!("{to}{rest}")),
+        _ => None,
+    })
+}
+
+/// The name that `table` makes `key` of, for messages about what is missing.
+pub(super) fn original(table: Keys, key: &str) -> Option<&'static str> {
+    table.iter().find(|(_, to)| *to == key).map(|(from, _)| *from)
+}

@@ -1,0 +1,36 @@
+//! Where an executor gets weights from.
+
+use super::Model;
+use crate::Result;
+use crate::ops::{VectorId, WeightId};
+use crate::quant::BlockFormat;
+
+/// Gives the weights of a program, by parts, so that nobody holds a second copy of a model in memory.
+///
+/// Asynchronous because a browser fetches ranges; a file answers at once.
+#[allow(async_fn_in_trait, reason = "futures are driven on the thread that owns the executor: none needs Send")]
+pub trait WeightSource {
+    /// The block format of a matrix.
+    fn format(&self, weight: WeightId) -> BlockFormat;
+
+    /// The rows of a matrix as a file has them, in slices of at most `slice` bytes, but whole rows: `each` gets the first
+    /// row's number and the rows' bytes.
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()>;
+
+    /// A vector, in f32, with what its spec adds.
+    async fn vector(&self, vector: VectorId) -> Result<Vec<f32>>;
+}
+
+impl WeightSource for Model {
+    fn format(&self, weight: WeightId) -> BlockFormat {
+        self.located.weights[weight.index()].format
+    }
+
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
+        self.located.read_rows(&self.file, weight, slice, each).await
+    }
+
+    async fn vector(&self, vector: VectorId) -> Result<Vec<f32>> {
+        self.located.read_vector(&self.file, vector).await
+    }
+}

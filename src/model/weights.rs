@@ -1,0 +1,204 @@
+//! Where the weights of a program lie in a model's files, and how they are read from there.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::names::Names;
+use super::program::{Program, VectorSpec, WeightSpec};
+use crate::file::{ModelFile, TensorInfo};
+use crate::ops::{VectorId, WeightId};
+use crate::quant::BlockFormat;
+use crate::{Error, Result};
+
+/// Where all weights of a program lie. Every shape was checked.
+#[derive(Clone, Debug)]
+pub struct Located {
+    /// One a [`WeightId`].
+    pub weights: Vec<MatrixAt>,
+    /// One a [`VectorId`].
+    pub vectors: Vec<VectorAt>,
+}
+
+/// A matrix (n, k) in a file.
+#[derive(Clone, Debug)]
+pub struct MatrixAt {
+    /// The tensor.
+    pub tensor: TensorInfo,
+    /// How its rows are stored.
+    pub format: BlockFormat,
+    /// The first of its rows (columns, if it is stored transposed) that belong to the matrix.
+    pub start: u32,
+    /// Rows of the matrix.
+    pub n: u32,
+    /// Columns of the matrix.
+    pub k: u32,
+    /// Stored as (k, n), in a format of single numbers.
+    pub transposed: bool,
+}
+
+/// A vector in a file.
+#[derive(Clone, Debug)]
+pub struct VectorAt {
+    /// The tensor.
+    pub tensor: TensorInfo,
+    /// The first of its elements that belong to the vector.
+    pub start: u32,
+    /// Elements.
+    pub n: u32,
+    /// Added to each of them.
+    pub add: f32,
+}
+
+impl MatrixAt {
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> u64 {
+        let info = self.format.info();
+        u64::from(self.k) / info.weights as u64 * info.bytes as u64
+    }
+
+    /// Where the matrix lies in its tensor, counted in bytes from the tensor's start. For one that is stored transposed,
+    /// this is where it would lie if it were not.
+    pub fn bytes(&self) -> Range<u64> {
+        let start = u64::from(self.start) * self.row_bytes();
+        start..start + u64::from(self.n) * self.row_bytes()
+    }
+}
+
+/// Finds every weight of a program in the model's files. An error names the tensor, its shape, and the one that is needed.
+pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
+    // A tensor may hold several matrices, and must hold nothing else: what is not used was misunderstood.
+    let mut rows = HashMap::<&str, u64>::new();
+    let weights = program.weights.iter().map(|w| (w.tensor.as_str(), u64::from(w.start) + u64::from(w.n)));
+    let vectors = program.vectors.iter().map(|v| (v.tensor.as_str(), u64::from(v.start) + u64::from(v.n)));
+    for (tensor, end) in weights.chain(vectors) {
+        let rows = rows.entry(tensor).or_default();
+        *rows = end.max(*rows);
+    }
+    let rows = |tensor: &str| rows.get(tensor).copied().unwrap_or(0);
+    let weights = program.weights.iter().map(|spec| matrix(spec, rows(&spec.tensor), names));
+    let vectors = program.vectors.iter().map(|spec| vector(spec, rows(&spec.tensor), names));
+    Ok(Located { weights: weights.collect::<Result<_>>()?, vectors: vectors.collect::<Result<_>>()? })
+}
+
+fn find<'a>(names: Names<'a>, tensor: &str) -> Result<&'a TensorInfo> {
+    match names.find(tensor) {
+        Some(info) => Ok(info),
+        None => names.file.tensor(&names.spelled(tensor)),
+    }
+}
+
+fn wrong_shape(info: &TensorInfo, wanted: &[u64]) -> Error {
+    Error::Model(format!(
+        "tensor {} has shape {:?}; this model's configuration needs {wanted:?}",
+        info.name, info.shape
+    ))
+}
+
+fn matrix(spec: &WeightSpec, rows: u64, names: Names<'_>) -> Result<MatrixAt> {
+    let info = find(names, &spec.tensor)?;
+    let format = info.format()?;
+    let k = u64::from(spec.k);
+    let wanted = if spec.transposed { [k, rows] } else { [rows, k] };
+    // Stacks of matrices (experts) and kernels of one channel have more dimensions; only their rows matter.
+    if info.shape.len() < 2 || [info.rows(), info.row_len()] != wanted {
+        return Err(wrong_shape(info, &wanted));
+    }
+    if spec.transposed && format.info().weights != 1 {
+        let what = format!("tensor {} of type {}, which is stored transposed", info.name, format.name());
+        return Err(Error::unsupported(what, "F32, F16 and BF16 work"));
+    }
+    let WeightSpec { start, n, k, transposed, .. } = *spec;
+    Ok(MatrixAt { tensor: info.clone(), format, start, n, k, transposed })
+}
+
+fn vector(spec: &VectorSpec, n: u64, names: Names<'_>) -> Result<VectorAt> {
+    let info = find(names, &spec.tensor)?;
+    info.format()?;
+    if info.shape != [n] {
+        return Err(wrong_shape(info, &[n]));
+    }
+    Ok(VectorAt { tensor: info.clone(), start: spec.start, n: spec.n, add: spec.add })
+}
+
+impl Located {
+    /// The rows of a matrix as the file has them, in slices of at most `slice` bytes, but whole rows: `each` gets the first
+    /// row's number and the rows' bytes. Memory for one slice is held, and for the matrix if it is stored transposed.
+    pub async fn read_rows(
+        &self,
+        file: &ModelFile,
+        weight: WeightId,
+        slice: usize,
+        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let at = self.matrix(weight)?;
+        let row_bytes = to_usize(at.row_bytes())?;
+        let rows = u32::try_from(slice / row_bytes.max(1)).unwrap_or(u32::MAX).clamp(1, at.n);
+        if at.transposed {
+            let bytes = self.transposed(file, at).await?;
+            for (i, bytes) in bytes.chunks(row_bytes * rows as usize).enumerate() {
+                each(i as u32 * rows, bytes)?;
+            }
+            return Ok(());
+        }
+        let mut buffer = Vec::new();
+        for first in (0..at.n).step_by(rows as usize) {
+            let start = at.bytes().start + u64::from(first) * at.row_bytes();
+            buffer.resize(rows.min(at.n - first) as usize * row_bytes, 0);
+            file.read(&at.tensor, start..start + buffer.len() as u64, &mut buffer).await?;
+            each(first, &buffer)?;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a matrix where they lie, if the file is in memory and holds it by rows.
+    pub fn mapped<'a>(&self, file: &'a ModelFile, weight: WeightId) -> Option<&'a [u8]> {
+        let at = self.matrix(weight).ok().filter(|at| !at.transposed)?;
+        let Range { start, end } = at.bytes();
+        file.mapped(&at.tensor)?.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+    }
+
+    /// All bytes of a matrix, by rows.
+    pub async fn read_matrix(&self, file: &ModelFile, weight: WeightId) -> Result<Vec<u8>> {
+        let at = self.matrix(weight)?;
+        if at.transposed {
+            return self.transposed(file, at).await;
+        }
+        let mut bytes = vec![0; to_usize(at.bytes().end - at.bytes().start)?];
+        file.read(&at.tensor, at.bytes(), &mut bytes).await?;
+        Ok(bytes)
+    }
+
+    /// A vector's elements.
+    pub async fn read_vector(&self, file: &ModelFile, vector: VectorId) -> Result<Vec<f32>> {
+        let at =
+            self.vectors.get(vector.index()).ok_or_else(|| Error::argument("vector", "it is of another program"))?;
+        let all = file.read_f32(&at.tensor).await?;
+        let part = all.get(at.start as usize..at.start as usize + at.n as usize);
+        Ok(part.unwrap_or_default().iter().map(|v| v + at.add).collect())
+    }
+
+    fn matrix(&self, weight: WeightId) -> Result<&MatrixAt> {
+        self.weights.get(weight.index()).ok_or_else(|| Error::argument("weight", "it is of another program"))
+    }
+
+    /// The rows of a matrix that is stored as (k, n).
+    async fn transposed(&self, file: &ModelFile, at: &MatrixAt) -> Result<Vec<u8>> {
+        let size = at.format.info().bytes;
+        let mut stored = vec![0; to_usize(at.tensor.bytes)?];
+        file.read(&at.tensor, 0..at.tensor.bytes, &mut stored).await?;
+        let (n, k, columns) = (at.n as usize, at.k as usize, to_usize(at.tensor.row_len())?);
+        let mut rows = Vec::with_capacity(n * k * size);
+        for column in at.start as usize..at.start as usize + n {
+            for row in 0..k {
+                let from = (row * columns + column) * size;
+                rows.extend_from_slice(&stored[from..from + size]);
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// A length in memory.
+fn to_usize(bytes: u64) -> Result<usize> {
+    usize::try_from(bytes).map_err(|_| Error::argument("weights", format!("{bytes} bytes in one piece; 4 GiB fit")))
+}

@@ -1,0 +1,160 @@
+//! Checks an op's operands against each other, before anything is lowered or run.
+
+use super::{Attend, Embed, Epi, Kv, Linear, NormSpec, Op, Pointwise, RopeSpec, ValueId};
+use crate::{Error, Result};
+
+/// What an op is checked against: widths of values, shapes of weights.
+pub(crate) struct Shapes<'a> {
+    pub(crate) width: &'a dyn Fn(ValueId) -> u32,
+    pub(crate) matrix: &'a dyn Fn(super::WeightId) -> (u32, u32),
+    pub(crate) vector: &'a dyn Fn(super::VectorId) -> u32,
+    pub(crate) pairs: &'a dyn Fn(super::RopeId) -> usize,
+}
+
+/// Fails unless the two agree; says which op, what of it, and both numbers.
+fn same(op: &str, what: &str, is: u32, wanted: u32) -> Result<()> {
+    if is == wanted {
+        return Ok(());
+    }
+    Err(Error::argument(op, format!("{what} is {is} wide, but {wanted} are needed")))
+}
+
+fn holds(op: &str, condition: bool, problem: impl FnOnce() -> String) -> Result<()> {
+    if condition { Ok(()) } else { Err(Error::argument(op, problem())) }
+}
+
+impl Op {
+    /// Checks the op's operands.
+    pub(crate) fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let name = self.name();
+        let width = |what: &str, v: ValueId, wanted: u32| same(name, what, (s.width)(v), wanted);
+        match self {
+            Self::Embed(Embed { table, n, dim, out, .. }) => {
+                let (rows, k) = (s.matrix)(*table);
+                same(name, "the table", k, *dim)?;
+                holds(name, rows == *n && *n > 0, || format!("the table has {rows} rows, but {n} are needed"))?;
+                width("out", *out, *dim)
+            }
+            Self::Norm(op) => {
+                op.spec.check(name, s)?;
+                holds(name, op.spec.n > 0, || "groups are empty".to_owned())?;
+                width("x", op.x, op.groups * op.spec.n)?;
+                width("out", op.out, op.groups * op.spec.n)
+            }
+            Self::Linear(op) => op.check(s),
+            Self::Rope(op) => {
+                op.spec.check(name, op.head_dim, s)?;
+                width("x", op.x, op.heads * op.head_dim)?;
+                width("out", op.out, op.heads * op.head_dim)
+            }
+            Self::KvWrite(op) => {
+                width("k", op.k, op.kv_heads * op.k_dim)?;
+                width("v", op.v, op.kv_heads * op.v_dim)
+            }
+            Self::RopeKv(op) => {
+                if let Some(rope) = &op.rope {
+                    rope.check(name, op.head_dim, s)?;
+                }
+                width("qkv", op.qkv, (op.heads + 2 * op.kv_heads) * op.head_dim)?;
+                width("out", op.out, op.heads * op.head_dim)
+            }
+            Self::Attend(Attend { q, heads, kv_heads, k_dim, v_dim, kv, sinks, out, .. }) => {
+                holds(name, *kv_heads > 0 && heads % kv_heads == 0, || {
+                    format!("{heads} query heads are no multiple of {kv_heads} KV heads")
+                })?;
+                width("q", *q, heads * k_dim)?;
+                width("out", *out, heads * v_dim)?;
+                if let Some(sinks) = sinks {
+                    same(name, "sinks", (s.vector)(*sinks), *heads)?;
+                }
+                if let Kv::Packed { k, v } = *kv {
+                    width("k", k, kv_heads * k_dim)?;
+                    width("v", v, kv_heads * v_dim)?;
+                }
+                Ok(())
+            }
+            Self::Pointwise(op) => {
+                let (Pointwise::Add { n, .. }
+                | Pointwise::Mul { n, .. }
+                | Pointwise::Act { n, .. }
+                | Pointwise::Scale { n, .. }) = op;
+                let mut wrong = Ok(());
+                let mut check = |v: ValueId| {
+                    if wrong.is_ok() {
+                        wrong = width("an operand", v, *n);
+                    }
+                };
+                op.reads(&mut check);
+                check(op.out());
+                wrong
+            }
+            Self::Slice(op) => {
+                width("x", op.x, op.width)?;
+                width("out", op.out, op.n)?;
+                holds(name, u64::from(op.start) + u64::from(op.n) <= u64::from(op.width), || {
+                    format!("columns {} to {} of {}", op.start, u64::from(op.start) + u64::from(op.n), op.width)
+                })
+            }
+            Self::Pick(op) => {
+                width("x", op.x, op.n)?;
+                width("out", op.out, op.n)
+            }
+        }
+    }
+}
+
+impl NormSpec {
+    fn check(&self, op: &str, s: &Shapes<'_>) -> Result<()> {
+        for vector in [self.weight, self.bias].into_iter().flatten() {
+            same(op, "its weight or bias", (s.vector)(vector), self.n)?;
+        }
+        Ok(())
+    }
+}
+
+impl RopeSpec {
+    fn check(&self, op: &str, head_dim: u32, s: &Shapes<'_>) -> Result<()> {
+        let pairs = (s.pairs)(self.table);
+        holds(op, self.dims % 2 == 0 && self.dims <= head_dim && pairs == self.dims as usize / 2, || {
+            format!("rotates {} of {head_dim} elements by a table of {pairs} angles", self.dims)
+        })
+    }
+}
+
+impl Linear {
+    fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let name = "linear";
+        same(name, "x", (s.width)(self.x), self.k)?;
+        for part in &self.parts {
+            let (n, k) = (s.matrix)(part.weight);
+            holds(name, (n, k) == (part.n, self.k), || {
+                format!("w is ({n}, {k}), but ({}, {}) is needed", part.n, self.k)
+            })?;
+            if let Some(bias) = part.bias {
+                same(name, "a bias", (s.vector)(bias), part.n)?;
+            }
+        }
+        if let super::Pre::Norm(norm) = &self.pre {
+            norm.check(name, s)?;
+            same(name, "the norm of x", norm.n, self.k)?;
+        }
+        let out = match &self.epi {
+            Epi::Gated(_) => {
+                let halves = self.parts.len() == 2 && self.parts[0].n == self.parts[1].n;
+                holds(name, halves, || "a gated pair needs two parts of one size".to_owned())?;
+                self.parts[0].n
+            }
+            Epi::RopeKv(op) => {
+                let qkv = (op.heads + 2 * op.kv_heads) * op.head_dim;
+                same(name, "q, k, v together", self.n(), qkv)?;
+                op.heads * op.head_dim
+            }
+            Epi::Add(residual) => {
+                same(name, "the residual", (s.width)(*residual), self.n())?;
+                self.n()
+            }
+            Epi::None | Epi::Act(_) => self.n(),
+        };
+        same(name, "out", (s.width)(self.out), out)
+    }
+}

@@ -1,0 +1,30 @@
+//! The kernels: one file each in `wgsl/`, named here once.
+
+macro_rules! kernels {
+    ($($name:literal,)*) => {
+        /// Every kernel.
+        pub const KERNELS: &[(&str, &str)] = &[$(($name, include_str!(concat!("../../wgsl/", $name, ".wgsl"))),)*];
+    };
+}
+
+kernels! {
+    "embed",
+    "norm",
+    "matvec",
+    "matvec_qkv",
+    "matmul",
+    "rope",
+    "kv_write",
+    "rope_kv",
+    "attend",
+    "pointwise",
+    "slice",
+    "pick",
+    "sample",
+    "sample_merge",
+}
+
+/// The text of a kernel. A name that is not in the table is a mistake of ours, found by the first test that plans the op.
+pub(crate) fn source(name: &str) -> &'static str {
+    KERNELS.iter().find(|(n, _)| *n == name).map_or("", |(_, source)| source)
+}

@@ -1,0 +1,107 @@
+//! What test bodies run on: a device that loads models, and one sequence on it whose pages lie in disorder.
+
+use wgslm::exec::{Drawn, Executor, Limits, Numerics, Outs, Role, SeqStep, Step, StepOut, Token};
+use wgslm::model::Model;
+use wgslm::ops::SampleSpec;
+
+/// A kind of executor: test bodies are the same for all.
+pub(crate) trait Device {
+    type Exec: Executor;
+    /// The longest prompt that a real model can read here in reasonable time.
+    const LONGEST: usize;
+    /// An executor with a model's weights.
+    fn load(model: &Model, numerics: Numerics, limits: Limits) -> Self::Exec;
+    /// Fills the whole cache with NaN: what nobody wrote must not count.
+    fn poison(exec: &mut Self::Exec);
+}
+
+/// One sequence on a device.
+pub(crate) struct Runner<D: Device> {
+    exec: D::Exec,
+    /// One table a group: all blocks that there are, shuffled.
+    tables: Vec<Vec<u32>>,
+    pos: u32,
+}
+
+impl<D: Device> Runner<D> {
+    /// A model on a device, with room for `context` positions and chunks of `rows`.
+    pub(crate) fn new(model: &Model, numerics: Numerics, context: usize, rows: usize) -> Self {
+        const BLOCK: u32 = 16;
+        let blocks = (context as u32).div_ceil(BLOCK);
+        let limits = Limits {
+            rows: rows as u32,
+            seqs: 2,
+            outs: rows as u32,
+            block: BLOCK,
+            blocks,
+            context: context as u32,
+            in_flight: 2,
+        };
+        let mut exec = D::load(model, numerics, limits);
+        D::poison(&mut exec);
+        // A step that is coprime to the number of blocks visits all of them, far from their order.
+        let step = (blocks / 2 + 1..).find(|step| gcd(*step, blocks) == 1).unwrap();
+        let table = |group| (0..blocks).map(move |i| ((i + group) as u64 * u64::from(step) % u64::from(blocks)) as u32);
+        let tables = (0..model.program.groups).map(|group| table(group).collect()).collect();
+        Self { exec, tables, pos: 0 }
+    }
+
+    /// Starts again with an empty sequence.
+    pub(crate) fn restart(&mut self) {
+        D::poison(&mut self.exec);
+        self.pos = 0;
+    }
+
+    fn step(&mut self, role: Role, tokens: &[Token], outs: Outs, sample: Option<SampleSpec>, read: bool) -> StepOut {
+        let tables: Vec<&[u32]> = self.tables.iter().map(|table| &table[..]).collect();
+        let (pos, tables) = (self.pos, &tables[..]);
+        let seq = SeqStep { slot: 1, role, tokens, pos, tables, outs, sample, read_logits: read };
+        let ticket = self.exec.enqueue(&Step { seqs: &[seq] }).unwrap();
+        self.pos += tokens.len() as u32;
+        let mut result = None;
+        while result.is_none() {
+            let found = self.exec.poll(&mut |done, out| {
+                assert_eq!(done, ticket);
+                result = Some(out.unwrap().clone());
+            });
+            if found == 0 {
+                pollster::block_on(self.exec.wait()).unwrap();
+            }
+        }
+        result.unwrap()
+    }
+
+    /// Logits at every position, (positions, vocabulary), with `chunk` rows a step.
+    pub(crate) fn logits(&mut self, ids: &[u32], chunk: usize, role: Role) -> Vec<f64> {
+        let mut logits = Vec::new();
+        for ids in ids.chunks(chunk) {
+            let tokens: Vec<_> = ids.iter().map(|&id| Token::Host(id)).collect();
+            let out = self.step(role, &tokens, Outs::All, None, true);
+            logits.extend(out.logits.into_iter().map(f64::from));
+        }
+        logits
+    }
+
+    /// The `n` tokens after a prompt that goes in by chunks; each is drawn and fed back on the device.
+    pub(crate) fn greedy(&mut self, prompt: &[u32], chunk: usize, n: usize) -> Vec<u32> {
+        let tokens: Vec<_> = prompt.iter().map(|&id| Token::Host(id)).collect();
+        let (early, last) = tokens.split_at((tokens.len() - 1) / chunk * chunk);
+        for chunk in early.chunks(chunk) {
+            self.step(Role::Prompt, chunk, Outs::None, None, false);
+        }
+        let greedy = Some(SampleSpec::GREEDY);
+        let drawn = |out: StepOut| match out.drawn[..] {
+            [Drawn { slot: 1, token }] => token.expect("finite logits"),
+            ref other => panic!("{other:?}"),
+        };
+        let mut ids = vec![drawn(self.step(Role::Prompt, last, Outs::Last, greedy, false))];
+        while ids.len() < n {
+            ids.push(drawn(self.step(Role::Generated, &[Token::Drawn], Outs::Last, greedy, false)));
+        }
+        ids
+    }
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

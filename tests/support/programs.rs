@@ -1,0 +1,276 @@
+//! What tests of executors share: random programs with random weights, steps over shuffled pages, a distance.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use wgslm::exec::{Limits, Outs, Role, SeqStep, Token};
+use wgslm::file::Bytes;
+use wgslm::model::{Builder, Out, Program};
+use wgslm::ops::{
+    Act, CpuWeights, Index, Mask, Matrix, NormKind, NormSpec, Op, Pairing, RopeSpec, SampleSpec, ValueId, VectorId,
+};
+use wgslm::quant::BlockFormat;
+
+/// SplitMix64 (Steele et al. 2014).
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Below `n`.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        (self.word() % n as u64) as usize
+    }
+
+    /// Nearly normal: a sum of four uniform numbers, of variance 1.
+    pub(crate) fn normal(&mut self) -> f32 {
+        let sum: f64 = (0..4).map(|_| (self.word() >> 11) as f64 / (1u64 << 53) as f64 - 0.5).sum();
+        (sum * 3f64.sqrt()) as f32
+    }
+
+    pub(crate) fn normals(&mut self, n: usize, deviation: f32) -> Vec<f32> {
+        (0..n).map(|_| self.normal() * deviation).collect()
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.below(i + 1));
+        }
+    }
+}
+
+/// `Σ (a - b)² / Σ b²`
+pub(crate) fn nmse(a: &[f32], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
+    error / b.iter().map(|b| b * b).sum::<f64>().max(1e-30)
+}
+
+/// A matrix in memory.
+pub(crate) fn matrix(format: BlockFormat, n: u32, k: u32, weights: &[f32]) -> Matrix {
+    let mut bytes = vec![0; format.row_bytes(u64::from(k)).unwrap() as usize * n as usize];
+    format.encode(weights, &mut bytes).unwrap();
+    Matrix::new(Arc::new(Bytes::new("random", bytes)), 0, format, n, k).unwrap()
+}
+
+/// Random weights for a program: matrices of rows that keep the size of x, the formats in turn (F32 where a row is not whole
+/// blocks), vectors around 1 if they scale and around 0 else.
+pub(crate) fn random_weights(program: &Program, formats: &[BlockFormat], rng: &mut Rng) -> Arc<CpuWeights> {
+    let mut weights = CpuWeights::default();
+    for (i, spec) in program.weights.iter().enumerate() {
+        let wanted = formats[i % formats.len()];
+        let fits = wanted.row_bytes(u64::from(spec.k)).is_ok();
+        let format = if fits { wanted } else { BlockFormat::F32 };
+        // 1.5: attention must be peaky, or a wrong rotation would hardly show.
+        let deviation = if spec.tensor.starts_with("embed") { 1.0 } else { 1.5 / (spec.k as f32).sqrt() };
+        let values = rng.normals(spec.n as usize * spec.k as usize, deviation);
+        weights.matrices.push(matrix(format, spec.n, spec.k, &values));
+    }
+    for spec in &program.vectors {
+        let centre = if spec.tensor.ends_with("norm.weight") { 1.0 } else { 0.0 };
+        weights.vectors.push((0..spec.n).map(|_| centre + 0.3 * rng.normal() + spec.add).collect());
+    }
+    Arc::new(weights)
+}
+
+/// The shape of a random model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) layers: u32,
+    pub(crate) dim: u32,
+    pub(crate) heads: u32,
+    pub(crate) kv_heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) hidden: u32,
+    pub(crate) vocab: u32,
+    pub(crate) context: u32,
+    pub(crate) window: Option<u32>,
+    pub(crate) pairing: Pairing,
+}
+
+impl Shape {
+    pub(crate) const SMALL: Self = Self {
+        layers: 2,
+        dim: 64,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        hidden: 160,
+        vocab: 193,
+        context: 256,
+        window: None,
+        pairing: Pairing::Neox,
+    };
+}
+
+/// RMS norms, rotary positions, grouped heads, SwiGLU, no biases.
+pub(crate) fn llama(shape: Shape) -> Program {
+    let Shape { layers, dim, heads, kv_heads, head_dim, hidden, vocab, context, window, pairing } = shape;
+    let mut b = Builder::new(vocab, context);
+    let group = b.group();
+    let divisors = (0..head_dim / 2).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
+    let table = b.rope_table(divisors, 1.0);
+    let rms = |weight| NormSpec { kind: NormKind::Rms, n: dim, weight: Some(weight), bias: None, eps: 1e-5 };
+    let mut x = b.embed("embed.weight", Index::Token, vocab, dim, 1.0);
+    for layer in 0..layers {
+        b.layer(layer, format!("layer.{layer}."));
+        let cache = b.pages(group, kv_heads, head_dim, head_dim, window);
+        let weight = b.vector("attn_norm.weight", dim);
+        let h = b.norm("attn_norm", x, rms(weight));
+        let rope = RopeSpec { table, pairing, dims: head_dim };
+        let [q, k, v] = [("q", heads), ("k", kv_heads), ("v", kv_heads)].map(|(name, heads)| {
+            let w = b.weight(&format!("{name}.weight"), heads * head_dim, dim);
+            b.linear(name, h, w, None)
+        });
+        let q = b.rope("q_rope", q, head_dim, rope);
+        let k = b.rope("k_rope", k, head_dim, rope);
+        b.kv_write(cache, k, v);
+        let mask = window.map_or(Mask::Causal, Mask::Window);
+        let a = b.attend(q, cache, mask, 1.0 / (head_dim as f32).sqrt());
+        let w = b.weight("o.weight", dim, heads * head_dim);
+        let o = b.linear("o", a, w, None);
+        x = b.add("attn_residual", x, o);
+        let weight = b.vector("ffn_norm.weight", dim);
+        let h = b.norm("ffn_norm", x, rms(weight));
+        let [gate, up] = ["gate", "up"].map(|name| {
+            let w = b.weight(&format!("{name}.weight"), hidden, dim);
+            b.linear(name, h, w, None)
+        });
+        let act = b.act("act", gate, Act::Silu);
+        let h = b.mul("gated", act, up);
+        let w = b.weight("down.weight", dim, hidden);
+        let down = b.linear("down", h, w, None);
+        x = b.add("ffn_residual", x, down);
+    }
+    b.end_layers();
+    let picked = b.pick(x);
+    let weight = b.vector("norm.weight", dim);
+    let h = b.norm("norm", picked, rms(weight));
+    let w = b.weight("embed.weight", vocab, dim);
+    let logits = b.linear("logits", h, w, None);
+    b.finish(vec![Out::Logits(logits)])
+}
+
+/// Layer norms, learned positions, biases everywhere, a two-layer network with GELU.
+pub(crate) fn gpt2(shape: Shape) -> Program {
+    let Shape { layers, dim, heads, hidden, vocab, context, .. } = shape;
+    let head_dim = dim / heads;
+    let mut b = Builder::new(vocab, context);
+    let group = b.group();
+    let norm = |b: &mut Builder, name: &str, x: ValueId| {
+        let weight = b.vector(&format!("{name}norm.weight"), dim);
+        let bias = b.vector(&format!("{name}norm.bias"), dim);
+        let spec = NormSpec { kind: NormKind::Layer, n: dim, weight: Some(weight), bias: Some(bias), eps: 1e-5 };
+        b.norm(&format!("{name}norm"), x, spec)
+    };
+    let linear = |b: &mut Builder, name: &str, x: ValueId, n: u32, k: u32| {
+        let w = b.weight(&format!("{name}.weight"), n, k);
+        let bias = b.vector(&format!("{name}.bias"), n);
+        b.linear(name, x, w, Some(bias))
+    };
+    let tokens = b.embed("embed.weight", Index::Token, vocab, dim, 1.0);
+    let positions = b.embed("embed_pos.weight", Index::Position(0), context, dim, 1.0);
+    let mut x = b.add("embedded", tokens, positions);
+    for layer in 0..layers {
+        b.layer(layer, format!("layer.{layer}."));
+        let cache = b.pages(group, heads, head_dim, head_dim, None);
+        let h = norm(&mut b, "attn_", x);
+        let [q, k, v] = [0, 1, 2].map(|part| {
+            let w = b.weight_rows("qkv.weight", part * dim, dim, dim);
+            let bias = b.vector_part("qkv.bias", part * dim, dim, 0.0);
+            b.linear(["q", "k", "v"][part as usize], h, w, Some(bias))
+        });
+        b.kv_write(cache, k, v);
+        let a = b.attend(q, cache, Mask::Causal, 1.0 / (head_dim as f32).sqrt());
+        let o = linear(&mut b, "o", a, dim, dim);
+        x = b.add("attn_residual", x, o);
+        let h = norm(&mut b, "ffn_", x);
+        let h = linear(&mut b, "up", h, hidden, dim);
+        let h = b.act("act", h, Act::GeluErf);
+        let down = linear(&mut b, "down", h, dim, hidden);
+        x = b.add("ffn_residual", x, down);
+    }
+    b.end_layers();
+    let picked = b.pick(x);
+    let h = norm(&mut b, "", picked);
+    let w = b.weight("embed.weight", vocab, dim);
+    let logits = b.linear("logits", h, w, None);
+    b.finish(vec![Out::Logits(logits)])
+}
+
+pub(crate) fn limits() -> Limits {
+    Limits { rows: 96, seqs: 4, outs: 96, block: 16, blocks: 40, context: 256, in_flight: 2 }
+}
+
+/// The pages of a sequence, taken from a shuffled pool, so that neighbours are nowhere near each other.
+pub(crate) struct Pool(Vec<u32>);
+
+impl Pool {
+    pub(crate) fn new(limits: &Limits, rng: &mut Rng) -> Self {
+        let mut blocks: Vec<u32> = (0..limits.blocks).collect();
+        rng.shuffle(&mut blocks);
+        Self(blocks)
+    }
+
+    pub(crate) fn table(&mut self, positions: u32, limits: &Limits) -> Vec<u32> {
+        let keep = self.0.len() - positions.div_ceil(limits.block) as usize;
+        self.0.split_off(keep)
+    }
+}
+
+/// A part of a sequence whose logits are all read back.
+pub(crate) fn rows<'a>(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
+    SeqStep { slot, role, tokens, pos, tables, outs: Outs::All, sample: None, read_logits: true }
+}
+
+/// A row whose successor is drawn.
+pub(crate) fn drawing<'a>(seq: SeqStep<'a>, sample: SampleSpec) -> SeqStep<'a> {
+    SeqStep { outs: Outs::Last, sample: Some(sample), read_logits: false, ..seq }
+}
+
+pub(crate) fn host(tokens: &[u32]) -> Vec<Token> {
+    tokens.iter().copied().map(Token::Host).collect()
+}
+
+/// The result of a future that never waits.
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// A program of one op over random inputs.
+pub(crate) struct OneOp {
+    pub(crate) program: Program,
+    pub(crate) inputs: Vec<ValueId>,
+    pub(crate) out: ValueId,
+}
+
+impl OneOp {
+    /// `build` is given inputs of these widths and gives the result.
+    pub(crate) fn new(widths: &[u32], build: impl FnOnce(&mut Builder, &[ValueId]) -> ValueId) -> Self {
+        let mut b = Builder::new(64, 256);
+        let inputs: Vec<_> = widths.iter().enumerate().map(|(i, &w)| b.input(&format!("input {i}"), w)).collect();
+        let out = build(&mut b, &inputs);
+        Self { program: b.finish(vec![Out::Hidden(out)]), inputs, out }
+    }
+}
+
+/// The last op of a program under construction, as a variant of [`Op`].
+pub(crate) fn last_op(b: &mut Builder) -> &mut Op {
+    b.last().expect("an op was built")
+}
+
+/// Vectors named so that they lie around 1.
+pub(crate) fn norm_weight(b: &mut Builder, n: u32) -> VectorId {
+    b.vector("norm.weight", n)
+}

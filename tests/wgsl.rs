@@ -1,0 +1,126 @@
+//! Every composed module, through the validators of all targets: naga to SPIR-V, MSL and HLSL, and Tint for browsers.
+
+use std::path::Path;
+use std::process::Command;
+
+use naga::back::pipeline_constants::process_overrides;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use wgslm::gpu::compose::{compose, lib, lib::LIB};
+use wgslm::gpu::{Fragment, Kernel};
+use wgslm::ops::KERNELS;
+use wgslm::quant::BlockFormat;
+
+/// The fragments that may fill a role.
+fn choices(role: &str) -> Vec<Fragment> {
+    match role {
+        "weights" => BlockFormat::ALL.iter().map(|f| Fragment { name: f.info().name, source: f.info().wgsl }).collect(),
+        "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
+        "kv" => vec![lib::KV_F32, lib::KV_F16],
+        "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
+        other => panic!("a kernel uses the role <{other}>, which this test does not know"),
+    }
+}
+
+fn roles(source: &'static str) -> Vec<&'static str> {
+    let used = source.lines().find_map(|l| l.strip_prefix("//! use:")).unwrap_or("");
+    used.split(',').filter_map(|name| name.trim().strip_prefix('<')?.strip_suffix('>')).collect()
+}
+
+/// Every kernel with every choice of fragments: (name, whether it uses subgroups, text).
+fn modules() -> Vec<(String, bool, String)> {
+    let mut modules = Vec::new();
+    for &(name, source) in KERNELS {
+        let mut filled: Vec<Vec<(&'static str, Fragment)>> = vec![Vec::new()];
+        for role in roles(source) {
+            let with = |chosen: &Vec<_>, f| chosen.iter().copied().chain([(role, f)]).collect::<Vec<_>>();
+            filled = filled.iter().flat_map(|c| choices(role).into_iter().map(move |f| with(c, f))).collect();
+        }
+        for roles in filled {
+            let fragments = roles.iter().map(|(_, f)| f.name.replace('/', "-"));
+            let label = std::iter::once(name.to_owned()).chain(fragments).collect::<Vec<_>>().join("+");
+            let subgroups = roles.iter().any(|(_, f)| f.name.contains("subgroup"));
+            let kernel = Kernel { name, source, roles, overrides: Vec::new() };
+            modules.push((label, subgroups, compose(&kernel).expect("composes")));
+        }
+    }
+    modules
+}
+
+#[test]
+fn every_module_is_valid_and_translates_to_every_target() {
+    let modules = modules();
+    assert!(modules.len() > 50, "{} modules", modules.len());
+    for (label, subgroups, text) in &modules {
+        let module =
+            naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{label}: {}", e.emit_to_string(text)));
+        // A module may use what its tier promises, and nothing else.
+        // unpack2x16float is in WebGPU's core; naga counts it as a capability.
+        let core = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+        let caps = if *subgroups { core | Capabilities::SUBGROUP } else { core };
+        let mut validator = Validator::new(ValidationFlags::all(), caps);
+        if *subgroups {
+            validator
+                .subgroup_stages(naga::valid::ShaderStages::COMPUTE)
+                .subgroup_operations(naga::valid::SubgroupOperationSet::all());
+        }
+        let info = validator.validate(&module).unwrap_or_else(|e| panic!("{label}: {}", e.emit_to_string(text)));
+        let storage =
+            module.global_variables.iter().filter(|(_, v)| matches!(v.space, naga::AddressSpace::Storage { .. }));
+        assert!(storage.count() <= 8, "{label} has more than 8 storage bindings");
+        let entries: Vec<_> = module.entry_points.iter().map(|e| e.name.as_str()).collect();
+        assert_eq!(entries, [label.split('+').next().unwrap()], "one entry point, named as the file");
+        let constants = Default::default();
+        let (module, info) = process_overrides(&module, &info, None, &constants).expect("every override has a default");
+
+        let options = naga::back::spv::Options { fake_missing_bindings: true, ..Default::default() };
+        naga::back::spv::write_vec(&module, &info, &options, None).unwrap_or_else(|e| panic!("{label}, SPIR-V: {e}"));
+        let options = naga::back::msl::Options { lang_version: (2, 4), ..Default::default() };
+        naga::back::msl::write_string(&module, &info, &options, &Default::default())
+            .unwrap_or_else(|e| panic!("{label}, MSL: {e}"));
+        let options =
+            naga::back::hlsl::Options { shader_model: naga::back::hlsl::ShaderModel::V6_0, ..Default::default() };
+        let mut hlsl = String::new();
+        naga::back::hlsl::Writer::new(&mut hlsl, &options, &Default::default())
+            .write(&module, &info, None)
+            .unwrap_or_else(|e| panic!("{label}, HLSL: {e}"));
+    }
+}
+
+#[test]
+fn every_module_passes_the_validator_of_chromium() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tint");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder for modules");
+    for (label, subgroups, text) in modules() {
+        let text = if subgroups { format!("enable subgroups;\n{text}") } else { text };
+        std::fs::write(folder.join(format!("{label}.wgsl")), text).expect("a module is written");
+    }
+    let checker = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tint");
+    if !checker.join("node_modules").exists() {
+        assert!(
+            std::env::var("CI").as_deref() != Ok("true"),
+            "Tint is missing: npm ci --prefix tests/tint --ignore-scripts"
+        );
+        eprintln!("skipped: npm ci --prefix tests/tint --ignore-scripts installs Tint");
+        return;
+    }
+    let output = Command::new("node").arg(checker.join("check.mjs")).arg(&folder).output().expect("node runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn headers_say_what_a_reader_needs() {
+    for (name, source) in KERNELS {
+        let mut lines = source.lines();
+        let first = lines.next().unwrap_or_default();
+        assert!(first.starts_with(&format!("//! {name}: ")), "{name}: its first line is its formula: {first}");
+        let header: Vec<_> = source.lines().take_while(|l| l.starts_with("//!")).collect();
+        assert!(header.iter().any(|l| l.contains("f32") || l.contains('(')), "{name}: shapes");
+        assert!(header.iter().any(|l| l.starts_with("//! grid: ")), "{name}: grid");
+    }
+    for fragment in LIB {
+        let name = fragment.name.trim_start_matches("lib/");
+        assert!(fragment.source.starts_with(&format!("//! {name}: ")), "{}", fragment.name);
+    }
+}

@@ -1,0 +1,41 @@
+//! embed: out[r] = scale * table[index(r)]
+//! w: rows row0 .. row0 + chunk of the table (n, dim), any block format | out (rows, dim) f32
+//! grid: x one thread for four elements, y one row
+//! use: lib/step, <weights>
+struct Params {
+    n: u32,          // rows of the table
+    dim: u32,
+    row0: u32,       // the first row of the table that w holds
+    chunk: u32,      // how many it holds; rows that lie elsewhere are left to another dispatch
+    by_pos: u32,     // 0: by token; else by position
+    offset: u32,     // added to the position
+    scale: f32,
+    at: u32,         // row of w that holds row row0
+}
+override WG: u32 = 64u;
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read> drawn: array<u32>;           // (slots): the token drawn last
+@group(0) @binding(3) var<storage, read> w: array<u32>;
+@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;  // (rows, dim)
+
+@compute @workgroup_size(WG)
+fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
+    let row = id.y;
+    if row >= step[0] || 4u * id.x >= params.dim {
+        return;
+    }
+    var index = row_token(row);
+    if row_drawn(row) {
+        index = drawn[seq_slot(row_seq(row))];
+    }
+    if params.by_pos != 0u {
+        index = row_pos(row) + params.offset;
+    }
+    index = min(index, params.n - 1u);
+    if index < params.row0 || index >= params.row0 + params.chunk {
+        return;
+    }
+    let v = dequant4((params.at + index - params.row0) * row_words(params.dim), params.dim, 4u * id.x);
+    out[row * ((params.dim + 3u) / 4u) + id.x] = params.scale * v;
+}

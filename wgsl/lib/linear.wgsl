@@ -1,0 +1,34 @@
+//! linear: parameters and bindings that the kernels of W x share, and how they read x.
+struct Params {
+    n: u32,           // rows of W in this dispatch; of a gated pair, of each
+    k: u32,           // columns of W
+    row0: u32,        // the first of them in w
+    up: u32,          // rows from a gate to its up in w
+    out0: u32,        // column of out that the first row makes
+    rows_at: u32,     // word of step with the number of rows of x: 0 rows, 2 outs
+    out_stride: u32,  // elements from a row of out to the next
+    bias_at: u32,     // element of vecs where the bias of row `out0` lies (HAS_BIAS)
+    norm_w: u32,      // vec4 of vecs where the norm's weight lies (NORM, HAS_NORM_W)
+    norm_b: u32,      // vec4 of vecs where the norm's bias lies (NORM, HAS_NORM_B)
+    eps: f32,
+    bias_up: u32,     // element of vecs where the bias of the ups lies (gated, HAS_BIAS)
+}
+override NORM: u32 = 0u;            // what happens to a row of x before: 0 nothing, 1 RMS, 2 layer norm
+override HAS_NORM_W: bool = false;
+override HAS_NORM_B: bool = false;
+override HAS_BIAS: bool = false;
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;     // (rows, k)
+@group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;  // the model's vectors
+@group(0) @binding(4) var<storage, read> w: array<u32>;           // rows of W, in their block format
+
+// Elements i..i+4 of a row of x; i is a multiple of 4, and what lies past k is zero.
+fn x4(row: u32, i: u32) -> vec4<f32> {
+    let v = x[row * ((params.k + 3u) / 4u) + i / 4u];
+    return select(vec4<f32>(0.0), v, vec4<u32>(i, i + 1u, i + 2u, i + 3u) < vec4<u32>(params.k));
+}
+
+fn vec1(at: u32, i: u32) -> f32 {
+    return vecs[(at + i) / 4u][(at + i) % 4u];
+}

@@ -1,0 +1,31 @@
+//! pointwise: out = a + b, a * b, act(a), by * a
+//! a, b, out (rows, n) f32, in fours: what lies past n in a row's last four is never read as a result
+//! grid: x one thread for four elements, y one row
+//! use: lib/act
+struct Params {
+    rows_at: u32,  // word of step with the number of rows
+    fours: u32,    // in a row
+    by: f32,
+}
+override WG: u32 = 64u;
+override OP: u32 = 0u;  // 0 add, 1 mul, 2 act, 3 scale
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> b: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;
+
+@compute @workgroup_size(WG)
+fn pointwise(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.y >= step[params.rows_at] || id.x >= params.fours {
+        return;
+    }
+    let i = id.y * params.fours + id.x;
+    let x = a[i];
+    switch OP {
+        case 0u: { out[i] = x + b[i]; }
+        case 1u: { out[i] = x * b[i]; }
+        case 2u: { out[i] = vec4<f32>(act(x.x), act(x.y), act(x.z), act(x.w)); }
+        default: { out[i] = params.by * x; }
+    }
+}

@@ -1,0 +1,46 @@
+//! rope: (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of each head's first ROPE_DIMS elements
+//! x (rows, heads * head_dim) f32 | angles (rows, ROPE_DIMS / 2) cosine and sine | out as x
+//! grid: x one thread for two elements, y one row
+//! use: lib/step
+struct Params {
+    heads: u32,
+    head_dim: u32,
+    stride: u32,  // elements from a row to the next
+}
+override WG: u32 = 64u;
+override ROPE_DIMS: u32 = 64u;
+override NEOX: bool = false;
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read> angles: array<vec2<f32>>;
+@group(0) @binding(3) var<storage, read> x: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+
+@compute @workgroup_size(WG)
+fn rope(@builtin(global_invocation_id) id: vec3<u32>) {
+    // Pairs of a head: the rotated ones, then what is left, two by two (the last may be one element).
+    let pairs = (params.head_dim + 1u) / 2u;
+    let head = id.x / pairs;
+    let pair = id.x % pairs;
+    if id.y >= step[0] || head >= params.heads {
+        return;
+    }
+    let base = id.y * params.stride + head * params.head_dim;
+    if 2u * pair >= ROPE_DIMS {
+        for (var i = 2u * pair; i < min(2u * pair + 2u, params.head_dim); i++) {
+            out[base + i] = x[base + i];
+        }
+        return;
+    }
+    var a = base + 2u * pair;
+    var b = a + 1u;
+    if NEOX {
+        a = base + pair;
+        b = a + ROPE_DIMS / 2u;
+    }
+    let t = angles[id.y * (ROPE_DIMS / 2u) + pair];
+    let u = x[a];
+    let v = x[b];
+    out[a] = u * t.x - v * t.y;
+    out[b] = u * t.y + v * t.x;
+}
