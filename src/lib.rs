@@ -1,5 +1,7 @@
 //! wgslm: a portable inference engine for large language models.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 mod cpu;
 pub mod engine;
 pub mod error;

@@ -1,1 +1,5 @@
-fn main() {}
+//! The command line of wgslm.
+
+fn main() -> std::process::ExitCode {
+    wgslm::cli::main()
+}

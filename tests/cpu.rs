@@ -1,10 +1,11 @@
 //! The CPU executor against the f64 oracle: op by op over odd shapes, whole programs, and what must not change a bit.
 
-mod support;
+#[path = "support/programs.rs"]
+mod programs;
 
 use std::sync::Arc;
 
-use support::programs::*;
+use programs::*;
 use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token,
 };
@@ -64,7 +65,7 @@ fn one_op(op: &OneOp, formats: &[BlockFormat], rows: usize, deviation: f32, seed
     let seq = |slot: u32, tokens, table| SeqStep {
         outs: Outs::Last,
         read_logits: false,
-        ..support::programs::rows(slot, Role::Prompt, tokens, 0, table)
+        ..programs::rows(slot, Role::Prompt, tokens, 0, table)
     };
     let mut seqs = vec![seq(0, &tokens[..first], &tables[0])];
     if rows > first {

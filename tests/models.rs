@@ -10,6 +10,8 @@ mod gguf;
 mod golden;
 #[path = "models/hostile.rs"]
 mod hostile;
+#[path = "models/mutations.rs"]
+mod mutations;
 #[path = "support/npy.rs"]
 mod npy;
 #[path = "models/oracle.rs"]
@@ -23,9 +25,10 @@ mod smollm2;
 static ALLOC: support::alloc::Counting = support::alloc::Counting;
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use wgslm::Result;
-use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics};
+use wgslm::exec::{CpuExecutor, CpuOptions, GpuExecutor, GpuOptions, Limits, Numerics};
 use wgslm::file::{Description, ModelFile};
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::Model;
@@ -38,16 +41,12 @@ impl runner::Device for Gpu {
     const LONGEST: usize = 40;
 
     fn load(model: &Model, numerics: Numerics, limits: Limits) -> GpuExecutor {
-        thread_local! {
-            static DEVICE: Device = {
-                let choice = Choice { name: Some("llvmpipe".into()), default_limits: true, ..Choice::default() };
-                pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
-            };
-        }
+        static DEVICE: LazyLock<Device> = LazyLock::new(|| {
+            let choice = Choice { name: Some("llvmpipe".into()), default_limits: true, ..Choice::default() };
+            pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
+        });
         let options = GpuOptions { numerics, limits, unfused: false, keep_values: false };
-        DEVICE.with(|device| {
-            pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
-        })
+        pollster::block_on(GpuExecutor::load(&DEVICE, &model.program, model, options, &mut |_, _| {})).unwrap()
     }
 
     fn poison(exec: &mut GpuExecutor) {
@@ -55,9 +54,33 @@ impl runner::Device for Gpu {
     }
 }
 
+/// The CPU, with two threads wherever the tests run.
+struct Cpu;
+
+impl runner::Device for Cpu {
+    type Exec = CpuExecutor;
+    const LONGEST: usize = usize::MAX;
+
+    fn load(model: &Model, numerics: Numerics, limits: Limits) -> CpuExecutor {
+        let weights = pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap();
+        let options = CpuOptions { threads: Some(2), numerics, ..CpuOptions::new(limits) };
+        CpuExecutor::new(&model.program, weights.into(), options).unwrap()
+    }
+
+    fn poison(exec: &mut CpuExecutor) {
+        exec.fill_caches(f32::NAN);
+    }
+}
+
 /// The same test bodies on every device.
 macro_rules! on_every_device {
     ($($module:ident::$test:ident,)*) => {
+        mod cpu {
+            $(#[test]
+            fn $test() {
+                super::$module::$test::<super::Cpu>();
+            })*
+        }
         mod gpu {
             $(#[test]
             fn $test() {

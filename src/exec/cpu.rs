@@ -160,6 +160,11 @@ impl CpuExecutor {
         })
     }
 
+    /// The program that steps of a role run.
+    pub fn program(&self, role: Role) -> &Program {
+        &self.plans[role as usize].program
+    }
+
     /// A value as the last step left it, (rows, width), if values are kept: of the prompt's rows, if there were any. What a
     /// fused program skips is never written.
     pub fn value(&self, id: ValueId) -> Option<&[f32]> {

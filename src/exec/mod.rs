@@ -2,6 +2,7 @@
 
 mod cpu;
 mod gpu;
+mod open;
 mod oracle;
 mod packed;
 mod step;
@@ -9,6 +10,7 @@ mod step;
 pub use crate::ops::Role;
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
+pub use open::{AnyExecutor, Options, Place, Progress};
 pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::metadata::Metadata;
 use super::source::{ByteSource, Bytes, at_once, parse_prefix};
@@ -28,7 +29,7 @@ pub struct ModelFile {
     pub description: Description,
     tensors: Vec<TensorInfo>,
     by_name: HashMap<String, usize>,
-    sources: Vec<Box<dyn ByteSource>>,
+    sources: Vec<Arc<dyn ByteSource>>,
 }
 
 impl ModelFile {
@@ -69,6 +70,7 @@ impl ModelFile {
                 return Err(Error::malformed(file, None, format!("duplicate tensor {}", quoted(&tensor.name))));
             }
         }
+        let sources = sources.into_iter().map(Arc::from).collect();
         Ok(Self { description, tensors, by_name, sources })
     }
 
@@ -142,9 +144,11 @@ impl ModelFile {
         Ok(out)
     }
 
-    fn source(&self, tensor: &TensorInfo) -> Result<&dyn ByteSource> {
-        let source = self.sources.get(tensor.file).map(Box::as_ref);
-        source.ok_or_else(|| Error::argument(quoted(&tensor.name), "it belongs to another model"))
+    /// The file that holds a tensor, for those who keep reading it after the model is gone.
+    pub fn source(&self, tensor: &TensorInfo) -> Result<&Arc<dyn ByteSource>> {
+        self.sources
+            .get(tensor.file)
+            .ok_or_else(|| Error::argument(quoted(&tensor.name), "it belongs to another model"))
     }
 }
 

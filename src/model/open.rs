@@ -5,6 +5,7 @@ use super::config::Config;
 use super::program::Program;
 use super::weights::{self, Located};
 use crate::file::{self, Description, ModelFile};
+use crate::ops::CpuWeights;
 use crate::{Error, Result};
 
 /// A model's files, its program, and where the program's weights lie in the files.
@@ -55,6 +56,14 @@ impl Model {
         let parameters = file.tensors().iter().map(|t| t.len()).fold(0, u64::saturating_add);
         let (name, chat_template) = (name(&file), chat_template(&file)?);
         Ok(Self { arch: arch.name(), name, program, located, specials, chat_template, parameters, keys, file })
+    }
+}
+
+impl Model {
+    /// The program's weights for a CPU executor, where they lie in the file if that is in memory. `progress` is told bytes
+    /// done and bytes in all.
+    pub async fn cpu_weights(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CpuWeights> {
+        self.located.cpu_weights(&self.file, progress).await
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::names::Names;
 use super::program::{Program, VectorSpec, WeightSpec};
-use crate::file::{ModelFile, TensorInfo};
-use crate::ops::{VectorId, WeightId};
+use crate::file::{ByteSource, Bytes, ModelFile, TensorInfo};
+use crate::ops::{CpuWeights, Matrix, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -56,11 +57,16 @@ impl MatrixAt {
         u64::from(self.k) / info.weights as u64 * info.bytes as u64
     }
 
+    /// Bytes of the matrix.
+    pub fn size(&self) -> u64 {
+        u64::from(self.n) * self.row_bytes()
+    }
+
     /// Where the matrix lies in its tensor, counted in bytes from the tensor's start. For one that is stored transposed,
     /// this is where it would lie if it were not.
     pub fn bytes(&self) -> Range<u64> {
         let start = u64::from(self.start) * self.row_bytes();
-        start..start + u64::from(self.n) * self.row_bytes()
+        start..start + self.size()
     }
 }
 
@@ -163,7 +169,7 @@ impl Located {
         if at.transposed {
             return self.transposed(file, at).await;
         }
-        let mut bytes = vec![0; to_usize(at.bytes().end - at.bytes().start)?];
+        let mut bytes = vec![0; to_usize(at.size())?];
         file.read(&at.tensor, at.bytes(), &mut bytes).await?;
         Ok(bytes)
     }
@@ -175,6 +181,31 @@ impl Located {
         let all = file.read_f32(&at.tensor).await?;
         let part = all.get(at.start as usize..at.start as usize + at.n as usize);
         Ok(part.unwrap_or_default().iter().map(|v| v + at.add).collect())
+    }
+
+    /// The weights for a CPU: matrices where they lie, if the file is in memory and holds them by rows; else copies.
+    /// `progress` is told bytes done and bytes in all.
+    pub async fn cpu_weights(&self, file: &ModelFile, progress: &mut dyn FnMut(u64, u64)) -> Result<CpuWeights> {
+        let all = self.weights.iter().map(MatrixAt::size).sum();
+        let mut done = 0;
+        let mut weights = CpuWeights::default();
+        for (i, at) in self.weights.iter().enumerate() {
+            let id = WeightId(i as u32);
+            let in_place = file.source(&at.tensor)?;
+            let (source, start) = if in_place.mapped().is_some() && !at.transposed {
+                (in_place.clone(), at.tensor.offset + at.bytes().start)
+            } else {
+                let copy = Bytes::new(at.tensor.name.clone(), self.read_matrix(file, id).await?);
+                (Arc::new(copy) as Arc<dyn ByteSource>, 0)
+            };
+            weights.matrices.push(Matrix::new(source, start, at.format, at.n, at.k)?);
+            done += at.size();
+            progress(done, all);
+        }
+        for i in 0..self.vectors.len() {
+            weights.vectors.push(self.read_vector(file, VectorId(i as u32)).await?);
+        }
+        Ok(weights)
     }
 
     fn matrix(&self, weight: WeightId) -> Result<&MatrixAt> {

@@ -1,10 +1,11 @@
 //! The Gumbel-max draw, as `ops/sample.rs` defines it for devices.
 
-use super::Candidates;
-use super::noise::gumbel as noise;
+use super::{Candidate, Candidates, by_likelihood};
+use crate::ops::sample::{gumbel as noise, noise_key};
 
 /// `argmax_t(logit[t] + noise(seed, pos, t))`, ties to the lowest id.
 pub(super) fn gumbel(c: &Candidates, seed: u64, pos: u32) -> Option<u32> {
-    let scored = c.list.iter().map(|c| (c.logit + noise(seed, pos, c.id), c.id));
-    scored.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1))).map(|(_, id)| id)
+    let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
+    let scored = c.list.iter().map(|c| Candidate { id: c.id, logit: c.logit + noise(key, c.id) });
+    scored.min_by(by_likelihood).map(|best| best.id)
 }

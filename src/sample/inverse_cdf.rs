@@ -1,12 +1,13 @@
 //! The inverse-CDF draw.
 
 use super::Candidates;
-use super::noise::uniform;
+use crate::ops::sample::{gumbel, noise_key};
 
 /// The first token at which the cumulative probability passes a uniform number keyed by (seed, position).
 pub(super) fn inverse_cdf(c: &mut Candidates, seed: u64, pos: u32) -> Option<u32> {
-    // One number a position; no token has this id, so that the number is not one of the Gumbel draw's.
-    let u = f64::from(uniform(seed, pos, u32::MAX));
+    // One number a position: the one behind the Gumbel noise -ln(-ln u) of an id that no token has.
+    let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
+    let u = (-(-f64::from(gumbel(key, u32::MAX))).exp()).exp();
     let mut rest = u * c.weigh();
     let passed = c.list.iter().zip(&c.weights).find(|(_, weight)| {
         rest -= **weight;

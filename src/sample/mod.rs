@@ -6,7 +6,6 @@
 mod gumbel;
 mod inverse_cdf;
 mod min_p;
-mod noise;
 mod temperature;
 mod top_k;
 mod top_p;

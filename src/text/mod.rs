@@ -8,14 +8,21 @@
 //! piece of a prompt comes from, and [`Tokenizer::encode_segments`] takes control tokens from the template alone.
 
 mod bpe;
+mod detokenize;
 mod hf;
+mod jinja;
+mod open;
 mod pretokenize;
+mod pyjson;
 mod special;
 mod spm;
 pub mod stream;
+pub mod template;
 pub mod tokenizer;
 mod vocab;
 mod wordpiece;
 
+pub use detokenize::TextStream;
 pub use stream::{StopMatcher, Utf8Stream};
+pub use template::ChatTemplate;
 pub use tokenizer::{GgufVocab, Origin, Segment, Special, Tokenizer};

@@ -344,6 +344,12 @@ impl Tokenizer {
         self.vocab.kind(id) == Some(Kind::Control)
     }
 
+    /// The texts of all control tokens.
+    pub fn control_texts(&self) -> impl Iterator<Item = &str> {
+        let controls = self.vocab.iter().filter(|&(_, _, kind)| kind == Kind::Control);
+        controls.filter_map(|(_, piece, _)| std::str::from_utf8(piece).ok())
+    }
+
     /// The text of `ids`, invalid bytes as U+FFFD. A space that encoding puts before a text is dropped again.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut bytes = Vec::new();

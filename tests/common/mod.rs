@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use wgslm::text::{GgufVocab, Tokenizer};
 use wgslm::{Error, Result};
@@ -186,4 +187,16 @@ pub(crate) fn gguf_tokenizer(bytes: &[u8]) -> Result<Tokenizer> {
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
         rows,
     })
+}
+
+/// How long `f` keeps this thread busy; waiting for a processor that others use does not count (where the system tells).
+pub(crate) fn busy<T>(f: impl FnOnce() -> T) -> (T, Duration) {
+    let on_cpu = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        Some(Duration::from_nanos(text.split_whitespace().next()?.parse().ok()?))
+    };
+    let (start, before) = (Instant::now(), on_cpu());
+    let result = f();
+    let time = on_cpu().zip(before).map_or_else(|| start.elapsed(), |(after, before)| after - before);
+    (result, time)
 }

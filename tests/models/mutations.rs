@@ -111,7 +111,8 @@ fn mutated(name: &str, pointer: &str, value: &Value) -> String {
 fn fields_that_change_the_arithmetic_break_the_bound() {
     for (name, key, pointer, value) in breaking() {
         let path = shared("tiny-models").join(name);
-        let model = open_with_config(&path, mutated(name, pointer, &value)).unwrap_or_else(|e| panic!("{pointer}: {e}"));
+        let model =
+            open_with_config(&path, mutated(name, pointer, &value)).unwrap_or_else(|e| panic!("{pointer}: {e}"));
         let golden = golden(name);
         let mut runner = Runner::<Cpu>::new(&model, Numerics::Exact, 80, 70);
         let logits = runner.logits(&golden["ids_2"].ids(), 70, Role::Prompt);

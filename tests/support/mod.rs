@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each test binary uses some of it")]
 
 pub(crate) mod alloc;
-pub(crate) mod programs;
 
 use std::path::PathBuf;
 

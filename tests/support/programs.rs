@@ -1,4 +1,5 @@
 //! What tests of executors share: random programs with random weights, steps over shuffled pages, a distance.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,10 +15,10 @@ use wgslm::ops::{
 use wgslm::quant::BlockFormat;
 
 /// SplitMix64 (Steele et al. 2014).
-pub(crate) struct Rng(pub(crate) u64);
+pub struct Rng(pub u64);
 
 impl Rng {
-    pub(crate) fn word(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,21 +27,21 @@ impl Rng {
     }
 
     /// Below `n`.
-    pub(crate) fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         (self.word() % n as u64) as usize
     }
 
     /// Nearly normal: a sum of four uniform numbers, of variance 1.
-    pub(crate) fn normal(&mut self) -> f32 {
+    pub fn normal(&mut self) -> f32 {
         let sum: f64 = (0..4).map(|_| (self.word() >> 11) as f64 / (1u64 << 53) as f64 - 0.5).sum();
         (sum * 3f64.sqrt()) as f32
     }
 
-    pub(crate) fn normals(&mut self, n: usize, deviation: f32) -> Vec<f32> {
+    pub fn normals(&mut self, n: usize, deviation: f32) -> Vec<f32> {
         (0..n).map(|_| self.normal() * deviation).collect()
     }
 
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));
         }
@@ -48,14 +49,14 @@ impl Rng {
 }
 
 /// `Σ (a - b)² / Σ b²`
-pub(crate) fn nmse(a: &[f32], b: &[f64]) -> f64 {
+pub fn nmse(a: &[f32], b: &[f64]) -> f64 {
     assert_eq!(a.len(), b.len());
     let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - b).powi(2)).sum();
     error / b.iter().map(|b| b * b).sum::<f64>().max(1e-30)
 }
 
 /// A matrix in memory.
-pub(crate) fn matrix(format: BlockFormat, n: u32, k: u32, weights: &[f32]) -> Matrix {
+pub fn matrix(format: BlockFormat, n: u32, k: u32, weights: &[f32]) -> Matrix {
     let mut bytes = vec![0; format.row_bytes(u64::from(k)).unwrap() as usize * n as usize];
     format.encode(weights, &mut bytes).unwrap();
     Matrix::new(Arc::new(Bytes::new("random", bytes)), 0, format, n, k).unwrap()
@@ -63,7 +64,7 @@ pub(crate) fn matrix(format: BlockFormat, n: u32, k: u32, weights: &[f32]) -> Ma
 
 /// Random weights for a program: matrices of rows that keep the size of x, the formats in turn (F32 where a row is not whole
 /// blocks), vectors around 1 if they scale and around 0 else.
-pub(crate) fn random_weights(program: &Program, formats: &[BlockFormat], rng: &mut Rng) -> Arc<CpuWeights> {
+pub fn random_weights(program: &Program, formats: &[BlockFormat], rng: &mut Rng) -> Arc<CpuWeights> {
     let mut weights = CpuWeights::default();
     for (i, spec) in program.weights.iter().enumerate() {
         let wanted = formats[i % formats.len()];
@@ -83,21 +84,21 @@ pub(crate) fn random_weights(program: &Program, formats: &[BlockFormat], rng: &m
 
 /// The shape of a random model.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
-    pub(crate) layers: u32,
-    pub(crate) dim: u32,
-    pub(crate) heads: u32,
-    pub(crate) kv_heads: u32,
-    pub(crate) head_dim: u32,
-    pub(crate) hidden: u32,
-    pub(crate) vocab: u32,
-    pub(crate) context: u32,
-    pub(crate) window: Option<u32>,
-    pub(crate) pairing: Pairing,
+pub struct Shape {
+    pub layers: u32,
+    pub dim: u32,
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub head_dim: u32,
+    pub hidden: u32,
+    pub vocab: u32,
+    pub context: u32,
+    pub window: Option<u32>,
+    pub pairing: Pairing,
 }
 
 impl Shape {
-    pub(crate) const SMALL: Self = Self {
+    pub const SMALL: Self = Self {
         layers: 2,
         dim: 64,
         heads: 4,
@@ -112,7 +113,7 @@ impl Shape {
 }
 
 /// RMS norms, rotary positions, grouped heads, SwiGLU, no biases.
-pub(crate) fn llama(shape: Shape) -> Program {
+pub fn llama(shape: Shape) -> Program {
     let Shape { layers, dim, heads, kv_heads, head_dim, hidden, vocab, context, window, pairing } = shape;
     let mut b = Builder::new(vocab, context);
     let group = b.group();
@@ -160,7 +161,7 @@ pub(crate) fn llama(shape: Shape) -> Program {
 }
 
 /// Layer norms, learned positions, biases everywhere, a two-layer network with GELU.
-pub(crate) fn gpt2(shape: Shape) -> Program {
+pub fn gpt2(shape: Shape) -> Program {
     let Shape { layers, dim, heads, hidden, vocab, context, .. } = shape;
     let head_dim = dim / heads;
     let mut b = Builder::new(vocab, context);
@@ -206,42 +207,42 @@ pub(crate) fn gpt2(shape: Shape) -> Program {
     b.finish(vec![Out::Logits(logits)])
 }
 
-pub(crate) fn limits() -> Limits {
+pub fn limits() -> Limits {
     Limits { rows: 96, seqs: 4, outs: 96, block: 16, blocks: 40, context: 256, in_flight: 2 }
 }
 
 /// The pages of a sequence, taken from a shuffled pool, so that neighbours are nowhere near each other.
-pub(crate) struct Pool(Vec<u32>);
+pub struct Pool(Vec<u32>);
 
 impl Pool {
-    pub(crate) fn new(limits: &Limits, rng: &mut Rng) -> Self {
+    pub fn new(limits: &Limits, rng: &mut Rng) -> Self {
         let mut blocks: Vec<u32> = (0..limits.blocks).collect();
         rng.shuffle(&mut blocks);
         Self(blocks)
     }
 
-    pub(crate) fn table(&mut self, positions: u32, limits: &Limits) -> Vec<u32> {
+    pub fn table(&mut self, positions: u32, limits: &Limits) -> Vec<u32> {
         let keep = self.0.len() - positions.div_ceil(limits.block) as usize;
         self.0.split_off(keep)
     }
 }
 
 /// A part of a sequence whose logits are all read back.
-pub(crate) fn rows<'a>(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
+pub fn rows<'a>(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
     SeqStep { slot, role, tokens, pos, tables, outs: Outs::All, sample: None, read_logits: true }
 }
 
 /// A row whose successor is drawn.
-pub(crate) fn drawing<'a>(seq: SeqStep<'a>, sample: SampleSpec) -> SeqStep<'a> {
+pub fn drawing<'a>(seq: SeqStep<'a>, sample: SampleSpec) -> SeqStep<'a> {
     SeqStep { outs: Outs::Last, sample: Some(sample), read_logits: false, ..seq }
 }
 
-pub(crate) fn host(tokens: &[u32]) -> Vec<Token> {
+pub fn host(tokens: &[u32]) -> Vec<Token> {
     tokens.iter().copied().map(Token::Host).collect()
 }
 
 /// The result of a future that never waits.
-pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
+pub fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
         Poll::Pending => panic!("it waits"),
@@ -249,15 +250,15 @@ pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A program of one op over random inputs.
-pub(crate) struct OneOp {
-    pub(crate) program: Program,
-    pub(crate) inputs: Vec<ValueId>,
-    pub(crate) out: ValueId,
+pub struct OneOp {
+    pub program: Program,
+    pub inputs: Vec<ValueId>,
+    pub out: ValueId,
 }
 
 impl OneOp {
     /// `build` is given inputs of these widths and gives the result.
-    pub(crate) fn new(widths: &[u32], build: impl FnOnce(&mut Builder, &[ValueId]) -> ValueId) -> Self {
+    pub fn new(widths: &[u32], build: impl FnOnce(&mut Builder, &[ValueId]) -> ValueId) -> Self {
         let mut b = Builder::new(64, 256);
         let inputs: Vec<_> = widths.iter().enumerate().map(|(i, &w)| b.input(&format!("input {i}"), w)).collect();
         let out = build(&mut b, &inputs);
@@ -266,11 +267,11 @@ impl OneOp {
 }
 
 /// The last op of a program under construction, as a variant of [`Op`].
-pub(crate) fn last_op(b: &mut Builder) -> &mut Op {
+pub fn last_op(b: &mut Builder) -> &mut Op {
     b.last().expect("an op was built")
 }
 
 /// Vectors named so that they lie around 1.
-pub(crate) fn norm_weight(b: &mut Builder, n: u32) -> VectorId {
+pub fn norm_weight(b: &mut Builder, n: u32) -> VectorId {
     b.vector("norm.weight", n)
 }

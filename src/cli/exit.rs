@@ -1,0 +1,84 @@
+//! How a command ends when it does not succeed: a line on stderr and a code.
+
+use std::io;
+use std::process::ExitCode;
+
+use super::term;
+use crate::Error;
+
+/// For the end of `--help`.
+pub(super) const TABLE: &str = "\
+Exit codes:
+  0 done   1 failed   2 wrong usage   3 model not found   5 damaged model file   6 no such device
+  7 too little memory   8 device lost   130 interrupted";
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub(super) enum Exit {
+    /// The reader of stdout has gone: nobody is left to tell.
+    Quiet,
+    /// Ctrl-C.
+    Interrupted,
+    /// Something failed.
+    Failed { code: u8, message: String },
+}
+
+impl Exit {
+    /// A mistake on the command line.
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self::Failed { code: 2, message: message.into() }
+    }
+
+    /// There is no model where it should be.
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::Failed { code: 3, message: message.into() }
+    }
+
+    /// A failure that has no code of its own.
+    pub(super) fn failure(message: impl Into<String>) -> Self {
+        Self::Failed { code: 1, message: message.into() }
+    }
+
+    /// Tells the user, and gives the code to the system.
+    pub(super) fn report(self) -> ExitCode {
+        match self {
+            Self::Quiet => ExitCode::SUCCESS,
+            Self::Interrupted => ExitCode::from(130),
+            Self::Failed { code, message } => {
+                term::error(&message);
+                ExitCode::from(code)
+            }
+        }
+    }
+}
+
+impl From<Error> for Exit {
+    fn from(error: Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&Error> for Exit {
+    fn from(error: &Error) -> Self {
+        let code = match error {
+            Error::Argument { .. } => 2,
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => 3,
+            Error::Malformed { .. } => 5,
+            Error::Device(_) => 6,
+            Error::Limit { .. } => 7,
+            Error::DeviceLost(_) => 8,
+            _ => 1,
+        };
+        Self::Failed { code, message: error.to_string() }
+    }
+}
+
+/// What writing to stdout ran into.
+impl From<io::Error> for Exit {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::Quiet,
+            _ => Self::failure(format!("stdout: {error}")),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Ctrl-C: ends an answer under way, or the program at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Somebody looks at `PRESSED` from time to time.
+static LISTENING: AtomicBool = AtomicBool::new(false);
+static PRESSED: AtomicBool = AtomicBool::new(false);
+
+/// Takes Ctrl-C over. Where nobody listens, or at the second press, the program ends with 130.
+pub(super) fn install() {
+    let handler = || {
+        if !LISTENING.load(Ordering::Acquire) || PRESSED.swap(true, Ordering::AcqRel) {
+            std::process::exit(130);
+        }
+    };
+    // Fails only if there is a handler already; then that one decides.
+    let _ = ctrlc::set_handler(handler);
+}
+
+/// While it lives, the first Ctrl-C is only remembered.
+pub(super) struct Listener(());
+
+impl Listener {
+    pub(super) fn new() -> Self {
+        PRESSED.store(false, Ordering::Release);
+        LISTENING.store(true, Ordering::Release);
+        Self(())
+    }
+
+    pub(super) fn pressed(&self) -> bool {
+        PRESSED.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        LISTENING.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,58 @@
+//! `wgslm logits`: the logits of every position, as a NumPy file.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+
+use super::exit::Exit;
+use super::{npy, open, term};
+use crate::Error;
+use crate::engine::score;
+use crate::exec::{Executor, Numerics, Options, Place};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: open::ModelArg,
+    /// Token ids, from the first position on.
+    #[arg(long, required = true, value_delimiter = ',', value_name = "1,2,3")]
+    ids: Vec<u32>,
+    /// auto, gpu, cpu, or the number of an adapter (see `wgslm devices`).
+    #[arg(long, default_value = "auto", value_parser = open::place)]
+    device: Place,
+    /// exact (f32 outside the weights) or fast (16-bit cache, 8-bit activations).
+    #[arg(long, default_value = "exact", value_parser = open::numerics)]
+    numerics: Numerics,
+    /// The file to write: float32, (positions, vocabulary).
+    #[arg(short, long, value_name = "OUT.npy")]
+    output: PathBuf,
+}
+
+pub(super) fn run(args: Args) -> Result<(), Exit> {
+    /// Output rows of a step: their logits are held at once, and a vocabulary may have 256,000 tokens.
+    const OUTS: u32 = 64;
+    let model = args.model.open()?;
+    let program = &model.program;
+    let positions = u32::try_from(args.ids.len()).unwrap_or(u32::MAX);
+    if positions > program.context {
+        return Err(Exit::usage(format!("--ids: {positions} ids; the model has a context of {}", program.context)));
+    }
+    let options = Options {
+        place: args.device,
+        numerics: args.numerics,
+        outs: OUTS.min(positions),
+        ..Options::new(program, positions)
+    };
+    let mut executor = open::executor(&model, &options)?;
+    let logits = pollster::block_on(score(&mut executor, program, &args.ids))?;
+    let path = args.output.display().to_string();
+    let file = File::create(&args.output).map_err(|e| Error::io(&path, e));
+    let written = npy::write(
+        &mut BufWriter::new(file.map_err(|e| Exit::failure(e.to_string()))?),
+        program.vocab as usize,
+        &logits,
+    );
+    written.map_err(|e| Exit::failure(Error::io(&path, e).to_string()))?;
+    term::note(&format!("{path}: ({positions}, {}), {}", program.vocab, executor.device()));
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! The command line: a thin face over the library.
+//!
+//! Answers go to stdout, everything else to stderr. Colour and progress bars appear on terminals only.
+
+mod devices;
+mod exit;
+mod interrupt;
+mod logits;
+mod npy;
+mod open;
+mod run;
+mod term;
+mod tokenize;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Runs language models: GGUF and safetensors files as they are, on the GPU or the CPU.
+#[derive(Debug, Parser)]
+#[command(name = "wgslm", version, max_term_width = 100, after_help = exit::TABLE)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answers a prompt.
+    Run(run::Args),
+    /// Compares the GPU with the CPU, value by value, and names the first op that differs.
+    Verify(verify::Args),
+    /// Writes the logits of every position of a text to a file.
+    Logits(logits::Args),
+    /// Turns text on stdin into token ids, or ids into text.
+    Tokenize(tokenize::Args),
+    /// Lists the devices that models can run on.
+    Devices(devices::Args),
+}
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    interrupt::install();
+    let done = match Args::parse().command {
+        Command::Run(args) => run::run(args),
+        Command::Verify(args) => verify::run(args),
+        Command::Logits(args) => logits::run(args),
+        Command::Tokenize(args) => tokenize::run(args),
+        Command::Devices(args) => devices::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(exit) => exit.report(),
+    }
+}

@@ -1,0 +1,63 @@
+//! Opening what commands work with.
+
+use std::path::{Path, PathBuf};
+
+use super::exit::Exit;
+use super::term::Bar;
+use crate::exec::{AnyExecutor, Numerics, Options, Place};
+use crate::file::ModelFile;
+use crate::model::Model;
+
+/// Which model, for all commands.
+#[derive(Debug, clap::Args)]
+pub(super) struct ModelArg {
+    /// GGUF file, safetensors folder; without it, the small model that is compiled in.
+    #[arg(short, long, value_name = "FILE|DIR")]
+    pub(super) model: Option<PathBuf>,
+}
+
+impl ModelArg {
+    /// Opens the model's files.
+    pub(super) fn file(&self) -> Result<ModelFile, Exit> {
+        match &self.model {
+            Some(path) if !path.exists() => Err(missing(path)),
+            Some(path) => Ok(ModelFile::open(path)?),
+            None => embedded(),
+        }
+    }
+
+    /// Opens the model.
+    pub(super) fn open(&self) -> Result<Model, Exit> {
+        let file = self.file()?;
+        Ok(pollster::block_on(Model::open(file))?)
+    }
+}
+
+fn missing(path: &Path) -> Exit {
+    let path = path.display();
+    Exit::not_found(format!("{path}: there is no such file or folder; -m takes a GGUF file or a safetensors folder"))
+}
+
+fn embedded() -> Result<ModelFile, Exit> {
+    Err(Exit::not_found("no model is compiled in; give one: -m FILE"))
+}
+
+/// How a command names a device.
+pub(super) fn place(s: &str) -> Result<Place, String> {
+    s.parse().map_err(|error: crate::Error| error.to_string())
+}
+
+/// `exact` or `fast`.
+pub(super) fn numerics(s: &str) -> Result<Numerics, String> {
+    match s {
+        "exact" => Ok(Numerics::Exact),
+        "fast" => Ok(Numerics::Fast),
+        _ => Err("exact and fast work".to_owned()),
+    }
+}
+
+/// Makes an executor, with a progress bar.
+pub(super) fn executor(model: &Model, options: &Options) -> Result<AnyExecutor, Exit> {
+    let mut bar = Bar::new();
+    Ok(pollster::block_on(AnyExecutor::open(model, options, &mut |progress| bar.show(progress)))?)
+}

@@ -1,0 +1,77 @@
+//! What is shown on a terminal, and only there: colour, progress.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::exec::Progress;
+
+/// Whether stderr may be coloured: a terminal that understands it, and `NO_COLOR` not set (no-color.org).
+fn coloured() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    stderr().is_terminal() && !set("NO_COLOR") && !dumb
+}
+
+/// A failure, on stderr.
+pub(super) fn error(message: &str) {
+    let (on, off) = if coloured() { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+    eprintln!("{on}error:{off} {message}");
+}
+
+/// Something that a person may want to know, on stderr.
+pub(super) fn note(message: &str) {
+    eprintln!("{message}");
+}
+
+/// A line that a person may overlook: dim, and only on a terminal.
+pub(super) fn dim(message: &str) {
+    if stderr().is_terminal() {
+        let (on, off) = if coloured() { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+        eprintln!("{on}{message}{off}");
+    }
+}
+
+/// The bar of loading and compiling: on a terminal only, gone when it is dropped.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    loading: bool,
+}
+
+impl Bar {
+    pub(super) fn new() -> Self {
+        let hidden = !stderr().is_terminal();
+        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let template = if coloured() { "{msg} {bar:30.cyan/dim} {percent}%" } else { "{msg} {bar:30} {percent}%" };
+        // The template is a constant: if it were wrong, the default one would do.
+        bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message("loading");
+        Self { bar, loading: true }
+    }
+
+    pub(super) fn show(&mut self, progress: Progress) {
+        let (loading, done, all) = match progress {
+            Progress::Loading(done, all) => (true, done, all),
+            Progress::Compiling(done, all) => (false, done, all),
+        };
+        if self.loading != loading {
+            self.bar.set_message(if loading { "loading" } else { "compiling" });
+            self.loading = loading;
+        }
+        self.bar.set_length(all);
+        self.bar.set_position(done);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Things a second.
+pub(super) fn rate(n: u32, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { f64::from(n) / time.as_secs_f64() }
+}

@@ -1,0 +1,142 @@
+//! `wgslm verify`: does an executor compute what it should? Compared value by value with the CPU running the canonical
+//! program in f32.
+
+use std::collections::BTreeMap;
+use std::io::{Write, stdout};
+
+use super::exit::Exit;
+use super::open;
+use crate::Result;
+use crate::exec::{AnyExecutor, Executor, Numerics, Options, Outs, Place, Role, SeqStep, Step, Token};
+use crate::kv::Kv;
+use crate::model::{Program, Rows};
+use crate::text::{Special, Tokenizer};
+
+/// What a model is verified with, where it has a tokenizer.
+const TEXT: &str =
+    "Once upon a time, there was a little robot who counted: 1, 2, 3, and so on until the stars came out.";
+/// Rows of the prompt at most; and tokens after it that run as generated ones.
+const PROMPT: usize = 24;
+const GENERATED: usize = 3;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: open::ModelArg,
+    /// What is verified: auto, gpu, cpu (its fused program), or the number of an adapter.
+    #[arg(long, default_value = "gpu", value_parser = open::place)]
+    device: Place,
+    /// exact or fast; compared with exact in any case.
+    #[arg(long, default_value = "exact", value_parser = open::numerics)]
+    numerics: Numerics,
+}
+
+pub(super) fn run(args: Args) -> Result<(), Exit> {
+    // f32 sums in another order differ by 1e-12 or so; 16-bit caches and 8-bit activations by 1e-5.
+    let limit = if args.numerics == Numerics::Exact { 1e-8 } else { 5e-4 };
+    let model = args.model.open()?;
+    let tokenizer = Tokenizer::of(&model.file)?;
+    let mut ids = tokenizer.encode(TEXT, Special::Plain)?;
+    ids.truncate(PROMPT + GENERATED);
+    let positions = ids.len() as u32;
+    let base = Options { outs: positions, keep_values: true, ..Options::new(&model.program, positions.max(16)) };
+    let tested = Options { place: args.device, numerics: args.numerics, ..base.clone() };
+    let oracle = Options { place: Place::Cpu, numerics: Numerics::Exact, fused: false, ..base };
+    let mut tested = open::executor(&model, &tested)?;
+    let mut oracle = open::executor(&model, &oracle)?;
+    let found = pollster::block_on(compare(&mut tested, &mut oracle, &model.program, &ids, limit))?;
+
+    let mut out = stdout().lock();
+    writeln!(out, "{} against {}, the canonical program", tested.device(), oracle.device())?;
+    writeln!(out, "{:<10} {:>7} {:>10}  at", "op", "values", "worst NMSE")?;
+    for (op, worst) in &found.ops {
+        writeln!(out, "{op:<10} {:>7} {:>10.1e}  {}", worst.values, worst.nmse, worst.at)?;
+    }
+    match found.first {
+        None => Ok(writeln!(out, "all within {limit:.0e}")?),
+        Some(first) => Err(Exit::failure(format!("{first} is the first that differs by more than {limit:.0e}"))),
+    }
+}
+
+/// What a comparison found.
+struct Found {
+    /// By the name of the op.
+    ops: BTreeMap<&'static str, Worst>,
+    /// The first value beyond the limit, in words.
+    first: Option<String>,
+}
+
+#[derive(Default)]
+struct Worst {
+    values: usize,
+    nmse: f64,
+    at: String,
+}
+
+/// Runs `ids` on both, most of them as a prompt and the last ones as generated tokens, and compares all that both compute.
+async fn compare(
+    tested: &mut AnyExecutor,
+    oracle: &mut AnyExecutor,
+    program: &Program,
+    ids: &[u32],
+    limit: f64,
+) -> Result<Found> {
+    let mut found = Found { ops: BTreeMap::new(), first: None };
+    let prompt = ids.len().saturating_sub(GENERATED).max(1);
+    let steps = std::iter::once((Role::Prompt, 0..prompt));
+    let steps = steps.chain((prompt..ids.len()).map(|i| (Role::Generated, i..i + 1)));
+    for (role, range) in steps {
+        let pos = range.start as u32;
+        let tokens: Vec<Token> = ids[range].iter().map(|&id| Token::Host(id)).collect();
+        step(tested, program, role, &tokens, pos).await?;
+        step(oracle, program, role, &tokens, pos).await?;
+        for node in &tested.program(role).nodes.clone() {
+            let Some(id) = node.op.writes().filter(|id| id.index() < program.values.len()) else { continue };
+            let rows = tokens.len() as u32;
+            let ours = tested.value(role, id, rows).await?;
+            let theirs = oracle.value(role, id, rows).await?;
+            let nmse = nmse(&ours, &theirs);
+            let value = program.value(id);
+            let kind = if value.rows == Rows::Outs { "output row" } else { "row" };
+            let at = format!("{} ({role:?}, {rows} {kind}s from position {pos})", value.name);
+            let worst = found.ops.entry(node.op.name()).or_default();
+            worst.values += 1;
+            // NaN is worse than any number.
+            if worst.at.is_empty() || !(nmse <= worst.nmse) {
+                (worst.nmse, worst.at) = (nmse, at.clone());
+            }
+            if !(nmse <= limit) && found.first.is_none() {
+                found.first = Some(format!("{} {at}, NMSE {nmse:.1e},", node.op.name()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// `Σ (a - b)² / Σ b²`; NaN if a value is, or if one has other elements.
+fn nmse(a: &[f32], b: &[f32]) -> f64 {
+    if a.len() != b.len() {
+        return f64::NAN;
+    }
+    let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
+    let power: f64 = b.iter().map(|b| f64::from(*b).powi(2)).sum();
+    if error == 0.0 { 0.0 } else { error / power }
+}
+
+/// Runs one step of one sequence to its end.
+async fn step(executor: &mut AnyExecutor, program: &Program, role: Role, tokens: &[Token], pos: u32) -> Result<()> {
+    let limits = executor.limits();
+    let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
+    let mut table = kv.table();
+    // The same blocks each time: pools give out the lowest first.
+    let _ = kv.grow(&mut table, limits.context);
+    let tables: Vec<&[u32]> = table.groups().collect();
+    let seq =
+        SeqStep { slot: 0, role, tokens, pos, tables: &tables, outs: Outs::All, sample: None, read_logits: false };
+    executor.enqueue(&Step { seqs: &[seq] })?;
+    let mut result = Ok(());
+    while executor.poll(&mut |_, out| result = out.map(drop)) == 0 {
+        executor.wait().await?;
+    }
+    result
+}

@@ -1,0 +1,233 @@
+//! An executor for a model, of whatever kind fits.
+
+use std::sync::Arc;
+
+use super::cpu::{CpuExecutor, CpuOptions};
+use super::gpu::{GpuExecutor, GpuOptions};
+use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket};
+use crate::gpu::{Choice, Device};
+use crate::model::{Model, Program};
+use crate::ops::ValueId;
+use crate::{Error, Result};
+
+/// Where a model shall run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// On a GPU if there is a real one, else on the CPU.
+    #[default]
+    Auto,
+    /// On the best GPU; a software adapter if there is no other.
+    Gpu,
+    /// On the CPU.
+    Cpu,
+    /// On this adapter of [`Device::list`].
+    Adapter(usize),
+}
+
+impl std::str::FromStr for Place {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "auto" => Ok(Self::Auto),
+            "gpu" => Ok(Self::Gpu),
+            "cpu" => Ok(Self::Cpu),
+            _ => s.parse().map(Self::Adapter).map_err(|_| {
+                Error::argument("device", format!("{s:?}; auto, gpu, cpu and the number of an adapter work"))
+            }),
+        }
+    }
+}
+
+/// What an executor is made with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where.
+    pub place: Place,
+    /// How exact.
+    pub numerics: Numerics,
+    /// Positions in a sequence.
+    pub context: u32,
+    /// Sequences at a time.
+    pub seqs: u32,
+    /// Output rows of a step: more than `seqs` only to read the logits of whole prompts.
+    pub outs: u32,
+    /// Threads of the CPU; none: as many as the system offers.
+    pub threads: Option<usize>,
+    /// Runs fused programs, not the canonical one.
+    pub fused: bool,
+    /// Lets every value be read after a step, for comparisons.
+    pub keep_values: bool,
+}
+
+/// What an executor tells of its making.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Bytes of weights that were loaded, and all.
+    Loading(u64, u64),
+    /// Kernels that were compiled, and all.
+    Compiling(u64, u64),
+}
+
+impl Options {
+    /// For one conversation of a model: wherever it fits, with a context of at most `context` positions.
+    pub fn new(program: &Program, context: u32) -> Self {
+        Self {
+            place: Place::default(),
+            numerics: Numerics::default(),
+            context: context.min(program.context),
+            seqs: 1,
+            outs: 1,
+            threads: None,
+            fused: true,
+            keep_values: false,
+        }
+    }
+
+    fn limits(&self, in_flight: u32) -> Limits {
+        /// Rows of a prompt that run at once: enough for matrix × matrix kernels, and not too much memory.
+        const ROWS: u32 = 512;
+        /// Positions of a block.
+        const BLOCK: u32 = 16;
+        let blocks = self.context.div_ceil(BLOCK).saturating_mul(self.seqs);
+        let rows = ROWS.min(self.context).max(self.seqs);
+        Limits { rows, seqs: self.seqs, outs: self.outs, block: BLOCK, blocks, context: self.context, in_flight }
+    }
+}
+
+/// An executor of either kind.
+#[allow(clippy::large_enum_variant, reason = "there is one of it")]
+pub enum AnyExecutor {
+    /// On the CPU.
+    Cpu(CpuExecutor),
+    /// On a GPU.
+    Gpu(GpuExecutor),
+}
+
+impl AnyExecutor {
+    /// Makes an executor ready for a model's steps: weights loaded, kernels compiled.
+    pub async fn open(model: &Model, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
+        let choice = match options.place {
+            Place::Cpu => None,
+            Place::Auto => Some(Choice::default()),
+            Place::Gpu => Some(Choice { software: true, ..Choice::default() }),
+            Place::Adapter(index) => Some(Choice { index: Some(index), ..Choice::default() }),
+        };
+        let device = match choice {
+            None => None,
+            Some(choice) => match Device::open(&choice).await {
+                Ok(device) => Some(device),
+                Err(_) if options.place == Place::Auto => None,
+                Err(error) => return Err(error),
+            },
+        };
+        let mut executor = match device {
+            Some(device) => {
+                // The GPU works on two steps while the host looks at a third.
+                let limits = options.limits(3);
+                let gpu = GpuOptions {
+                    numerics: options.numerics,
+                    limits,
+                    unfused: !options.fused,
+                    keep_values: options.keep_values,
+                };
+                let mut loading = |done, all| progress(Progress::Loading(done, all));
+                Self::Gpu(GpuExecutor::load(&device, &model.program, model, gpu, &mut loading).await?)
+            }
+            None => {
+                // Nothing runs behind the caller's back: a step ahead would only be late.
+                let cpu = CpuOptions {
+                    threads: options.threads,
+                    numerics: options.numerics,
+                    fuse: options.fused,
+                    keep_values: options.keep_values,
+                    ..CpuOptions::new(options.limits(1))
+                };
+                let weights = model.cpu_weights(&mut |done, all| progress(Progress::Loading(done, all))).await?;
+                Self::Cpu(CpuExecutor::new(&model.program, Arc::new(weights), cpu)?)
+            }
+        };
+        for (i, role) in (0..).zip(Role::ALL) {
+            let mut compiling = |done, all| {
+                let all = (all as u64).max(1);
+                progress(Progress::Compiling(i * all + done as u64, Role::ALL.len() as u64 * all));
+            };
+            executor.plan(role, &mut compiling).await?;
+        }
+        Ok(executor)
+    }
+
+    /// The program that steps of a role run.
+    pub fn program(&self, role: Role) -> &Program {
+        match self {
+            Self::Cpu(cpu) => cpu.program(role),
+            Self::Gpu(gpu) => gpu.program(role),
+        }
+    }
+
+    /// A value as the last step, of `rows` rows, left it, for comparisons. Empty if values are not kept.
+    pub async fn value(&self, role: Role, id: ValueId, rows: u32) -> Result<Vec<f32>> {
+        match self {
+            Self::Cpu(cpu) => Ok(cpu.value(id).unwrap_or_default().to_vec()),
+            Self::Gpu(gpu) => gpu.value(role, id, rows).await,
+        }
+    }
+}
+
+impl Executor for AnyExecutor {
+    fn limits(&self) -> Limits {
+        match self {
+            Self::Cpu(e) => e.limits(),
+            Self::Gpu(e) => e.limits(),
+        }
+    }
+
+    fn device(&self) -> String {
+        match self {
+            Self::Cpu(e) => e.device(),
+            Self::Gpu(e) => e.device(),
+        }
+    }
+
+    async fn plan(&mut self, role: Role, progress: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        match self {
+            Self::Cpu(e) => e.plan(role, progress).await,
+            Self::Gpu(e) => e.plan(role, progress).await,
+        }
+    }
+
+    fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
+        match self {
+            Self::Cpu(e) => e.enqueue(step),
+            Self::Gpu(e) => e.enqueue(step),
+        }
+    }
+
+    fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
+        match self {
+            Self::Cpu(e) => e.cache(ops),
+            Self::Gpu(e) => e.cache(ops),
+        }
+    }
+
+    fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
+        match self {
+            Self::Cpu(e) => e.poll(done),
+            Self::Gpu(e) => e.poll(done),
+        }
+    }
+
+    async fn wait(&mut self) -> Result<()> {
+        match self {
+            Self::Cpu(e) => e.wait().await,
+            Self::Gpu(e) => e.wait().await,
+        }
+    }
+
+    fn blocked(&self) -> u64 {
+        match self {
+            Self::Cpu(e) => e.blocked(),
+            Self::Gpu(e) => e.blocked(),
+        }
+    }
+}
