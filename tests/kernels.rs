@@ -464,8 +464,8 @@ fn gpu_matrices_are_split_at_a_bindings_limit() {
     program.vocab = n;
     let mut gpu = gpu(LAVAPIPE, &program, &Arc::new(weights), all);
     let id = 69_999;
-    let seqs =
-        [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Generated, &[Token::Host(id)], 0, &[]) }];
+    let tokens = [Token::Host(id)];
+    let seqs = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Generated, &tokens, 0, &[]) }];
     run(&mut gpu, &seqs);
     let got = pollster::block_on(gpu.value(Role::Generated, op.out, 1)).unwrap();
     let x = rows_of(id as usize);

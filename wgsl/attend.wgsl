@@ -12,7 +12,7 @@ struct Params {
     q_stride: u32,    // elements from a row of q to the next
     out_stride: u32,
     sinks: u32,       // element of vecs where the sinks lie (HAS_SINKS)
-    window: u32,      // positions that a row sees, its own included; 0: all before
+    window: u32,      // positions that a row sees, its own included
     full: u32,        // 1: also those behind it
     scale: f32,
     softcap: f32,     // 0: none
@@ -43,10 +43,7 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
     if params.full != 0u {
         end = step[STEP_SEQS + 4u * seq + 3u];
     }
-    var begin = 0u;
-    if params.window != 0u {
-        begin = pos + 1u - min(params.window, pos + 1u);
-    }
+    let begin = pos + 1u - min(params.window, pos + 1u);
     for (var i = lid; i < K_DIM / 4u; i += WG) {
         var v = vec4<f32>(0.0);
         for (var j = 0u; j < min(4u, params.k_dim - 4u * i); j++) {

@@ -95,6 +95,7 @@ pub trait Executor {
     /// Waits until a step has finished, if one is under way.
     async fn wait(&mut self) -> Result<()>;
 
-    /// How often [`wait`](Executor::wait) found nothing finished and had to block.
+    /// How often [`wait`](Executor::wait) waited for the only step under way, so that the device had nothing to do while the
+    /// host read its results. Decoding that feeds drawn tokens back on the device keeps a step behind the one it waits for.
     fn blocked(&self) -> u64;
 }

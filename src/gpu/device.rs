@@ -215,7 +215,16 @@ impl Device {
 
     /// Waits until all that was submitted is done. Does nothing in a browser, which cannot wait.
     pub fn finish(&self) -> Result<()> {
-        match self.device.poll(wgpu::PollType::wait_indefinitely()) {
+        self.wait(wgpu::PollType::wait_indefinitely())
+    }
+
+    /// Waits until a submission is done, whatever was submitted behind it. Does nothing in a browser.
+    pub(crate) fn finish_submission(&self, index: wgpu::SubmissionIndex) -> Result<()> {
+        self.wait(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })
+    }
+
+    fn wait(&self, until: wgpu::PollType) -> Result<()> {
+        match self.device.poll(until) {
             Ok(_) => self.check(),
             Err(e) => Err(Error::DeviceLost(e.to_string())),
         }

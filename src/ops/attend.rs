@@ -286,7 +286,7 @@ impl Attend {
             q_stride: q.stride(),
             out_stride: out.stride(),
             sinks: self.sinks.map_or(0, |s| l.vector(s)),
-            window: if let Mask::Window(n) = self.mask { n } else { 0 },
+            window: if let Mask::Window(n) = self.mask { n } else { u32::MAX },
             full: u32::from(self.mask == Mask::Full),
             scale: self.scale,
             softcap: self.softcap,
