@@ -45,7 +45,7 @@ fn decoding_allocates_nothing() {
         let sample = SampleSpec { temperature: 0.5, seed: 4 };
         cpu.enqueue(&Step { seqs: &[drawing(rows(0, Role::Prompt, &prompt, 0, &tables), sample)] }).unwrap();
         let mut decode = |pos: u32| {
-            let sample = if pos % 2 == 0 { SampleSpec::GREEDY } else { sample };
+            let sample = if pos.is_multiple_of(2) { SampleSpec::GREEDY } else { sample };
             let seqs = [drawing(rows(0, Role::Generated, &[Token::Drawn], pos, &tables), sample)];
             cpu.enqueue(&Step { seqs: &seqs }).unwrap();
             let mut tokens = 0;

@@ -29,7 +29,7 @@ use std::sync::LazyLock;
 
 use wgslm::Result;
 use wgslm::exec::{CpuExecutor, CpuOptions, GpuExecutor, GpuOptions, Limits, Numerics};
-use wgslm::file::{Description, ModelFile};
+use wgslm::file::{Bytes, Description, ModelFile};
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::Model;
 
@@ -150,4 +150,73 @@ fn folders_and_gguf_files_give_the_same_program_up_to_their_layout() {
     assert_eq!(gguf.program.ropes, folder.program.ropes);
     assert_eq!((gguf.arch, gguf.specials.bos, &gguf.specials.eos[..]), ("llama", Some(1), &[2][..]));
     assert_eq!((gguf.parameters, gguf.name.as_str()), (folder.parameters, "stories260K"));
+}
+
+/// The tensors of a folder under other names, as bytes: every `from` that a name holds is replaced.
+fn renamed(folder: &str, from: &str, to: &str) -> Vec<u8> {
+    let bytes = support::shared_bytes(&format!("tiny-models/{folder}/model.safetensors"));
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header = std::str::from_utf8(header).unwrap().replace(&format!("\"{from}"), &format!("\"{to}"));
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// Opens the bytes of a safetensors file with text files beside it.
+fn open_safetensors(bytes: Vec<u8>, texts: &[(&str, String)]) -> Result<Model> {
+    let texts = texts.iter().map(|(name, text)| ((*name).to_owned(), text.clone())).collect();
+    let source = Bytes::new("here/model.safetensors", bytes);
+    pollster::block_on(async { Model::open(ModelFile::open_safetensors(texts, vec![Box::new(source)]).await?).await })
+}
+
+#[test]
+fn tensors_are_found_with_and_without_prefixes() {
+    for (folder, from, to) in [
+        ("gpt2-odd", "transformer.", ""),
+        ("gpt2-odd", "transformer.", "model."),
+        ("llama-mha-odd", "model.", ""),
+        ("llama-mha-odd", "model.", "model.language_model."),
+        ("llama-mha-odd", "model.", "language_model.model."),
+    ] {
+        let path = support::shared("tiny-models").join(folder);
+        let config = std::fs::read_to_string(path.join("config.json")).unwrap();
+        let model = open_safetensors(renamed(folder, from, to), &[("config.json", config.clone())]).unwrap();
+        assert_eq!(model.program, open(&path).unwrap().program, "{folder} with {to:?}");
+        let error = open_safetensors(renamed(folder, from, "other."), &[("config.json", config)]).err().unwrap();
+        assert!(error.to_string().contains("is missing"), "{error}");
+    }
+}
+
+#[test]
+fn a_folders_other_files_say_how_texts_end_and_chats_look() {
+    let bytes = || renamed("llama-mha-odd", "", "");
+    let mut config = support::shared_json("tiny-models/llama-mha-odd/config.json");
+    let open = |config: &serde_json::Value, texts: &[(&'static str, &str)]| {
+        let mut all = vec![("config.json", config.to_string())];
+        all.extend(texts.iter().map(|(name, text)| (*name, (*text).to_owned())));
+        open_safetensors(bytes(), &all)
+    };
+    let model = open(&config, &[]).unwrap();
+    assert_eq!((model.specials.bos, &model.specials.eos[..], model.chat_template), (Some(1), &[2][..], None));
+    assert_eq!((model.name.as_str(), model.parameters), ("here", 45800));
+
+    let generation = ("generation_config.json", r#"{"eos_token_id": [5, 9]}"#);
+    let model = open(&config, &[generation, ("tokenizer_config.json", r#"{"chat_template": "one"}"#)]).unwrap();
+    assert_eq!((model.specials.bos, &model.specials.eos[..]), (Some(1), &[5, 9][..]));
+    assert_eq!(model.chat_template.as_deref(), Some("one"));
+
+    let several = r#"{"chat_template": [{"name": "rag", "template": "a"}, {"name": "default", "template": "b"}]}"#;
+    let model = open(&config, &[("tokenizer_config.json", several)]).unwrap();
+    assert_eq!(model.chat_template.as_deref(), Some("b"));
+    let model = open(&config, &[("tokenizer_config.json", several), ("chat_template.jinja", "file")]).unwrap();
+    assert_eq!(model.chat_template.as_deref(), Some("file"));
+
+    // A sign of padding that published folders have; what ends a text must exist.
+    config["pad_token_id"] = (-1).into();
+    assert!(open(&config, &[]).is_ok());
+    for (key, value) in [("eos_token_id", 209.into()), ("bos_token_id", (-1).into()), ("eos_token_id", "2".into())] {
+        let mut config = config.clone();
+        config[key] = value;
+        let error = open(&config, &[]).err().unwrap().to_string();
+        assert!(error.contains(key), "{error}");
+    }
 }

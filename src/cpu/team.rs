@@ -71,9 +71,9 @@ impl Team {
     /// A team of `count` members, the caller among them; always of one where there are no threads, and of fewer where
     /// the system gives no more.
     pub(crate) fn new(count: usize) -> Self {
-        let mut count = if cfg!(target_arch = "wasm32") { 1 } else { count.max(1) };
+        let wanted = if cfg!(target_arch = "wasm32") { 1 } else { count.max(1) };
         let (mut workers, mut gates) = (Vec::new(), Vec::new());
-        for index in 1..count {
+        for index in 1..wanted {
             // A worker learns of its team when it is complete: how many members it has is known only then.
             let (gate, state) = std::sync::mpsc::channel::<Arc<State>>();
             let body = move || {
@@ -81,19 +81,12 @@ impl Team {
                     state.work(index);
                 }
             };
-            match std::thread::Builder::new().name(format!("wgslm cpu {index}")).spawn(body) {
-                Ok(worker) => {
-                    workers.push(worker);
-                    gates.push(gate);
-                }
-                Err(_) => count = index,
-            }
-            if count == index {
-                break;
-            }
+            let Ok(worker) = std::thread::Builder::new().name(format!("wgslm cpu {index}")).spawn(body) else { break };
+            workers.push(worker);
+            gates.push(gate);
         }
         let state = Arc::new(State {
-            count,
+            count: workers.len() + 1,
             post: Mutex::new(Post { job: None, sleepers: 0, stop: false }),
             wake: Condvar::new(),
             epoch: AtomicUsize::new(0),
@@ -310,7 +303,7 @@ mod tests {
             for index in 0..count {
                 let share = Member { index, count, state: &state }.share(n, unit);
                 assert_eq!(share.start, next);
-                assert!(share.end == n || share.end % unit == 0);
+                assert!(share.end == n || share.end.is_multiple_of(unit));
                 next = share.end;
             }
             assert_eq!(next, n);

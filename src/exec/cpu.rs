@@ -62,7 +62,8 @@ pub struct CpuExecutor {
     drawn: Vec<u32>,
     queue: VecDeque<Queued>,
     /// Steps that are not under way, with their memory.
-    free: Vec<Waiting>,
+    #[allow(clippy::vec_box, reason = "they move to the queue and back; boxed, without a copy")]
+    free: Vec<Box<Waiting>>,
     next_ticket: u64,
     out: StepOut,
     /// Rows and output rows of the last batch.
@@ -79,7 +80,7 @@ struct Plan {
 }
 
 enum Queued {
-    Step(Ticket, Waiting),
+    Step(Ticket, Box<Waiting>),
     Cache(CacheOp),
 }
 
@@ -105,6 +106,10 @@ impl CpuExecutor {
     /// Makes an executor for a program and its weights.
     pub fn new(program: &Program, weights: Arc<CpuWeights>, options: CpuOptions) -> Result<Self> {
         check(program, &weights)?;
+        let written: Vec<_> = program.nodes.iter().filter_map(|node| node.op.writes()).collect();
+        let ids = (0..program.values.len() as u32).map(ValueId);
+        let inputs: Vec<_> = ids.filter(|id| options.keep_values && !written.contains(id)).collect();
+        program.check(&inputs)?;
         let limits = options.limits;
         let mut buffers = Buffers { lens: Vec::new(), keep: options.keep_values };
         let mut plan = |role| {
@@ -129,7 +134,8 @@ impl CpuExecutor {
         }
         let scratch = Shared::zeroed(fits("scratch memory", scratch_len as u64 * team.count() as u64)?);
         let seqs = 2 * limits.seqs as usize;
-        let waiting = || Waiting { packed: Packed::with_room(program, &limits), seqs: Vec::with_capacity(seqs) };
+        let waiting =
+            || Box::new(Waiting { packed: Packed::with_room(program, &limits), seqs: Vec::with_capacity(seqs) });
         Ok(Self {
             limits,
             program: program.clone(),

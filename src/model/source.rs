@@ -2,7 +2,7 @@
 
 use super::Model;
 use crate::Result;
-use crate::ops::{VectorId, WeightId};
+use crate::ops::{CpuWeights, VectorId, WeightId};
 use crate::quant::BlockFormat;
 
 /// Gives the weights of a program, by parts, so that nobody holds a second copy of a model in memory.
@@ -32,5 +32,26 @@ impl WeightSource for Model {
 
     async fn vector(&self, vector: VectorId) -> Result<Vec<f32>> {
         self.located.read_vector(&self.file, vector).await
+    }
+}
+
+/// Weights in memory, as the CPU executor has them: random models of tests and benches.
+impl WeightSource for CpuWeights {
+    fn format(&self, weight: WeightId) -> BlockFormat {
+        self.matrices[weight.index()].format()
+    }
+
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
+        let view = self.matrices[weight.index()].view();
+        let row_bytes = view.format.row_bytes(view.k as u64)? as usize;
+        let rows = (slice / row_bytes).max(1);
+        (0..view.n).step_by(rows).try_for_each(|first| {
+            let bytes: Vec<u8> = (first..view.n.min(first + rows)).flat_map(|row| view.row(row)).copied().collect();
+            each(first as u32, &bytes)
+        })
+    }
+
+    async fn vector(&self, vector: VectorId) -> Result<Vec<f32>> {
+        Ok(self.vectors[vector.index()].clone())
     }
 }

@@ -95,8 +95,8 @@ impl RopeSpec {
     pub(super) fn oracle(&self, run: &OracleRun<'_>, row: usize, head: &[f64]) -> Vec<f64> {
         let (divisors, factor) = &run.ropes[self.table.index()];
         let mut out = head.to_vec();
-        for i in 0..self.dims as usize / 2 {
-            let (sin, cos) = (f64::from(run.step.rows[row].pos) * divisors[i]).sin_cos();
+        for (i, divisor) in divisors[..self.dims as usize / 2].iter().enumerate() {
+            let (sin, cos) = (f64::from(run.step.rows[row].pos) * divisor).sin_cos();
             let (a, b) = match self.pairing {
                 Pairing::Interleaved => (2 * i, 2 * i + 1),
                 Pairing::Neox => (i, i + self.dims as usize / 2),

@@ -58,7 +58,7 @@ fn ln(x: f32) -> f32 {
         -1.666_805_8e-1,
         2.000_071_5e-1,
         -2.499_999_4e-1,
-        3.333_333_1e-1,
+        3.333_333e-1,
     ];
     let shifted = x.to_bits().wrapping_sub(SQRT_HALF_BITS);
     let exponent = (shifted as i32 >> 23) as f32;
@@ -66,7 +66,7 @@ fn ln(x: f32) -> f32 {
     let z = m * m;
     let fit = FIT.iter().fold(0.0, |sum, c| sum * m + c);
     let y = fit * m * z + exponent * -2.121_944_4e-4 - 0.5 * z;
-    m + y + exponent * 0.693_359_375
+    m + y + exponent * 0.693_359_4
 }
 
 /// The best token of some of a row's logits.

@@ -89,16 +89,23 @@ impl<D: Device> Runner<D> {
         for chunk in early.chunks(chunk) {
             self.step(Role::Prompt, chunk, Outs::None, None, false);
         }
-        let greedy = Some(SampleSpec::GREEDY);
-        let drawn = |out: StepOut| match out.drawn[..] {
+        let mut ids = vec![self.draw(Role::Prompt, last)];
+        ids.extend((1..n).map(|_| self.draw(Role::Generated, &[Token::Drawn])));
+        ids
+    }
+
+    /// The `n` tokens after one that is not in the sequence yet.
+    pub(crate) fn greedy_after(&mut self, token: u32, n: usize) -> Vec<u32> {
+        let first = |i| if i == 0 { Token::Host(token) } else { Token::Drawn };
+        (0..n).map(|i| self.draw(Role::Generated, &[first(i)])).collect()
+    }
+
+    fn draw(&mut self, role: Role, tokens: &[Token]) -> u32 {
+        let out = self.step(role, tokens, Outs::Last, Some(SampleSpec::GREEDY), false);
+        match out.drawn[..] {
             [Drawn { slot: 1, token }] => token.expect("finite logits"),
             ref other => panic!("{other:?}"),
-        };
-        let mut ids = vec![drawn(self.step(Role::Prompt, last, Outs::Last, greedy, false))];
-        while ids.len() < n {
-            ids.push(drawn(self.step(Role::Generated, &[Token::Drawn], Outs::Last, greedy, false)));
         }
-        ids
     }
 }
 

@@ -127,13 +127,14 @@ class Gguf:
         return out
 
     def loss(self, rows):
-        total = 0.0
-        for row in rows:
+        total = count = 0
+        for row in map(np.array, rows):
             logits = self.forward(row[:-1], [])
             top = logits.max(-1, keepdims=True)
             lse = np.log(np.exp(logits - top).sum(-1)) + top[:, 0]
-            total += (lse - logits[np.arange(len(row) - 1), row[1:]]).mean()
-        return total / len(rows)
+            total += (lse - logits[np.arange(len(row) - 1), row[1:]]).sum()
+            count += len(row) - 1
+        return total / count
 
 
 def reference(model, path):
@@ -210,11 +211,11 @@ def main():
 
         saved = torch.load(os.path.join(args.run, args.weights), weights_only=True)
         print("training:", json.dumps(saved["report"]))
-        print(f"held-out loss of the file: {model.loss(saved['held_out'].numpy()):.4f}")
+        print(f"held-out loss of the file: {model.loss(saved['held_out']):.4f}")
         # The same logits from both implementations, but for the quantisation.
         net = train.Model(train.Config(**saved["config"]))
         net.load_state_dict({k: torch.from_numpy(v) for k, v in model.t.items()})
-        ids = saved["held_out"][0, :-1]
+        ids = torch.tensor(saved["held_out"][0])
         with torch.no_grad():
             gap = np.abs(net(ids[None])[0].numpy() - model.forward(ids.numpy(), [])).max()
         print(f"largest difference to torch with the dequantised weights: {gap:.1e}")

@@ -8,7 +8,7 @@ mod weights;
 
 use std::collections::VecDeque;
 
-use super::{CacheOp, Executor, Limits, Numerics, Packed, Role, Step, StepOut, Ticket};
+use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket};
 use crate::gpu::{Buffer, Device, Kind, Pipelines, Plan, PlanBuilder, StepCounts, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{CacheBuffer, Layout, Lower};
@@ -73,8 +73,10 @@ struct InFlight {
     ticket: Ticket,
     staging: Buffer,
     mapped: crate::gpu::Signal,
-    /// For each output row: the slot that a token is drawn for.
-    draws: Vec<Option<u32>>,
+    /// The slots that tokens are drawn for, and the words of the results where they are.
+    draws: Vec<(u32, usize)>,
+    /// Words of results in front of the logits.
+    words: usize,
     logit_rows: usize,
 }
 
@@ -306,16 +308,33 @@ impl Executor for GpuExecutor {
             }
         }
 
+        // Results of a role lie in its buffer in the order of its batch; they are given back in the order of the step.
+        let result_words = Role::ALL.map(|role| self.packed.batch(role).outs.len());
+        let mut next = [0, 0];
         let mut draws = Vec::new();
-        let mut logit_rows = 0;
-        for role in Role::ALL {
-            for out in &self.packed.batch(role).outs {
-                draws.push((out.draw != 0).then_some(out.slot));
-                logit_rows += out.read as usize;
+        let mut reads: Vec<(Role, usize)> = Vec::new();
+        for seq in step.seqs {
+            let outs = match seq.outs {
+                Outs::None => 0,
+                Outs::Last => 1,
+                Outs::All => seq.tokens.len(),
+            };
+            let place = &mut next[seq.role as usize];
+            let before = if seq.role == Role::ALL[0] { 0 } else { result_words[0] };
+            for row in *place..*place + outs {
+                let out = &self.packed.batch(seq.role).outs[row];
+                if out.draw != 0 {
+                    draws.push((out.slot, before + row));
+                }
+                if out.read != 0 {
+                    reads.push((seq.role, row));
+                }
             }
+            *place += outs;
         }
+        let words = result_words[0] + result_words[1];
         let vocab = u64::from(self.roles[0].program.vocab);
-        let staging = self.staging(draws.len() as u64 * 4 + logit_rows as u64 * vocab * 4)?;
+        let staging = self.staging(words as u64 * 4 + reads.len() as u64 * vocab * 4)?;
         let desc = wgpu::CommandEncoderDescriptor::default();
         let mut encoder = self.device.device.create_command_encoder(&desc);
         {
@@ -344,15 +363,11 @@ impl Executor for GpuExecutor {
                 copy(&self.roles[role as usize].result, 0, &mut at, outs * 4);
             }
         }
-        for role in Role::ALL {
+        for &(role, row) in &reads {
             let state = &self.roles[role as usize];
             if let Some(logits) = state.program.logits() {
                 let value = &state.values.buffers[logits.index()];
-                for (row, out) in self.packed.batch(role).outs.iter().enumerate() {
-                    if out.read != 0 {
-                        copy(&value.buffer, row as u64 * u64::from(value.stride()) * 4, &mut at, vocab * 4);
-                    }
-                }
+                copy(&value.buffer, row as u64 * u64::from(value.stride()) * 4, &mut at, vocab * 4);
             }
         }
         self.device.queue.submit([encoder.finish()]);
@@ -362,7 +377,7 @@ impl Executor for GpuExecutor {
         staging.raw().map_async(wgpu::MapMode::Read, 0..at.max(4), move |r| signal.set(r.is_ok()));
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        self.in_flight.push_back(InFlight { ticket, staging, mapped, draws, logit_rows });
+        self.in_flight.push_back(InFlight { ticket, staging, mapped, draws, words, logit_rows: reads.len() });
         Ok(ticket)
     }
 
@@ -378,7 +393,7 @@ impl Executor for GpuExecutor {
             let Some(step) = self.in_flight.pop_front() else { break };
             finished += 1;
             let vocab = self.roles[0].program.vocab as usize;
-            let bytes = (step.draws.len() + step.logit_rows * vocab) * 4;
+            let bytes = (step.words + step.logit_rows * vocab) * 4;
             match read_results(&step, ok, bytes.max(4), &mut self.out) {
                 Ok(()) => done(step.ticket, Ok(&self.out)),
                 Err(e) => done(step.ticket, Err(e)),
@@ -414,12 +429,10 @@ fn read_results(step: &InFlight, ok: bool, bytes: usize, out: &mut StepOut) -> R
         return Err(lost("a read-back failed".to_owned()));
     }
     let view = step.staging.raw().get_mapped_range(0..bytes as u64).map_err(|e| lost(e.to_string()))?;
-    let (tokens, logits) = view.split_at(step.draws.len() * 4);
-    for (draw, token) in step.draws.iter().zip(tokens.chunks_exact(4)) {
-        if let Some(slot) = *draw {
-            let token: u32 = bytemuck::pod_read_unaligned(token);
-            out.drawn.push(super::Drawn { slot, token: (token != u32::MAX).then_some(token) });
-        }
+    let (tokens, logits) = view.split_at(step.words * 4);
+    for &(slot, word) in &step.draws {
+        let token: u32 = bytemuck::pod_read_unaligned(&tokens[word * 4..word * 4 + 4]);
+        out.drawn.push(super::Drawn { slot, token: (token != u32::MAX).then_some(token) });
     }
     if step.logit_rows > 0 {
         out.logits.extend(logits.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
