@@ -49,7 +49,8 @@ pub(super) struct Args {
     /// Positions of context [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// Continues the prompt as it is, even if the model has a chat template.
+    /// Continues the prompt as it is, even if the model has a chat template. The model that is compiled in always does: it
+    /// tells stories.
     #[arg(long)]
     raw: bool,
     /// Prints one JSON object at the end: prompt_ids, ids, text, finish_reason, device, timings.
@@ -64,7 +65,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let started = Instant::now();
     let model = args.model.open()?;
     let tokenizer = Tokenizer::of(&model.file)?;
-    let ids = prompt_ids(&model, &tokenizer, &prompt, args.raw)?;
+    let ids = prompt_ids(&model, &tokenizer, &prompt, args.raw || args.model.model.is_none())?;
     let options = Options {
         place: args.device.clone(),
         numerics: args.numerics,

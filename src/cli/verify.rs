@@ -101,11 +101,10 @@ async fn compare(
             let at = format!("{} ({role:?}, {rows} {kind}s from position {pos})", value.name);
             let worst = found.ops.entry(node.op.name()).or_default();
             worst.values += 1;
-            // NaN is worse than any number.
-            if worst.at.is_empty() || !(nmse <= worst.nmse) {
+            if worst.at.is_empty() || nmse > worst.nmse {
                 (worst.nmse, worst.at) = (nmse, at.clone());
             }
-            if !(nmse <= limit) && found.first.is_none() {
+            if nmse > limit && found.first.is_none() {
                 found.first = Some(format!("{} {at}, NMSE {nmse:.1e},", node.op.name()));
             }
         }
@@ -113,14 +112,15 @@ async fn compare(
     Ok(found)
 }
 
-/// `Σ (a - b)² / Σ b²`; NaN if a value is, or if one has other elements.
+/// `Σ (a - b)² / Σ b²`; infinite if a number is not finite, or if there are more of one than of the other.
 fn nmse(a: &[f32], b: &[f32]) -> f64 {
     if a.len() != b.len() {
-        return f64::NAN;
+        return f64::INFINITY;
     }
     let error: f64 = a.iter().zip(b).map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum();
     let power: f64 = b.iter().map(|b| f64::from(*b).powi(2)).sum();
-    if error == 0.0 { 0.0 } else { error / power }
+    let nmse = if error == 0.0 { 0.0 } else { error / power };
+    if nmse.is_nan() { f64::INFINITY } else { nmse }
 }
 
 /// Runs one step of one sequence to its end.

@@ -14,13 +14,14 @@ use crate::model::Program;
 pub struct Engine<E> {
     pub(super) executor: E,
     pub(super) scheduler: Scheduler,
+    stalls: u64,
 }
 
 impl<E: Executor> Engine<E> {
     /// An engine for the program that the executor was made for.
     pub fn new(executor: E, program: &Program) -> Self {
         let scheduler = Scheduler::new(executor.limits(), program.groups, program.vocab);
-        Self { executor, scheduler }
+        Self { executor, scheduler, stalls: 0 }
     }
 
     /// Adds a request. Fails if it could never run.
@@ -49,6 +50,12 @@ impl<E: Executor> Engine<E> {
         self.scheduler.busy()
     }
 
+    /// How often it waited with one step under way and nothing that could be enqueued behind it: the device then idles until
+    /// the host has looked at the result. Tokens that are drawn on the device cause none but at the end of an answer.
+    pub fn stalls(&self) -> u64 {
+        self.stalls
+    }
+
     /// How often a running request had to give its blocks to an older one, to be computed again.
     pub fn preemptions(&self) -> u64 {
         self.scheduler.preemptions()
@@ -61,6 +68,7 @@ impl<E: Executor> Engine<E> {
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }
         if self.poll() == 0 && self.scheduler.in_flight() > 0 {
+            self.stalls += u64::from(self.scheduler.in_flight() == 1);
             self.executor.wait().await?;
             self.poll();
         }
@@ -68,7 +76,7 @@ impl<E: Executor> Engine<E> {
     }
 
     fn poll(&mut self) -> usize {
-        let Self { executor, scheduler } = self;
+        let Self { executor, scheduler, .. } = self;
         executor.poll(&mut |ticket, out| scheduler.collect(ticket, out))
     }
 

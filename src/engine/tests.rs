@@ -392,12 +392,23 @@ fn decoding_on_the_device_runs_ahead() {
     let request = Request { max_tokens: Some(9), ..Request::new(vec![1, 2]) };
     bench.engine.submit(request).unwrap();
     while let Some(plan) = bench.engine.scheduler.schedule() {
-        let Engine { executor, scheduler } = &mut bench.engine;
+        let Engine { executor, scheduler, .. } = &mut bench.engine;
         scheduler.run(&plan, |step| executor.enqueue(step));
     }
     assert_eq!(bench.engine.executor().rows, 4, "the prompt and two tokens that the host has not seen");
     bench.run();
     assert_eq!(bench.engine.executor().rows, 10, "no row behind the last token");
+}
+
+#[test]
+fn only_draws_of_the_host_stall_the_device() {
+    for (top_k, most) in [(0, 1), (3, 40)] {
+        let mut bench = Bench::new(TIGHT, 0);
+        let sampling = Sampling { temperature: 1.0, top_k, ..Sampling::GREEDY };
+        bench.answer(Request { sampling, max_tokens: Some(40), ..Request::new(vec![1, 2]) });
+        let stalls = bench.engine.stalls();
+        assert!(stalls <= most && (top_k == 0 || stalls > 10), "{stalls} stalls with top-k {top_k}");
+    }
 }
 
 #[test]

@@ -350,22 +350,30 @@ impl Tokenizer {
         controls.filter_map(|(_, piece, _)| std::str::from_utf8(piece).ok())
     }
 
+    /// Whether a text loses the space that it begins with.
+    pub(super) fn strips_start(&self) -> bool {
+        self.strip != Strip::Nowhere
+    }
+
+    /// What a token adds to a text. `strip` says whether the text loses the next space, and is set for the token after.
+    pub(super) fn shown(&self, id: u32, skip_special: bool, strip: &mut bool) -> &[u8] {
+        let (Some(piece), Some(kind)) = (self.piece(id), self.vocab.kind(id)) else { return &[] };
+        if matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown) {
+            *strip = self.strip == Strip::StartAndAfterSpecial;
+            return if skip_special && kind != Kind::UserDefined { &[] } else { piece };
+        }
+        match std::mem::take(strip) {
+            true => piece.strip_prefix(b" ").unwrap_or(piece),
+            false => piece,
+        }
+    }
+
     /// The text of `ids`, invalid bytes as U+FFFD. A space that encoding puts before a text is dropped again.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut bytes = Vec::new();
-        let mut strip = self.strip != Strip::Nowhere;
+        let mut strip = self.strips_start();
         for &id in ids {
-            let (Some(mut piece), Some(kind)) = (self.piece(id), self.vocab.kind(id)) else { continue };
-            let special = matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown);
-            if special {
-                strip = self.strip == Strip::StartAndAfterSpecial;
-                if skip_special && kind != Kind::UserDefined {
-                    continue;
-                }
-            } else if std::mem::take(&mut strip) {
-                piece = piece.strip_prefix(b" ").unwrap_or(piece);
-            }
-            bytes.extend_from_slice(piece);
+            bytes.extend_from_slice(self.shown(id, skip_special, &mut strip));
         }
         match String::from_utf8(bytes) {
             Ok(text) => text,
