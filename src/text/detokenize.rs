@@ -1,21 +1,23 @@
 //! Generated ids to text, piece by piece.
 
+use std::ops::Deref;
+
 use super::stream::Utf8Stream;
 use super::tokenizer::Tokenizer;
 
 /// Turns ids that arrive one by one into text that can be shown at once. Control tokens are not shown.
 #[derive(Clone, Debug)]
-pub struct TextStream<'a> {
-    tokenizer: &'a Tokenizer,
+pub struct TextStream<T> {
+    tokenizer: T,
     utf8: Utf8Stream,
     /// Nothing but control tokens so far: the next piece begins a text, where some tokenizers put a space that is not part
     /// of it.
     at_start: bool,
 }
 
-impl<'a> TextStream<'a> {
-    /// The continuation of a prompt.
-    pub fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
+impl<T: Deref<Target = Tokenizer>> TextStream<T> {
+    /// The continuation of a prompt, with a tokenizer that is borrowed or shared.
+    pub fn after(tokenizer: T, prompt: &[u32]) -> Self {
         let at_start = prompt.iter().all(|&id| tokenizer.is_control(id));
         Self { tokenizer, utf8: Utf8Stream::new(), at_start }
     }
