@@ -109,8 +109,7 @@ impl WebEngine {
 
 impl WebEngine {
     async fn open(files: Vec<JsFile>, options: &str, progress: &js_sys::Function) -> Result<Self> {
-        let options: Options =
-            serde_json::from_str(options).map_err(|e| Error::argument("options", e.to_string()))?;
+        let options: Options = serde_json::from_str(options).map_err(|e| Error::argument("options", e.to_string()))?;
         let numerics = match options.numerics.as_str() {
             "fast" => Numerics::Fast,
             "exact" => Numerics::Exact,
