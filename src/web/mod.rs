@@ -18,7 +18,7 @@ use crate::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use crate::file::ModelFile;
 use crate::gpu::{Buffer, Choice, Device, Kind};
 use crate::model::Model;
-use crate::text::{StopMatcher, TextStream, Tokenizer};
+use crate::text::{ChatTemplate, StopMatcher, TextStream, Tokenizer};
 use crate::{Error, Result};
 
 /// How an engine is made.
@@ -42,6 +42,7 @@ impl Default for Options {
 pub struct WebEngine {
     model: Model,
     tokenizer: Rc<Tokenizer>,
+    template: Option<ChatTemplate>,
     engine: Engine<GpuExecutor>,
     /// The conversation whose cache is kept from one request to the next.
     conversation: SeqId,
@@ -67,7 +68,7 @@ impl WebEngine {
         Self::open(files, &options, &progress).await.map_err(|e| to_js(&e))
     }
 
-    /// The model and its device: `{name, architecture, parameters, context, device, software, chat}`.
+    /// The model: `{name, architecture, parameters, context, chat}`.
     pub fn info(&self) -> String {
         let executor = self.engine.executor();
         json!({
@@ -75,7 +76,7 @@ impl WebEngine {
             "architecture": self.model.arch,
             "parameters": self.model.parameters,
             "context": executor.limits().context,
-            "chat": self.model.chat_template.is_some(),
+            "chat": self.template.is_some(),
         })
         .to_string()
     }
@@ -85,7 +86,7 @@ impl WebEngine {
         self.start(request).map_err(|e| to_js(&e))
     }
 
-    /// Runs a step, and gives what happened: `[{request, text, ids} | {request, finish, usage, error}, …]`.
+    /// Runs a step, and gives what happened: `[{request, text, id} | {request, text, finish, usage, error}, …]`.
     pub async fn step(&mut self) -> std::result::Result<String, JsValue> {
         let events = self.engine.step().await.map_err(|e| to_js(&e))?;
         Ok(Value::from(self.tell(events)).to_string())
@@ -122,6 +123,8 @@ impl WebEngine {
         let sources = files.into_iter().map(|file| Box::new(JsSource::new(file)) as _).collect();
         let model = Model::open(ModelFile::open_gguf(sources).await?).await?;
         let tokenizer = Rc::new(Tokenizer::of(&model.file)?);
+        let template = model.chat_template.as_ref();
+        let template = template.map(|source| ChatTemplate::for_tokenizer(source, &tokenizer)).transpose()?;
 
         let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
         let limits = limits(options.context.min(model.program.context), device.caps().kind);
@@ -134,12 +137,12 @@ impl WebEngine {
         }
         let mut engine = Engine::new(executor, &model.program);
         let conversation = engine.open();
-        Ok(Self { model, tokenizer, engine, conversation, answers: Vec::new() })
+        Ok(Self { model, tokenizer, template, engine, conversation, answers: Vec::new() })
     }
 
     fn start(&mut self, request: &str) -> Result<f64> {
         let request = ChatRequest::parse(request)?;
-        let prompt = request.prompt(&self.model, &self.tokenizer)?;
+        let prompt = request.prompt(self.template.as_ref(), &self.tokenizer)?;
         let on_conversation = !self.answers.iter().any(|answer| answer.on_conversation);
         let mut stop = self.tokenizer.eog().to_vec();
         stop.extend(&self.model.specials.eos);

@@ -3,9 +3,8 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::model::Model;
 use crate::sample::{Draw, Sampling};
-use crate::text::{Special, Tokenizer};
+use crate::text::{ChatTemplate, Special, Tokenizer};
 use crate::{Error, Result};
 
 /// The fields of `/v1/chat/completions` that are understood, and `prompt`, `top_k`, `min_p` besides.
@@ -39,9 +38,9 @@ impl ChatRequest {
     }
 
     /// The prompt's ids: the messages as the model's template writes them, or the prompt as it is.
-    pub(super) fn prompt(&self, model: &Model, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    pub(super) fn prompt(&self, template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
         match (&self.messages, &self.prompt) {
-            (Some(messages), None) => chat(messages, &self.chat_template_kwargs, model, tokenizer),
+            (Some(messages), None) => chat(messages, &self.chat_template_kwargs, template, tokenizer),
             (None, Some(prompt)) => plain(prompt, tokenizer),
             _ => Err(Error::argument("messages", "either messages or a prompt is needed")),
         }
@@ -71,14 +70,21 @@ impl ChatRequest {
     }
 }
 
+/// Messages as the model's template writes them, ready for the answer.
 fn chat(
     messages: &[Map<String, Value>],
     extra: &Map<String, Value>,
-    model: &Model,
+    template: Option<&ChatTemplate>,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<u32>> {
-    let _ = (messages, extra, model, tokenizer);
-    Err(Error::Template("not there yet".to_owned()))
+    let template = template.ok_or_else(|| {
+        Error::unsupported("a conversation with a model that has no chat template", "a prompt works: it is continued")
+    })?;
+    let mut context = extra.clone();
+    context.insert("messages".to_owned(), messages.iter().cloned().map(Value::Object).collect());
+    context.insert("add_generation_prompt".to_owned(), true.into());
+    let now = (js_sys::Date::now() / 1000.0) as i64;
+    tokenizer.encode_segments(&template.render(&Value::Object(context), Some(now))?)
 }
 
 /// A text to be continued.
