@@ -16,5 +16,7 @@ pub mod sample;
 #[cfg(test)]
 mod testing;
 pub mod text;
+#[cfg(all(target_arch = "wasm32", feature = "web"))]
+pub mod web;
 
 pub use error::{Error, Result};

@@ -230,6 +230,16 @@ impl Device {
         }
     }
 
+    /// Waits until all that was submitted is done, in a browser too.
+    pub(crate) async fn drained(&self) -> Result<()> {
+        let done = super::Signal::default();
+        let signal = done.clone();
+        self.queue.on_submitted_work_done(move || signal.set(true));
+        self.finish()?;
+        done.wait().await;
+        self.check()
+    }
+
     /// Runs `make`; what wgpu finds wrong with it becomes an error that says so.
     pub(crate) async fn checked<T>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);

@@ -14,5 +14,5 @@ mod weights;
 pub use fuse::{as_vectors, fuse};
 pub use open::{Model, Specials};
 pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Value, VectorSpec, WeightSpec};
-pub use source::WeightSource;
+pub use source::{Tensor, WeightSource};
 pub use weights::{Located, MatrixAt, VectorAt};

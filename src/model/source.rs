@@ -5,6 +5,15 @@ use crate::Result;
 use crate::ops::{CpuWeights, VectorId, WeightId};
 use crate::quant::BlockFormat;
 
+/// A weight of either kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tensor {
+    /// A matrix.
+    Matrix(WeightId),
+    /// A vector.
+    Vector(VectorId),
+}
+
 /// Gives the weights of a program, by parts, so that nobody holds a second copy of a model in memory.
 ///
 /// Asynchronous because a browser fetches ranges; a file answers at once.
@@ -12,6 +21,11 @@ use crate::quant::BlockFormat;
 pub trait WeightSource {
     /// The block format of a matrix.
     fn format(&self, weight: WeightId) -> BlockFormat;
+
+    /// Where a weight lies: file and byte. Who loads all weights asks for them in this order.
+    fn place(&self, _tensor: Tensor) -> (usize, u64) {
+        (0, 0)
+    }
 
     /// The rows of a matrix as a file has them, in slices of at most `slice` bytes, but whole rows: `each` gets the first
     /// row's number and the rows' bytes.
@@ -24,6 +38,17 @@ pub trait WeightSource {
 impl WeightSource for Model {
     fn format(&self, weight: WeightId) -> BlockFormat {
         self.located.weights[weight.index()].format
+    }
+
+    fn place(&self, tensor: Tensor) -> (usize, u64) {
+        let (info, start) = match tensor {
+            Tensor::Matrix(id) => {
+                let at = &self.located.weights[id.index()];
+                (&at.tensor, at.bytes().start)
+            }
+            Tensor::Vector(id) => (&self.located.vectors[id.index()].tensor, 0),
+        };
+        (info.file, info.offset + start)
     }
 
     async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Generated ids to text, piece by piece.
 
+use std::ops::Deref;
+
 use super::stream::Utf8Stream;
 use super::tokenizer::Tokenizer;
 
@@ -7,16 +9,16 @@ use super::tokenizer::Tokenizer;
 ///
 /// The pieces together are what [`Tokenizer::decode`] gives for all ids, less what it gives for the prompt.
 #[derive(Clone, Debug)]
-pub struct TextStream<'a> {
-    tokenizer: &'a Tokenizer,
+pub struct TextStream<T> {
+    tokenizer: T,
     utf8: Utf8Stream,
     /// The next piece loses its space.
     strip: bool,
 }
 
-impl<'a> TextStream<'a> {
-    /// The continuation of a prompt.
-    pub fn after(tokenizer: &'a Tokenizer, prompt: &[u32]) -> Self {
+impl<T: Deref<Target = Tokenizer>> TextStream<T> {
+    /// The continuation of a prompt, with a tokenizer that is borrowed or shared.
+    pub fn after(tokenizer: T, prompt: &[u32]) -> Self {
         let mut strip = tokenizer.strips_start();
         for &id in prompt {
             tokenizer.shown(id, true, &mut strip);

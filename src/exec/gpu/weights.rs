@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::gpu::{Buffer, Device};
-use crate::model::{Program, WeightSource};
+use crate::model::{Program, Tensor, WeightSource, WeightSpec};
 use crate::ops::lower::{Matrix, Piece};
 use crate::ops::{Op, Part, VectorId, WeightId};
 use crate::quant::BlockFormat;
@@ -79,34 +79,50 @@ impl Weights {
         }
         stacks.extend((0..specs.len()).filter(|&i| !stacked[i]).map(|i| vec![WeightId(i as u32)]));
 
+        // All buffers are made before a byte is read: a model that does not fit is not downloaded first.
+        let mut matrices: Vec<Option<Matrix>> = vec![None; specs.len()];
+        let mut buffers = Vec::new();
+        let place = || {
+            for stack in &stacks {
+                // A run of one block format shares buffers.
+                for ids in stack.chunk_by(|&a, &b| source.format(a) == source.format(b)) {
+                    place(device, specs, ids, source.format(ids[0]), &mut buffers, &mut matrices)?;
+                }
+            }
+            Ok(())
+        };
+        device.checked("weights", place).await?;
+        let missing = || Error::Model("a matrix was not placed".to_owned());
+        let matrices: Vec<Matrix> = matrices.into_iter().map(|m| m.ok_or_else(missing)).collect::<Result<_>>()?;
+
+        // In the order of the files, so that whoever downloads them reads on where it stopped.
+        let mut order: Vec<Tensor> = (0..specs.len() as u32).map(|i| Tensor::Matrix(WeightId(i))).collect();
+        order.extend((0..programs[0].vectors.len() as u32).map(|i| Tensor::Vector(VectorId(i))));
+        order.sort_by_key(|&tensor| source.place(tensor));
         let mut total = 0;
         for (i, spec) in specs.iter().enumerate() {
             total += source.format(WeightId(i as u32)).row_bytes(u64::from(spec.k))? * u64::from(spec.n);
         }
-        let mut matrices: Vec<Option<Matrix>> = vec![None; specs.len()];
-        let mut buffers = Vec::new();
-        let mut upload = Upload { device, source, done: 0, total, since_submit: 0, words: Vec::new() };
-        for stack in stacks {
-            let mut at = 0;
-            while at < stack.len() {
-                // A run of one block format shares buffers.
-                let format = source.format(stack[at]);
-                let run = stack[at..].iter().take_while(|&&w| source.format(w) == format).count();
-                let ids = &stack[at..at + run];
-                at += run;
-                upload.run(programs, ids, format, &mut buffers, &mut matrices, progress).await?;
+        let mut loaded: Vec<Vec<f32>> = vec![Vec::new(); programs[0].vectors.len()];
+        let mut upload = Upload { device, done: 0, total, since_submit: 0, words: Vec::new() };
+        for tensor in order {
+            match tensor {
+                Tensor::Vector(id) => loaded[id.index()] = source.vector(id).await?,
+                Tensor::Matrix(id) => {
+                    let (matrix, k) = (&matrices[id.index()], specs[id.index()].k);
+                    let mut slice = |first, bytes: &[u8]| upload.slice(matrix, k, first, bytes, &buffers, progress);
+                    source.rows(id, SLICE, &mut slice).await?;
+                    upload.drain().await?;
+                }
             }
         }
 
         let mut vector_at = Vec::new();
         let mut elements: Vec<f32> = Vec::new();
-        let mut loaded = Vec::new();
-        for i in 0..programs[0].vectors.len() {
-            let vector = source.vector(VectorId(i as u32)).await?;
+        for vector in &loaded {
             vector_at.push(elements.len() as u32);
-            elements.extend_from_slice(&vector);
+            elements.extend_from_slice(vector);
             elements.resize(elements.len().next_multiple_of(4), 0.0);
-            loaded.push(vector);
         }
         let mut biases = HashMap::new();
         for linear in linears() {
@@ -126,8 +142,6 @@ impl Weights {
         }
         let vectors = Buffer::new(device, "vectors", elements.len() as u64 * 4)?;
         vectors.write(device, 0, &elements);
-        let missing = || Error::Model("a matrix was not placed".to_owned());
-        let matrices = matrices.into_iter().map(|m| m.ok_or_else(missing)).collect::<Result<_>>()?;
         Ok(Self { matrices, buffers, vectors, vector_at, biases })
     }
 
@@ -137,55 +151,49 @@ impl Weights {
     }
 }
 
-/// Streams rows from a source to buffers.
-struct Upload<'a, S> {
+/// Places matrices of one block format one behind the other, in as few buffers as they fit.
+fn place(
+    device: &Device,
+    specs: &[WeightSpec],
+    ids: &[WeightId],
+    format: BlockFormat,
+    buffers: &mut Vec<Buffer>,
+    matrices: &mut [Option<Matrix>],
+) -> Result<()> {
+    let row_bytes = row_bytes(format, specs[ids[0].index()].k)?;
+    let most = rows_in_buffer(device, row_bytes).max(1);
+    let mut left: u64 = ids.iter().map(|&id| u64::from(specs[id.index()].n)).sum();
+    let (mut room, mut at) = (0, 0);
+    for &id in ids {
+        let spec = &specs[id.index()];
+        let n = u64::from(spec.n);
+        let mut pieces = Vec::new();
+        let mut row = 0;
+        while row < n {
+            if room == 0 {
+                (room, at) = (left.min(most), 0);
+                buffers.push(Buffer::new(device, &spec.tensor, room * row_bytes)?);
+            }
+            let rows = room.min(n - row);
+            let buffer = buffers.len() - 1;
+            pieces.push(Piece { buffer, at: at as u32, row: row as u32, n: rows as u32 });
+            (row, at, room, left) = (row + rows, at + rows, room - rows, left - rows);
+        }
+        matrices[id.index()] = Some(Matrix { format, pieces });
+    }
+    Ok(())
+}
+
+/// Writes rows to buffers.
+struct Upload<'a> {
     device: &'a Device,
-    source: &'a S,
     done: u64,
     total: u64,
     since_submit: u64,
     words: Vec<u32>,
 }
 
-impl<S: WeightSource> Upload<'_, S> {
-    /// Places matrices of one block format one behind the other, in as few buffers as they fit, and fills them.
-    async fn run(
-        &mut self,
-        programs: &[Program],
-        ids: &[WeightId],
-        format: BlockFormat,
-        buffers: &mut Vec<Buffer>,
-        matrices: &mut [Option<Matrix>],
-        progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<()> {
-        let spec = |id: WeightId| &programs[0].weights[id.index()];
-        let k = spec(ids[0]).k;
-        let row_bytes = row_bytes(format, k)?;
-        let most = rows_in_buffer(self.device, row_bytes).max(1);
-        let mut left: u64 = ids.iter().map(|&id| u64::from(spec(id).n)).sum();
-        let (mut room, mut at) = (0, 0);
-        for &id in ids {
-            let n = u64::from(spec(id).n);
-            let mut pieces = Vec::new();
-            let mut row = 0;
-            while row < n {
-                if room == 0 {
-                    (room, at) = (left.min(most), 0);
-                    buffers.push(Buffer::new(self.device, &spec(id).tensor, room * row_bytes)?);
-                }
-                let rows = room.min(n - row);
-                let buffer = buffers.len() - 1;
-                pieces.push(Piece { buffer, at: at as u32, row: row as u32, n: rows as u32 });
-                (row, at, room, left) = (row + rows, at + rows, room - rows, left - rows);
-            }
-            let matrix = Matrix { format, pieces };
-            let source = self.source;
-            source.rows(id, SLICE, &mut |first, bytes| self.slice(&matrix, k, first, bytes, buffers, progress)).await?;
-            matrices[id.index()] = Some(matrix);
-        }
-        Ok(())
-    }
-
+impl Upload<'_> {
     /// Repacks rows of a matrix from `first` on and writes them to the buffers of its pieces.
     fn slice(
         &mut self,
@@ -214,14 +222,17 @@ impl<S: WeightSource> Upload<'_, S> {
             }
         }
         self.since_submit += self.words.len() as u64 * 4;
-        if self.since_submit > 32 << 20 {
-            // wgpu keeps what was written in staging memory until a submission has taken it.
-            self.device.queue.submit([]);
-            self.device.finish()?;
-            self.since_submit = 0;
-        }
         self.done += bytes.len() as u64;
         progress(self.done, self.total);
+        Ok(())
+    }
+    /// Waits, now and then, until the device has taken what was written: wgpu keeps it in staging memory until then.
+    async fn drain(&mut self) -> Result<()> {
+        if self.since_submit > 32 << 20 {
+            self.device.queue.submit([]);
+            self.device.drained().await?;
+            self.since_submit = 0;
+        }
         Ok(())
     }
 }

@@ -1,0 +1,231 @@
+//! The browser's face: what the package in web/ calls. It runs in a worker of the page; [`engine`](crate::engine) does the work.
+//!
+//! Requests come as JSON in OpenAI's words, events go back as JSON. Files are JavaScript objects with a `read` method, so
+//! that fetching and aborting are written where they are at home.
+
+mod request;
+mod source;
+
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+use wasm_bindgen::prelude::*;
+
+use self::request::ChatRequest;
+use self::source::{JsFile, JsSource};
+use crate::engine::{Engine, Event, Finish, RequestId, SeqId};
+use crate::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
+use crate::file::ModelFile;
+use crate::gpu::{Buffer, Choice, Device, Kind};
+use crate::model::Model;
+use crate::text::{ChatTemplate, StopMatcher, TextStream, Tokenizer};
+use crate::{Error, Result};
+
+/// How an engine is made.
+#[derive(Debug, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Options {
+    /// Positions of context, at most the model's.
+    context: u32,
+    /// `fast` (16-bit cache) or `exact`.
+    numerics: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { context: 4096, numerics: "fast".to_owned() }
+    }
+}
+
+/// A model that is loaded and answers.
+#[wasm_bindgen]
+pub struct WebEngine {
+    model: Model,
+    tokenizer: Rc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    engine: Engine<GpuExecutor>,
+    /// The conversation whose cache is kept from one request to the next.
+    conversation: SeqId,
+    answers: Vec<Answer>,
+}
+
+/// An answer under way: ids become text, and text ends at a stop string.
+struct Answer {
+    request: RequestId,
+    text: TextStream<Rc<Tokenizer>>,
+    stops: StopMatcher,
+    on_conversation: bool,
+}
+
+#[wasm_bindgen]
+impl WebEngine {
+    /// Loads a model from its files. `progress` is called with `"load"` or `"compile"`, what is done, and all there is.
+    pub async fn load(
+        files: Vec<JsFile>,
+        options: String,
+        progress: js_sys::Function,
+    ) -> std::result::Result<WebEngine, JsValue> {
+        Self::open(files, &options, &progress).await.map_err(|e| to_js(&e))
+    }
+
+    /// The model: `{name, architecture, parameters, context, chat}`.
+    pub fn info(&self) -> String {
+        let executor = self.engine.executor();
+        json!({
+            "name": self.model.name,
+            "architecture": self.model.arch,
+            "parameters": self.model.parameters,
+            "context": executor.limits().context,
+            "chat": self.template.is_some(),
+        })
+        .to_string()
+    }
+
+    /// Starts a request of `/v1/chat/completions`, or one with a `prompt` instead of `messages`; gives its number.
+    pub fn submit(&mut self, request: &str) -> std::result::Result<f64, JsValue> {
+        self.start(request).map_err(|e| to_js(&e))
+    }
+
+    /// Runs a step, and gives what happened: `[{request, text, id} | {request, text, finish, usage, error}, …]`.
+    pub async fn step(&mut self) -> std::result::Result<String, JsValue> {
+        let events = self.engine.step().await.map_err(|e| to_js(&e))?;
+        Ok(Value::from(self.tell(events)).to_string())
+    }
+
+    /// Ends a request; its last event comes with the next step.
+    pub fn cancel(&mut self, request: f64) {
+        self.engine.cancel(RequestId(request as u64));
+    }
+
+    /// Whether there is anything to do.
+    pub fn busy(&self) -> bool {
+        self.engine.busy()
+    }
+
+    /// Buffers on the device that are alive: 0 once every engine was freed.
+    pub fn live_buffers() -> f64 {
+        Buffer::live() as f64
+    }
+}
+
+impl WebEngine {
+    async fn open(files: Vec<JsFile>, options: &str, progress: &js_sys::Function) -> Result<Self> {
+        let options: Options = serde_json::from_str(options).map_err(|e| Error::argument("options", e.to_string()))?;
+        let numerics = match options.numerics.as_str() {
+            "fast" => Numerics::Fast,
+            "exact" => Numerics::Exact,
+            other => return Err(Error::argument("numerics", format!("{other:?}; \"fast\" and \"exact\" work"))),
+        };
+        let tell = |what: &str, done: f64, all: f64| {
+            // Who listens may fail; that is none of ours.
+            let _ = progress.call3(&JsValue::NULL, &what.into(), &done.into(), &all.into());
+        };
+        let sources = files.into_iter().map(|file| Box::new(JsSource::new(file)) as _).collect();
+        let model = Model::open(ModelFile::open_gguf(sources).await?).await?;
+        let tokenizer = Rc::new(Tokenizer::of(&model.file)?);
+        let template = model.chat_template.as_ref();
+        let template = template.map(|source| ChatTemplate::for_tokenizer(source, &tokenizer)).transpose()?;
+
+        let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
+        let limits = limits(options.context.min(model.program.context), device.caps().kind);
+        let gpu = GpuOptions { numerics, limits, unfused: false, keep_values: false };
+        let mut loading = |done, all| tell("load", done as f64, all as f64);
+        let mut executor = GpuExecutor::load(&device, &model.program, &model, gpu, &mut loading).await?;
+        for (i, role) in Role::ALL.into_iter().enumerate() {
+            executor.plan(role, &mut |_, _| {}).await?;
+            tell("compile", i as f64 + 1.0, Role::ALL.len() as f64);
+        }
+        let mut engine = Engine::new(executor, &model.program);
+        let conversation = engine.open();
+        Ok(Self { model, tokenizer, template, engine, conversation, answers: Vec::new() })
+    }
+
+    fn start(&mut self, request: &str) -> Result<f64> {
+        let request = ChatRequest::parse(request)?;
+        let prompt = request.prompt(self.template.as_ref(), &self.tokenizer)?;
+        let on_conversation = !self.answers.iter().any(|answer| answer.on_conversation);
+        let mut stop = self.tokenizer.eog().to_vec();
+        stop.extend(&self.model.specials.eos);
+        let text = TextStream::after(Rc::clone(&self.tokenizer), &prompt);
+        let request_id = self.engine.submit(crate::engine::Request {
+            prompt,
+            sampling: request.sampling(),
+            max_tokens: request.max_tokens(),
+            stop,
+            sequence: on_conversation.then_some(self.conversation),
+        })?;
+        let stops = StopMatcher::new(request.stops());
+        self.answers.push(Answer { request: request_id, text, stops, on_conversation });
+        Ok(request_id.0 as f64)
+    }
+
+    /// Events as JavaScript gets them.
+    fn tell(&mut self, events: Vec<Event>) -> Vec<Value> {
+        let mut told = Vec::new();
+        for event in events {
+            let (Event::Token { request, .. } | Event::Finished { request, .. }) = &event;
+            let request = *request;
+            let Some(at) = self.answers.iter().position(|answer| answer.request == request) else { continue };
+            let answer = &mut self.answers[at];
+            match event {
+                Event::Token { id, .. } => {
+                    if answer.stops.stopped().is_some() {
+                        continue;
+                    }
+                    let text = answer.stops.push(&answer.text.push(id));
+                    told.push(json!({ "request": request.0, "text": text, "id": id }));
+                    if answer.stops.stopped().is_some() {
+                        self.engine.cancel(request);
+                    }
+                }
+                Event::Finished { reason, usage, .. } => {
+                    let mut answer = self.answers.swap_remove(at);
+                    let stopped = answer.stops.stopped().is_some();
+                    let mut text = answer.stops.push(&answer.text.finish());
+                    text += &answer.stops.finish();
+                    let error = if let Finish::Error(error) = &reason { Some(describe(error)) } else { None };
+                    told.push(json!({
+                        "request": request.0,
+                        "text": text,
+                        "finish": if stopped { "stop" } else { reason.name() },
+                        "usage": { "prompt": usage.prompt, "reused": usage.reused, "generated": usage.generated },
+                        "error": error,
+                    }));
+                }
+            }
+        }
+        told
+    }
+}
+
+/// Room for one conversation.
+fn limits(context: u32, kind: Kind) -> Limits {
+    /// Positions in a block of the cache.
+    const BLOCK: u32 = 16;
+    // A step cannot be stopped: on a software adapter a row takes some 20 ms of a model of 135M parameters.
+    let rows = if kind == Kind::Software { 16 } else { 256 };
+    let blocks = context.div_ceil(BLOCK);
+    Limits { rows: rows.min(context), seqs: 1, outs: 1, block: BLOCK, blocks, context, in_flight: 3 }
+}
+
+/// What JavaScript is told of an error: `{code, message}`.
+fn describe(error: &Error) -> Value {
+    let code = match error {
+        Error::Io { .. } => "network",
+        Error::Malformed { .. } => "malformed",
+        Error::Unsupported { .. } => "unsupported",
+        Error::Model(_) => "model",
+        Error::Argument { .. } => "argument",
+        Error::Limit { .. } => "limit",
+        Error::Device(_) => "device",
+        Error::DeviceLost(_) => "device_lost",
+        Error::Numerical { .. } => "numerical",
+        Error::Template(_) => "template",
+    };
+    json!({ "code": code, "message": error.to_string() })
+}
+
+/// Thrown as a string of JSON, which a message between threads can carry.
+fn to_js(error: &Error) -> JsValue {
+    JsValue::from_str(&describe(error).to_string())
+}

@@ -1,0 +1,100 @@
+//! A request in OpenAI's words.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::sample::{Draw, Sampling};
+use crate::text::{ChatTemplate, Special, Tokenizer};
+use crate::{Error, Result};
+
+/// The fields of `/v1/chat/completions` that are understood, and `prompt`, `top_k`, `min_p` besides.
+#[derive(Debug, Deserialize)]
+pub(super) struct ChatRequest {
+    messages: Option<Vec<Map<String, Value>>>,
+    prompt: Option<String>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    min_p: Option<f32>,
+    seed: Option<u64>,
+    max_tokens: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    stop: Option<Stops>,
+    #[serde(default)]
+    chat_template_kwargs: Map<String, Value>,
+}
+
+/// One stop string or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Stops {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl ChatRequest {
+    pub(super) fn parse(json: &str) -> Result<Self> {
+        serde_json::from_str(json).map_err(|e| Error::argument("request", e.to_string()))
+    }
+
+    /// The prompt's ids: the messages as the model's template writes them, or the prompt as it is.
+    pub(super) fn prompt(&self, template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        match (&self.messages, &self.prompt) {
+            (Some(messages), None) => chat(messages, &self.chat_template_kwargs, template, tokenizer),
+            (None, Some(prompt)) => plain(prompt, tokenizer),
+            _ => Err(Error::argument("messages", "either messages or a prompt is needed")),
+        }
+    }
+
+    pub(super) fn sampling(&self) -> Sampling {
+        Sampling {
+            temperature: self.temperature.unwrap_or(1.0),
+            top_p: self.top_p.unwrap_or(1.0),
+            top_k: self.top_k.unwrap_or(0),
+            min_p: self.min_p.unwrap_or(0.0),
+            seed: self.seed.unwrap_or_else(|| (js_sys::Math::random() * f64::from(u32::MAX)) as u64),
+            draw: Draw::Gumbel,
+        }
+    }
+
+    pub(super) fn max_tokens(&self) -> Option<u32> {
+        self.max_completion_tokens.or(self.max_tokens)
+    }
+
+    pub(super) fn stops(&self) -> &[String] {
+        match &self.stop {
+            None => &[],
+            Some(Stops::One(stop)) => std::slice::from_ref(stop),
+            Some(Stops::Several(stops)) => stops,
+        }
+    }
+}
+
+/// Messages as the model's template writes them, ready for the answer.
+fn chat(
+    messages: &[Map<String, Value>],
+    extra: &Map<String, Value>,
+    template: Option<&ChatTemplate>,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<u32>> {
+    let template = template.ok_or_else(|| {
+        Error::unsupported("a conversation with a model that has no chat template", "a prompt works: it is continued")
+    })?;
+    let mut context = extra.clone();
+    context.insert("messages".to_owned(), messages.iter().cloned().map(Value::Object).collect());
+    context.insert("add_generation_prompt".to_owned(), true.into());
+    let now = (js_sys::Date::now() / 1000.0) as i64;
+    tokenizer.encode_segments(&template.render(&Value::Object(context), Some(now))?)
+}
+
+/// A text to be continued.
+fn plain(prompt: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    let mut ids = tokenizer.encode(prompt, Special::Plain)?;
+    if let Some(bos) = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids.first() != Some(bos)) {
+        ids.insert(0, bos);
+    }
+    if ids.is_empty() {
+        ids.extend(tokenizer.bos().or(tokenizer.eos()));
+    }
+    Ok(ids)
+}

@@ -1,0 +1,72 @@
+/** The part of OpenAI's chat completions that is understood, by its own names. */
+
+export interface ChatMessage {
+  role: "system" | "user" | "assistant" | "developer" | "tool";
+  content: string;
+}
+
+export interface ChatRequest {
+  messages: ChatMessage[];
+  stream?: boolean;
+  stream_options?: { include_usage?: boolean };
+  /** 0 always takes the most likely token. Default 1. */
+  temperature?: number;
+  top_p?: number;
+  top_k?: number;
+  min_p?: number;
+  seed?: number;
+  max_tokens?: number;
+  max_completion_tokens?: number;
+  stop?: string | string[];
+  /** Given to the model's chat template. */
+  chat_template_kwargs?: Record<string, unknown>;
+}
+
+export type FinishReason = "stop" | "length";
+
+export interface CompletionUsage {
+  prompt_tokens: number;
+  completion_tokens: number;
+  total_tokens: number;
+  prompt_tokens_details: { cached_tokens: number };
+}
+
+/** How long it took; not OpenAI's. */
+export interface Timings {
+  /** Milliseconds from the request to the first token. */
+  first_token_ms: number;
+  /** Tokens a second behind the first. */
+  tokens_per_second: number;
+}
+
+export interface ChatCompletion {
+  id: string;
+  object: "chat.completion";
+  created: number;
+  model: string;
+  choices: [{ index: 0; message: { role: "assistant"; content: string }; finish_reason: FinishReason; logprobs: null }];
+  usage: CompletionUsage;
+  timings: Timings;
+}
+
+export interface ChatCompletionChunk {
+  id: string;
+  object: "chat.completion.chunk";
+  created: number;
+  model: string;
+  choices: { index: 0; delta: { role?: "assistant"; content?: string }; finish_reason: FinishReason | null; logprobs: null }[];
+  usage?: CompletionUsage | null;
+  timings?: Timings;
+}
+
+/** Fields of OpenAI's that would change the answer, and that are not there yet: better refused than ignored. */
+const UNSUPPORTED = ["tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias", "frequency_penalty", "presence_penalty", "audio", "modalities"];
+
+/** Throws on what cannot be honoured. */
+export function check(request: ChatRequest): void {
+  const fields = request as unknown as Record<string, unknown>;
+  const set = (name: string) => fields[name] !== undefined && fields[name] !== null && fields[name] !== false && fields[name] !== 0;
+  const found = UNSUPPORTED.find(set);
+  if (found) throw new TypeError(`${found} is not supported yet`);
+  if (fields["n"] !== undefined && fields["n"] !== 1) throw new TypeError("n: only 1 works");
+}

@@ -1,0 +1,54 @@
+/** What the page and the worker tell each other. */
+import type { ChatRequest } from "./openai.js";
+
+/** The parts of a model: addresses or files, in their order. */
+export type Parts = (string | Blob)[];
+
+export interface EngineOptions {
+  /** Positions of context; at most the model's. Default 4096. */
+  context?: number;
+  /** `fast` (16-bit cache, the default) or `exact`. */
+  numerics?: "fast" | "exact";
+}
+
+export interface ModelInfo {
+  name: string;
+  architecture: string;
+  parameters: number;
+  context: number;
+  /** Whether the model has a chat template. */
+  chat: boolean;
+}
+
+export interface Usage {
+  prompt: number;
+  reused: number;
+  generated: number;
+}
+
+export interface Failure {
+  code: string;
+  message: string;
+}
+
+export type ToWorker =
+  | { type: "load"; parts: Parts; options: EngineOptions }
+  | { type: "create"; id: number; request: ChatRequest }
+  | { type: "cancel"; id: number }
+  | { type: "dispose" };
+
+export type FromWorker =
+  | { type: "progress"; phase: "load" | "compile"; done: number; total: number }
+  | { type: "loaded"; info: ModelInfo }
+  | { type: "text"; id: number; text: string; token: number }
+  | { type: "finish"; id: number; text: string; finish: string; usage: Usage; times: Times }
+  | { type: "error"; id?: number; error: Failure }
+  | { type: "disposed"; buffers: number };
+
+/** Milliseconds. */
+export interface Times {
+  /** From the request to its first token. */
+  first: number;
+  /** From there to the last. */
+  rest: number;
+}

@@ -1,0 +1,130 @@
+/** Files that the engine reads by ranges, so that no more of a model is in memory than is on its way to the GPU. */
+
+/** What the WebAssembly side reads from. */
+export interface ByteSource {
+  readonly name: string;
+  /** Bytes. */
+  readonly size: number;
+  /** Exactly `length` bytes from `offset` on; rejects otherwise. */
+  read(offset: number, length: number): Promise<Uint8Array>;
+  /** Ends what is under way. */
+  close(): void;
+}
+
+/** A file that the user has dropped or chosen. */
+export class BlobSource implements ByteSource {
+  readonly name: string;
+  readonly size: number;
+
+  constructor(private readonly blob: Blob, name: string) {
+    this.name = name;
+    this.size = blob.size;
+  }
+
+  async read(offset: number, length: number): Promise<Uint8Array> {
+    return new Uint8Array(await this.blob.slice(offset, offset + length).arrayBuffer());
+  }
+
+  close(): void {}
+}
+
+/** Bytes skipped on a connection rather than opening another one. */
+const SKIP = 1 << 20;
+/** How often a connection that breaks is opened again, without a byte having come in between. */
+const RETRIES = 3;
+
+/**
+ * A file on a server that answers range requests.
+ *
+ * Reads that follow each other share one response, which is read as it is needed: the browser lets the server wait.
+ */
+export class UrlSource implements ByteSource {
+  readonly name: string;
+  #body: ReadableStreamDefaultReader<Uint8Array> | undefined;
+  #connection: AbortController | undefined;
+  /** Where `#rest`, then the response's next bytes, lie in the file. */
+  #at = 0;
+  #rest: Uint8Array = new Uint8Array(0);
+
+  private constructor(private readonly url: string, readonly size: number, private readonly etag: string | null) {
+    this.name = decodeURIComponent(new URL(url).pathname.split("/").pop() || url);
+  }
+
+  /** Asks the server how large the file is, with a request for its first byte. */
+  static async open(url: string): Promise<UrlSource> {
+    const abort = new AbortController();
+    const response = await request(url, { headers: { range: "bytes=0-0" }, signal: abort.signal });
+    abort.abort();
+    if (response.status === 200) {
+      throw new SourceError(`${url}: the server ignores range requests; one that answers "Range: bytes=0-0" with 206 works`);
+    }
+    const size = /^bytes 0-0\/(\d+)$/.exec(response.headers.get("content-range") ?? "")?.[1];
+    if (response.status !== 206 || size === undefined) {
+      throw new SourceError(`${url}: the server answered ${response.status} ${response.statusText}`.trimEnd());
+    }
+    return new UrlSource(url, Number(size), response.headers.get("etag"));
+  }
+
+  async read(offset: number, length: number): Promise<Uint8Array> {
+    const out = new Uint8Array(length);
+    if (offset < this.#at || offset > this.#at + SKIP) this.close();
+    let filled = 0;
+    for (let failures = 0; filled < length; ) {
+      try {
+        if (!this.#body) await this.#connect(offset + filled);
+        const skip = Math.min(offset + filled - this.#at, this.#rest.length);
+        const part = this.#rest.subarray(skip, skip + length - filled);
+        out.set(part, filled);
+        filled += part.length;
+        this.#at += skip + part.length;
+        this.#rest = this.#rest.subarray(skip + part.length);
+        if (filled < length && this.#rest.length === 0) {
+          const { done, value } = await this.#body!.read();
+          if (done) throw new TypeError("the connection ended early");
+          this.#rest = value;
+          failures = 0;
+        }
+      } catch (error) {
+        this.close();
+        if (error instanceof SourceError || ++failures > RETRIES) {
+          throw error instanceof SourceError ? error : new SourceError(`${this.url}: ${(error as Error).message}`);
+        }
+        await new Promise((resume) => setTimeout(resume, 200 * 2 ** failures));
+      }
+    }
+    return out;
+  }
+
+  close(): void {
+    this.#connection?.abort();
+    this.#body = this.#connection = undefined;
+    this.#rest = new Uint8Array(0);
+  }
+
+  /** Asks for everything from `offset` on. */
+  async #connect(offset: number): Promise<void> {
+    this.#connection = new AbortController();
+    const headers: Record<string, string> = { range: `bytes=${offset}-` };
+    const response = await request(this.url, { headers, signal: this.#connection.signal });
+    const range = `bytes ${offset}-${this.size - 1}/${this.size}`;
+    if (response.status !== 206 || response.headers.get("content-range") !== range || !response.body) {
+      const got = `${response.status} ${response.headers.get("content-range") ?? "without a Content-Range"}`;
+      throw new SourceError(`${this.url}: the server answered ${got}; 206 ${range} was asked for`);
+    }
+    if (response.headers.get("etag") !== this.etag) throw new SourceError(`${this.url}: the file has changed`);
+    this.#body = response.body.getReader() as ReadableStreamDefaultReader<Uint8Array>;
+    this.#at = offset;
+  }
+}
+
+/** A failure that trying again does not cure. */
+export class SourceError extends Error {}
+
+async function request(url: string, init: RequestInit): Promise<Response> {
+  try {
+    return await fetch(url, init);
+  } catch (error) {
+    // A browser does not tell why: no server, no network, or no permission by CORS.
+    throw new TypeError(`${url}: ${(error as Error).message}`);
+  }
+}

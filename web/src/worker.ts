@@ -1,0 +1,133 @@
+/** The worker: owns the WebAssembly module and its engine, and does one thing at a time. */
+import init, { WebEngine } from "./wgslm.js";
+import type { FromWorker, ToWorker, Usage, Failure } from "./protocol.js";
+import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
+
+/** An event of `WebEngine.step`. */
+type StepEvent = { request: number; text: string } & (
+  | { id: number; finish?: undefined }
+  | { finish: string; usage: Usage; error: Failure | null }
+);
+
+interface Answer {
+  id: number;
+  started: number;
+  first?: number;
+}
+
+const scope = self as unknown as DedicatedWorkerGlobalScope;
+const post = (message: FromWorker): void => scope.postMessage(message);
+
+let engine: WebEngine | undefined;
+/** By the engine's number. */
+const answers = new Map<number, Answer>();
+/** Messages that came while a step was under way. */
+const inbox: ToWorker[] = [];
+let working = false;
+
+scope.onmessage = async ({ data }: MessageEvent<ToWorker>) => {
+  inbox.push(data);
+  if (working) return;
+  working = true;
+  while (inbox.length > 0 || engine?.busy()) {
+    for (let message = inbox.shift(); message; message = inbox.shift()) await handle(message);
+    if (engine?.busy()) await step(engine);
+    // A message that waits is taken here: a promise alone does not let it in.
+    await breath();
+  }
+  working = false;
+};
+
+async function handle(message: ToWorker): Promise<void> {
+  switch (message.type) {
+    case "load":
+      return load(message);
+    case "create":
+      try {
+        if (!engine) throw new Error("the engine was disposed");
+        answers.set(engine.submit(JSON.stringify(message.request)), { id: message.id, started: performance.now() });
+      } catch (error) {
+        post({ type: "error", id: message.id, error: failure(error) });
+      }
+      return;
+    case "cancel":
+      for (const [request, answer] of answers) if (answer.id === message.id) engine?.cancel(request);
+      return;
+    case "dispose":
+      engine?.free();
+      engine = undefined;
+      post({ type: "disposed", buffers: WebEngine.live_buffers() });
+  }
+}
+
+async function load({ parts, options }: ToWorker & { type: "load" }): Promise<void> {
+  const sources: ByteSource[] = [];
+  try {
+    await init();
+    for (const part of parts) {
+      const name = part instanceof File ? part.name : "model";
+      sources.push(typeof part === "string" ? await UrlSource.open(part) : new BlobSource(part, name));
+    }
+    engine = await WebEngine.load(sources, JSON.stringify(options), (phase: "load" | "compile", done: number, total: number) =>
+      post({ type: "progress", phase, done, total }),
+    );
+    post({ type: "loaded", info: JSON.parse(engine.info()) });
+  } catch (error) {
+    post({ type: "error", error: failure(error) });
+  } finally {
+    for (const source of sources) source.close();
+  }
+}
+
+async function step(engine: WebEngine): Promise<void> {
+  try {
+    for (const event of JSON.parse(await engine.step()) as StepEvent[]) tell(event);
+  } catch (error) {
+    // The device is gone: nobody gets an answer any more.
+    for (const { id } of answers.values()) post({ type: "error", id, error: failure(error) });
+    answers.clear();
+  }
+}
+
+function tell(event: StepEvent): void {
+  const answer = answers.get(event.request);
+  if (!answer) return;
+  const now = performance.now();
+  if (event.finish === undefined) {
+    answer.first ??= now;
+    post({ type: "text", id: answer.id, text: event.text, token: event.id });
+    return;
+  }
+  answers.delete(event.request);
+  if (event.error) {
+    post({ type: "error", id: answer.id, error: event.error });
+    return;
+  }
+  const { id, started, first = now } = answer;
+  const times = { first: first - started, rest: now - first };
+  post({ type: "finish", id, text: event.text, finish: event.finish, usage: event.usage, times });
+}
+
+/** What went wrong, as a message can carry it. Rust's errors come as JSON. */
+function failure(error: unknown): Failure {
+  if (typeof error === "string") {
+    try {
+      return JSON.parse(error) as Failure;
+    } catch {
+      return { code: "internal", message: error };
+    }
+  }
+  const code = error instanceof SourceError || error instanceof TypeError ? "network" : "internal";
+  return { code, message: error instanceof Error ? error.message : String(error) };
+}
+
+const channel = new MessageChannel();
+let resume: (() => void) | undefined;
+channel.port1.onmessage = () => resume?.();
+
+function breath(): Promise<void> {
+  return new Promise((done) => {
+    resume = done;
+    channel.port2.postMessage(null);
+  });
+}
