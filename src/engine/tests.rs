@@ -239,11 +239,11 @@ fn answers_do_not_depend_on_company() {
                 let request = random_request(&mut random);
                 requests.insert(bench.engine.submit(request.clone()).unwrap(), request);
             }
-            if random.below(25) == 0 {
-                if let Some(id) = requests.keys().nth(random.below(9) as usize) {
-                    bench.engine.cancel(*id);
-                    cancelled.push(*id);
-                }
+            if random.below(25) == 0
+                && let Some(id) = requests.keys().nth(random.below(9) as usize)
+            {
+                bench.engine.cancel(*id);
+                cancelled.push(*id);
             }
             bench.step();
         }

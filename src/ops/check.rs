@@ -115,7 +115,7 @@ impl NormSpec {
 impl RopeSpec {
     fn check(&self, op: &str, head_dim: u32, s: &Shapes<'_>) -> Result<()> {
         let pairs = (s.pairs)(self.table);
-        holds(op, self.dims % 2 == 0 && self.dims <= head_dim && pairs == self.dims as usize / 2, || {
+        holds(op, self.dims.is_multiple_of(2) && self.dims <= head_dim && pairs == self.dims as usize / 2, || {
             format!("rotates {} of {head_dim} elements by a table of {pairs} angles", self.dims)
         })
     }

@@ -370,7 +370,7 @@ impl Linear {
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, rope_kv: &RopeKv) -> Lowered {
-        if segment.out0 % rope_kv.head_dim != 0 || segment.n % rope_kv.head_dim != 0 {
+        if !segment.out0.is_multiple_of(rope_kv.head_dim) || !segment.n.is_multiple_of(rope_kv.head_dim) {
             return Err(lower::no_kernel("a fused q, k, v matrix that is split inside a head"));
         }
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
