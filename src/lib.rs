@@ -20,3 +20,11 @@ pub mod text;
 pub mod web;
 
 pub use error::{Error, Result};
+
+/// The embedded model: a GGUF file of 1.8 million parameters, made by `tools/tiny_model` in this repository.
+#[cfg(feature = "tiny")]
+pub static TINY: &[u8] = include_bytes!("../assets/tiny.gguf");
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

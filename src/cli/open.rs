@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use super::exit::Exit;
 use super::term::Bar;
 use crate::exec::{AnyExecutor, Numerics, Options, Place};
-#[cfg(feature = "tiny")]
-use crate::file::Bytes;
 use crate::file::ModelFile;
 use crate::model::Model;
 
@@ -42,9 +40,7 @@ fn missing(path: &Path) -> Exit {
 
 #[cfg(feature = "tiny")]
 fn embedded() -> Result<ModelFile, Exit> {
-    let bytes: &'static [u8] = include_bytes!("../../assets/tiny.gguf");
-    let source = Bytes::new("tiny.gguf", bytes);
-    Ok(pollster::block_on(ModelFile::open_gguf(vec![Box::new(source)]))?)
+    Ok(ModelFile::from_bytes("tiny.gguf", crate::TINY)?)
 }
 
 #[cfg(not(feature = "tiny"))]

@@ -1,0 +1,96 @@
+//! What a decoding loop costs on a GPU: dispatches, bindings, pipelines, submissions, and waits.
+
+mod support;
+
+use wgslm::engine::{Engine, Event, Request};
+use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
+use wgslm::file::ModelFile;
+use wgslm::gpu::{Buffer, Choice, Device};
+use wgslm::model::Model;
+
+fn open(path: &str) -> Model {
+    pollster::block_on(Model::open(ModelFile::open(&support::shared(path)).unwrap())).unwrap()
+}
+
+fn lavapipe() -> Device {
+    let choice = Choice { name: Some("llvmpipe".into()), ..Choice::default() };
+    let device = pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"));
+    assert!(device.caps().name.contains("llvmpipe"));
+    device
+}
+
+fn load(device: &Device, model: &Model) -> GpuExecutor {
+    let context = model.program.context.min(256);
+    let limits = Limits { rows: 64, seqs: 2, outs: 2, block: 16, blocks: context / 8, context, in_flight: 3 };
+    let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+    pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
+}
+
+/// Runs a request to its end; gives its tokens.
+fn generate<E: Executor>(engine: &mut Engine<E>, request: Request) -> Vec<u32> {
+    engine.submit(request).unwrap();
+    let mut tokens = Vec::new();
+    while engine.busy() {
+        for event in pollster::block_on(engine.step()).unwrap() {
+            match event {
+                Event::Token { id, .. } => tokens.push(id),
+                Event::Finished { reason, .. } => assert_eq!(reason.name(), "length"),
+            }
+        }
+    }
+    tokens
+}
+
+#[test]
+fn gpu_greedy_decoding_waits_for_no_read_back() {
+    let model = open("stories260K/stories260K-q8_0.gguf");
+    let mut engine = Engine::new(load(&lavapipe(), &model), &model.program);
+    let request = Request { max_tokens: Some(64), ..Request::new(vec![1, 403, 407, 261, 378]) };
+    let tokens = generate(&mut engine, request.clone());
+    assert_eq!(tokens.len(), 64);
+    // A step is behind every one that is waited for, but for the last.
+    assert!(engine.stalls() <= 1, "{} stalls", engine.stalls());
+    assert!(engine.executor().blocked() <= 1, "{} waits with nothing else under way", engine.executor().blocked());
+    // One submission a token, and no more steps than the run-ahead behind the end.
+    let submissions = engine.executor().submissions();
+    assert!((64..=66).contains(&submissions), "{submissions} submissions");
+    // The same again, without a new pipeline.
+    let (.., pipelines) = engine.executor().counts(Role::Generated);
+    assert_eq!(generate(&mut engine, request), tokens);
+    assert_eq!(engine.executor().counts(Role::Generated).2, pipelines);
+}
+
+#[test]
+fn gpu_layers_take_few_dispatches() {
+    // gpt2-odd has heads of an odd size, so q, k and v stay apart.
+    for (path, generated, prompt) in
+        [("stories260K/stories260K.gguf", 5, 8), ("tiny-models/gpt2-odd", 8, 8), ("tiny-models/llama-rope3", 5, 8)]
+    {
+        let model = open(path);
+        let mut gpu = load(&lavapipe(), &model);
+        for (role, most) in [(Role::Generated, generated), (Role::Prompt, prompt)] {
+            pollster::block_on(gpu.plan(role, &mut |_, _| {})).unwrap();
+            let labels = gpu.labels(role);
+            for layer in 0..model.program.layers() {
+                let own: Vec<_> = labels.iter().filter(|(_, l)| *l == Some(layer)).map(|(label, _)| *label).collect();
+                assert!(own.len() <= most, "{path}, {role:?}, layer {layer}: {own:?}");
+            }
+        }
+        let (_, bindings, pipelines) = gpu.counts(Role::Prompt);
+        assert!(bindings <= 8, "{bindings} storage bindings");
+        // One for each op and role; a model of one block format needs no more.
+        assert!(pipelines <= 18, "{path}: {pipelines} pipelines");
+    }
+}
+
+#[test]
+fn gpu_buffers_are_freed() {
+    let device = lavapipe();
+    let before = Buffer::live();
+    let model = open("stories260K/stories260K-q8_0.gguf");
+    let mut engine = Engine::new(load(&device, &model), &model.program);
+    generate(&mut engine, Request { max_tokens: Some(4), ..Request::new(vec![1]) });
+    assert!(Buffer::live() > before + 10);
+    drop(engine);
+    assert_eq!(Buffer::live(), before);
+}
