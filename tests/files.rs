@@ -4,6 +4,8 @@ mod support;
 
 #[path = "files/dequant.rs"]
 mod dequant;
+#[path = "files/encode.rs"]
+mod encode;
 #[path = "files/fuzz.rs"]
 mod fuzz;
 #[path = "files/hostile.rs"]
