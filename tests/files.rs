@@ -10,6 +10,8 @@ mod encode;
 mod fuzz;
 #[path = "files/hostile.rs"]
 mod hostile;
+#[path = "files/q8.rs"]
+mod q8;
 #[path = "files/reference.rs"]
 mod reference;
 

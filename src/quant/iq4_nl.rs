@@ -2,7 +2,8 @@
 //!
 //! In a file and on the GPU: as Q4_0. Source: `block_iq4_nl` and `kvalues_iq4nl` in ggml; the encoder is our own.
 
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fit, lanes, put_f16};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fit, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 18;
@@ -15,6 +16,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[2..18, 0..2],
     wgsl: include_str!("../../wgsl/quant/iq4_nl.wgsl"),
 };
@@ -42,6 +44,23 @@ pub(super) fn nearest(x: f32) -> u8 {
 pub(super) fn step(x: &[f32; WEIGHTS]) -> f32 {
     let peaks = (0..15).map(|i| -127.0 + (i - 7) as f32).chain([113.0]);
     fit::scale(x, &x.map(|x| x * x), peaks, |x| f32::from(LEVELS[usize::from(nearest(x))]))
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS / 2 {
+            q[j] = LEVELS[usize::from(block[2 + j] & 15)];
+            q[j + WEIGHTS / 2] = LEVELS[usize::from(block[2 + j] >> 4)];
+        }
+        Part::signed(q, f16_at(block, 0))
+    }
 }
 
 fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {

@@ -7,7 +7,8 @@
 
 use super::fit::Scaled;
 use super::iq4_nl::{LEVELS, nearest, step};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 136;
@@ -20,22 +21,45 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[8..136, 0..8],
     wgsl: include_str!("../../wgsl/quant/iq4_xs.wgsl"),
 };
 
 #[inline(always)]
 fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
-    let d = f16_at(block, 0);
-    let high = u16::from_le_bytes([block[2], block[3]]);
     for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let scale = block[4 + g / 2] >> (g % 2 * 4) & 15 | ((high >> (2 * g) & 3) << 4) as u8;
-        let step = d * f32::from(scale as i8 - 32);
+        let step = step_of(block, g);
         for j in 0..16 {
             let byte = usize::from(block[8 + 16 * g + j]);
             out[j] = step * f32::from(LEVELS[byte & 15]);
             out[j + 16] = step * f32::from(LEVELS[byte >> 4]);
         }
+    }
+}
+
+/// The scale of group `g`.
+#[inline(always)]
+fn step_of(block: &[u8; BYTES], g: usize) -> f32 {
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    let scale = block[4 + g / 2] >> (g % 2 * 4) & 15 | ((high >> (2 * g) & 3) << 4) as u8;
+    f16_at(block, 0) * f32::from(scale as i8 - 32)
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], g: usize) -> Part {
+        let mut q = [0; 32];
+        for j in 0..16 {
+            q[j] = LEVELS[usize::from(block[8 + 16 * g + j] & 15)];
+            q[j + 16] = LEVELS[usize::from(block[8 + 16 * g + j] >> 4)];
+        }
+        Part::signed(q, step_of(block, g))
     }
 }
 

@@ -29,9 +29,14 @@ mod q5_0;
 mod q5_1;
 mod q5_k;
 mod q6_k;
+mod q8;
 mod q8_0;
+mod simd;
 
 use std::ops::Range;
+
+pub use q8::Q8;
+pub use simd::Simd;
 
 use crate::{Error, Result};
 
@@ -39,6 +44,9 @@ use crate::{Error, Result};
 type Decode = fn(blocks: &[u8], out: &mut [f32]);
 /// f32 to whole blocks.
 type Encode = fn(weights: &[f32], out: &mut [u8]);
+
+/// A dot product of a row with activations of eight bits.
+type DotQ8 = fn(simd: Simd, row: &[u8], x: &[Q8]) -> f32;
 
 /// What the rest of the engine knows about a format.
 #[derive(Debug)]
@@ -57,6 +65,8 @@ pub struct FormatInfo {
     pub(crate) encode: Option<Encode>,
     /// `sum_i row[i] * x[i]` over the decoded weights in f32, in the order of the `lanes` module.
     pub(crate) dot: fn(&[u8], &[f32]) -> f32,
+    /// The same with activations of eight bits, in the order of the `q8` module; none for formats of floats.
+    pub(crate) dot_q8: Option<DotQ8>,
     /// The bytes of a block that each plane of the GPU form holds.
     pub(crate) planes: &'static [Range<usize>],
     /// The decoder that kernels are composed with: `QBLOCK`, `row_words`, `dequant4`.
@@ -195,6 +205,23 @@ impl BlockFormat {
         (info.dot)(row, x)
     }
 
+    /// `sum_i row[i] * x[i]` with activations of eight bits, summed in whole numbers for each 32: the same bits in every form.
+    /// None if the format has floats and no such product.
+    ///
+    /// # Panics
+    /// If `row` is not the blocks of `32 * x.len()` weights: a caller's bug in an inner loop.
+    pub fn dot_q8(self, simd: Simd, row: &[u8], x: &[Q8]) -> Option<f32> {
+        let info = self.info();
+        let k = 32 * x.len();
+        assert!(
+            k.is_multiple_of(info.weights) && row.len() == k / info.weights * info.bytes,
+            "dot_q8: {} bytes of {} for {k} activations",
+            row.len(),
+            info.name
+        );
+        info.dot_q8.map(|dot| dot(simd, row, x))
+    }
+
     /// A row as files store it, `k` weights, to its GPU form: `out` is `gpu_row_words(k)` long.
     pub fn repack_row(self, row: &[u8], k: u64, out: &mut [u32]) -> Result<()> {
         if row.len() as u64 != self.row_bytes(k)? || out.len() as u64 != u64::from(self.gpu_row_words(k)?) {
@@ -251,10 +278,25 @@ fn encode_blocks<const BYTES: usize, const WEIGHTS: usize>(
     weights.as_chunks().0.iter().zip(out.as_chunks_mut().0).for_each(|(weights, block)| encode(weights, block));
 }
 
-/// The f16 at a byte of a block, as f32.
+/// The f16 at a byte of a block, as f32; exact. Inlined arithmetic, because a call for each block would cost more than it.
 #[inline(always)]
 fn f16_at(block: &[u8], at: usize) -> f32 {
-    half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+    let bits = u32::from(u16::from_le_bytes([block[at], block[at + 1]]));
+    let size = (bits & 0x7fff) << 13;
+    // 2^112 moves the exponent of numbers and of subnormals to its place; infinity and NaN are beyond.
+    let finite = f32::from_bits(size) * f32::from_bits(0x7780_0000);
+    let size = if size < 0x0f80_0000 { finite.to_bits() } else { size | 0x7f80_0000 };
+    f32::from_bits(size | (bits & 0x8000) << 16)
+}
+
+/// The fifth bits of 32 weights, one a bit, each in its place.
+#[inline(always)]
+fn fifths(bits: [u8; 4]) -> [i8; 32] {
+    let mut out = [0; 32];
+    for j in 0..32 {
+        out[j] = if bits[j / 8] & 1 << (j % 8) != 0 { 16 } else { 0 };
+    }
+    out
 }
 
 /// The weight of the largest size, with its sign; the first of equals.
@@ -335,6 +377,14 @@ mod tests {
         assert_eq!(encode(BlockFormat::BF16, ulp(7) + 0.5f32.powi(8)), 0x3f82);
         assert_eq!(encode(BlockFormat::F16, 65520.0), 0x7c00); // above the largest: infinity
         assert!(half::bf16::from_bits(encode(BlockFormat::BF16, f32::NAN)).is_nan());
+    }
+
+    #[test]
+    fn every_f16_is_read() {
+        for bits in 0..=u16::MAX {
+            let (read, expected) = (f16_at(&bits.to_le_bytes(), 0), half::f16::from_bits(bits).to_f32());
+            assert!(read.to_bits() == expected.to_bits() || read.is_nan() && expected.is_nan(), "{bits:04x}: {read}");
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! of all blocks, four words a block, then the exponents, four a word. Source: OCP Microscaling Formats 1.0, `block_mxfp4` and
 //! `quantize_row_mxfp4_ref` in ggml.
 
-use super::{FormatInfo, decode_blocks, encode_blocks, lanes, largest};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, lanes, largest, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 17;
@@ -17,6 +18,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[1..17, 0..1],
     wgsl: include_str!("../../wgsl/quant/mxfp4.wgsl"),
 };
@@ -37,6 +39,23 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
         let byte = usize::from(block[1 + j]);
         out[j] = f32::from(DOUBLES[byte & 15]) * scale;
         out[j + WEIGHTS / 2] = f32::from(DOUBLES[byte >> 4]) * scale;
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS / 2 {
+            q[j] = DOUBLES[usize::from(block[1 + j] & 15)];
+            q[j + WEIGHTS / 2] = DOUBLES[usize::from(block[1 + j] >> 4)];
+        }
+        Part::signed(q, half_scale(block[0]))
     }
 }
 

@@ -6,7 +6,8 @@
 //! Source: `block_q2_K` and `dequantize_row_q2_K` in ggml; the encoder is our own.
 
 use super::fit::Affine;
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 84;
@@ -19,6 +20,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[16..80, 0..16, 80..84],
     wgsl: include_str!("../../wgsl/quant/q2_k.wgsl"),
 };
@@ -32,6 +34,29 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
         let (steps, mins) = (scales.map(|s| d * f32::from(s & 15)), scales.map(|s| dmin * f32::from(s >> 4)));
         for j in 0..32 {
             out[j] = steps[j / 16] * f32::from(quants[j] >> (row % 4 * 2) & 3) - mins[j / 16];
+        }
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], row: usize) -> Part {
+        let quants = &block[16 + row / 4 * 32..][..32];
+        let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
+        let mut q = [0; 32];
+        for j in 0..32 {
+            q[j] = (quants[j] >> (row % 4 * 2) & 3) as i8;
+        }
+        let (a, b) = (block[2 * row], block[2 * row + 1]);
+        Part {
+            q,
+            scale: [d * f32::from(a & 15), d * f32::from(b & 15)],
+            min: [dmin * f32::from(a >> 4), dmin * f32::from(b >> 4)],
         }
     }
 }

@@ -7,7 +7,8 @@
 //! is our own.
 
 use super::fit::{self, Scaled};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 110;
@@ -20,6 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[32..96, 0..32, 96..108, 108..110],
     wgsl: include_str!("../../wgsl/quant/q3_k.wgsl"),
 };
@@ -42,6 +44,25 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
             let q = low[j] >> (row % 4 * 2) & 3 | (block[j] >> row & 1) << 2;
             out[j] = steps[j / 16] * f32::from(q as i8 - 4);
         }
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], row: usize) -> Part {
+        let (low, high) = (&block[32 + row / 4 * 32..][..32], &block[..32]);
+        let mut q = [0; 32];
+        for j in 0..32 {
+            q[j] = (low[j] >> (row % 4 * 2) & 3 | (high[j] >> row & 1) << 2) as i8 - 4;
+        }
+        let d = f16_at(block, 108);
+        let scale = [f32::from(scale(block, 2 * row)), f32::from(scale(block, 2 * row + 1))];
+        Part { q, scale: [d * scale[0], d * scale[1]], min: [0.0; 2] }
     }
 }
 

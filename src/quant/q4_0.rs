@@ -4,7 +4,8 @@
 //! nibbles of all blocks, four words a block, then the scales of all blocks, two a word. Source: `block_q4_0` and
 //! `quantize_row_q4_0_ref` in ggml.
 
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, largest, put_f16};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, largest, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 18;
@@ -17,6 +18,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[2..18, 0..2],
     wgsl: include_str!("../../wgsl/quant/q4_0.wgsl"),
 };
@@ -27,6 +29,23 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
     for j in 0..WEIGHTS / 2 {
         out[j] = f32::from((block[2 + j] & 15) as i8 - 8) * d;
         out[j + WEIGHTS / 2] = f32::from((block[2 + j] >> 4) as i8 - 8) * d;
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS / 2 {
+            q[j] = (block[2 + j] & 15) as i8 - 8;
+            q[j + WEIGHTS / 2] = (block[2 + j] >> 4) as i8 - 8;
+        }
+        Part::signed(q, f16_at(block, 0))
     }
 }
 

@@ -5,7 +5,8 @@
 //! `dequantize_row_q4_K` in ggml; the encoder is our own.
 
 use super::fit::{Affine, size_and_rms};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 144;
@@ -18,20 +19,44 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: std::slice::from_ref(&(0..BYTES)),
     wgsl: include_str!("../../wgsl/quant/q4_k.wgsl"),
 };
 
 #[inline(always)]
 fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
-    let (d, dmin) = (f16_at(block, 0), f16_at(block, 2));
     for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let (scale, min) = packed6::get(&block[4..16], g);
-        let (step, min) = (d * f32::from(scale), dmin * f32::from(min));
+        let (step, min) = scale_min(block, g);
         let nibbles = &block[16 + g / 2 * 32..][..32];
         for (out, byte) in out.iter_mut().zip(nibbles) {
             *out = step * f32::from(byte >> (g % 2 * 4) & 15) - min;
         }
+    }
+}
+
+/// The scale and the minimum of group `g`, in f32.
+#[inline(always)]
+fn scale_min(block: &[u8; BYTES], g: usize) -> (f32, f32) {
+    let (scale, min) = packed6::get(&block[4..16], g);
+    (f16_at(block, 0) * f32::from(scale), f16_at(block, 2) * f32::from(min))
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], g: usize) -> Part {
+        let (scale, min) = scale_min(block, g);
+        let nibbles = &block[16 + g / 2 * 32..][..32];
+        let mut q = [0; 32];
+        for j in 0..32 {
+            q[j] = (nibbles[j] >> (g % 2 * 4) & 15) as i8;
+        }
+        Part { q, scale: [scale; 2], min: [min; 2] }
     }
 }
 

@@ -4,7 +4,8 @@
 //! 16..32: 24 bytes. On the GPU: the nibbles of all blocks, four words a block, then the fifth bits, a word a block, then one
 //! word a block: d in the low half, m in the high. Source: `block_q5_1` and `quantize_row_q5_1_ref` in ggml.
 
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fifths, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 24;
@@ -17,6 +18,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[8..24, 4..8, 0..4],
     wgsl: include_str!("../../wgsl/quant/q5_1.wgsl"),
 };
@@ -29,6 +31,23 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
         let bit = |i: usize| ((fifth >> i & 1) << 4) as u8;
         out[j] = f32::from(block[8 + j] & 15 | bit(j)) * d + m;
         out[j + WEIGHTS / 2] = f32::from(block[8 + j] >> 4 | bit(j + WEIGHTS / 2)) * d + m;
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = fifths([block[4], block[5], block[6], block[7]]);
+        for j in 0..WEIGHTS / 2 {
+            q[j] |= (block[8 + j] & 15) as i8;
+            q[j + WEIGHTS / 2] |= (block[8 + j] >> 4) as i8;
+        }
+        Part { q, scale: [f16_at(block, 0); 2], min: [-f16_at(block, 2); 2] }
     }
 }
 

@@ -7,7 +7,8 @@
 //! encoder is our own.
 
 use super::fit::{self, Scaled};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 210;
@@ -20,6 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[0..128, 128..192, 192..208, 208..210],
     wgsl: include_str!("../../wgsl/quant/q6_k.wgsl"),
 };
@@ -36,6 +38,27 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
             let q = low[j] >> (r / 2 * 4) & 15 | (high[j] >> (2 * r) & 3) << 4;
             out[j] = steps[j / 16] * f32::from(q as i8 - 32);
         }
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], row: usize) -> Part {
+        let (half, r) = (row / 4, row % 4);
+        let low = &block[half * 64 + r % 2 * 32..][..32];
+        let high = &block[128 + half * 32..][..32];
+        let mut q = [0; 32];
+        for j in 0..32 {
+            q[j] = (low[j] >> (r / 2 * 4) & 15 | (high[j] >> (2 * r) & 3) << 4) as i8 - 32;
+        }
+        let d = f16_at(block, 208);
+        let scale = [f32::from(block[192 + 2 * row] as i8), f32::from(block[193 + 2 * row] as i8)];
+        Part { q, scale: [d * scale[0], d * scale[1]], min: [0.0; 2] }
     }
 }
 

@@ -3,7 +3,8 @@
 //! In a file: d (f16), q (32 × i8): 34 bytes. On the GPU: the quants of all blocks, four a word, then the scales of
 //! all blocks, two a word. Source: `block_q8_0` and `quantize_row_q8_0_ref` in ggml.
 
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 34;
@@ -16,6 +17,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
     planes: &[2..34, 0..2],
     wgsl: include_str!("../../wgsl/quant/q8_0.wgsl"),
 };
@@ -25,6 +27,22 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
     let d = f16_at(block, 0);
     for j in 0..WEIGHTS {
         out[j] = f32::from(block[2 + j] as i8) * d;
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS {
+            q[j] = block[2 + j] as i8;
+        }
+        Part::signed(q, f16_at(block, 0))
     }
 }
 
