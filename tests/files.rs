@@ -4,10 +4,14 @@ mod support;
 
 #[path = "files/dequant.rs"]
 mod dequant;
+#[path = "files/encode.rs"]
+mod encode;
 #[path = "files/fuzz.rs"]
 mod fuzz;
 #[path = "files/hostile.rs"]
 mod hostile;
+#[path = "files/q8.rs"]
+mod q8;
 #[path = "files/reference.rs"]
 mod reference;
 

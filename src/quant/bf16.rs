@@ -1,7 +1,7 @@
 //! BF16: the upper half of an IEEE binary32, little-endian, one number a block. The GPU form is the file's, two
 //! numbers a word.
 
-use super::{FormatInfo, copy_words, lanes};
+use super::{FormatInfo, lanes};
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "BF16",
@@ -11,8 +11,8 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode(blocks.as_chunks().0, out),
     encode: Some(encode),
     dot: |row, x| lanes::dot_numbers(row, x, decode),
-    row_words: |k| k.div_ceil(2),
-    repack: copy_words,
+    dot_q8: None,
+    planes: std::slice::from_ref(&(0..2)),
     wgsl: include_str!("../../wgsl/quant/bf16.wgsl"),
 };
 

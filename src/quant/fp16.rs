@@ -3,7 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{FormatInfo, copy_words, lanes};
+use super::{FormatInfo, lanes};
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "F16",
@@ -17,8 +17,8 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     },
     encode: Some(encode),
     dot: |row, x| lanes::dot_numbers(row, x, decode),
-    row_words: |k| k.div_ceil(2),
-    repack: copy_words,
+    dot_q8: None,
+    planes: std::slice::from_ref(&(0..2)),
     wgsl: include_str!("../../wgsl/quant/f16.wgsl"),
 };
 

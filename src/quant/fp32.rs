@@ -1,6 +1,6 @@
 //! F32: little-endian IEEE binary32, one number a block. The GPU form is the file's.
 
-use super::{FormatInfo, copy_words, lanes};
+use super::{FormatInfo, lanes};
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "F32",
@@ -10,8 +10,8 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode(blocks.as_chunks().0, out),
     encode: Some(encode),
     dot: |row, x| lanes::dot_numbers(row, x, decode),
-    row_words: |k| k,
-    repack: copy_words,
+    dot_q8: None,
+    planes: std::slice::from_ref(&(0..4)),
     wgsl: include_str!("../../wgsl/quant/f32.wgsl"),
 };
 

@@ -26,18 +26,18 @@ pub(super) fn total(mut sums: [f32; LANES]) -> f32 {
     sums[0]
 }
 
-/// The dot product of a row of blocks of 32: `decode` writes a block's weights.
+/// The dot product of a row of blocks of a multiple of 32: `decode` writes a block's weights.
 #[inline(always)]
-pub(super) fn dot_blocks<const BYTES: usize>(
+pub(super) fn dot_blocks<const BYTES: usize, const WEIGHTS: usize>(
     row: &[u8],
     x: &[f32],
-    decode: impl Fn(&[u8; BYTES], &mut [f32; LANES]),
+    decode: impl Fn(&[u8; BYTES], &mut [f32; WEIGHTS]),
 ) -> f32 {
     let mut sums = [0.0; LANES];
-    let mut w = [0.0; LANES];
-    for (block, x) in row.as_chunks().0.iter().zip(x.as_chunks().0) {
+    let mut w = [0.0; WEIGHTS];
+    for (block, x) in row.as_chunks().0.iter().zip(x.as_chunks::<WEIGHTS>().0) {
         decode(block, &mut w);
-        add(&mut sums, &w, x);
+        w.as_chunks().0.iter().zip(x.as_chunks().0).for_each(|(w, x)| add(&mut sums, w, x));
     }
     total(sums)
 }

@@ -4,17 +4,39 @@
 //! Each format is one file here, one line in the table below, and one decoder in `wgsl/quant/`. Every type that a
 //! GGUF may name, decoded here or not, is listed in [`ggml`].
 //!
-//! **The GPU form of a row** is a whole number of 16-byte units, so that aligned `vec4<u32>` loads work: the quants of
-//! all its blocks, then their scales as f16 pairs, then zeros. [`BlockFormat::repack_row`] makes it, the format's WGSL
-//! decoder reads it, and [`BlockFormat::gpu_row_words`] is its length on both sides.
+//! **The GPU form of a row** is a whole number of 16-byte units, so that aligned `vec4<u32>` loads work. It is made of
+//! *planes*: one part of every block, say the quants, then the next part of every block, each plane from a whole word;
+//! then zeros. Where blocks are whole 16-byte units, one plane of whole blocks is the file's own form.
+//! [`BlockFormat::repack_row`] makes it, the format's WGSL decoder reads it, and [`BlockFormat::gpu_row_words`] is its
+//! length on both sides.
 
 mod bf16;
+mod fit;
 mod fp16;
 mod fp32;
 pub mod ggml;
+mod iq4_nl;
+mod iq4_xs;
 mod lanes;
+mod mxfp4;
+mod packed6;
+mod q2_k;
+mod q3_k;
+mod q4_0;
 mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8;
 mod q8_0;
+mod simd;
+
+use std::ops::Range;
+
+pub use q8::Q8;
+pub use simd::Simd;
 
 use crate::{Error, Result};
 
@@ -22,6 +44,9 @@ use crate::{Error, Result};
 type Decode = fn(blocks: &[u8], out: &mut [f32]);
 /// f32 to whole blocks.
 type Encode = fn(weights: &[f32], out: &mut [u8]);
+
+/// A dot product of a row with activations of eight bits.
+type DotQ8 = fn(simd: Simd, row: &[u8], x: &[Q8]) -> f32;
 
 /// What the rest of the engine knows about a format.
 #[derive(Debug)]
@@ -40,10 +65,10 @@ pub struct FormatInfo {
     pub(crate) encode: Option<Encode>,
     /// `sum_i row[i] * x[i]` over the decoded weights in f32, in the order of the `lanes` module.
     pub(crate) dot: fn(&[u8], &[f32]) -> f32,
-    /// Words that the GPU form of a row of k weights needs, before it is rounded up to whole 16-byte units.
-    pub(crate) row_words: fn(k: u32) -> u32,
-    /// A row as the file has it to its GPU form; `out` is zeroed and `row_words` long or longer.
-    pub(crate) repack: fn(&[u8], &mut [u32]),
+    /// The same with activations of eight bits, in the order of the `q8` module; none for formats of floats.
+    pub(crate) dot_q8: Option<DotQ8>,
+    /// The bytes of a block that each plane of the GPU form holds.
+    pub(crate) planes: &'static [Range<usize>],
     /// The decoder that kernels are composed with: `QBLOCK`, `row_words`, `dequant4`.
     pub wgsl: &'static str,
 }
@@ -78,8 +103,30 @@ formats! {
     BF16: bf16,
     /// 32 signed bytes and a scale.
     Q8_0: q8_0,
+    /// 32 four-bit numbers and a scale.
+    Q4_0: q4_0,
     /// 32 four-bit numbers, a scale and a minimum.
     Q4_1: q4_1,
+    /// 32 five-bit numbers and a scale.
+    Q5_0: q5_0,
+    /// 32 five-bit numbers, a scale and a minimum.
+    Q5_1: q5_1,
+    /// 256 two-bit numbers, scales and minima of 16.
+    Q2_K: q2_k,
+    /// 256 three-bit numbers, scales of 16.
+    Q3_K: q3_k,
+    /// 256 four-bit numbers, scales and minima of 32.
+    Q4_K: q4_k,
+    /// 256 five-bit numbers, scales and minima of 32.
+    Q5_K: q5_k,
+    /// 256 six-bit numbers, scales of 16.
+    Q6_K: q6_k,
+    /// 32 four-bit numbers of uneven levels and a scale.
+    IQ4_NL: iq4_nl,
+    /// 256 four-bit numbers of uneven levels, scales of 32.
+    IQ4_XS: iq4_xs,
+    /// 32 four-bit floats and a power of two.
+    MXFP4: mxfp4,
 }
 
 /// The longest row that is taken: its GPU form stays far below 2^32 words in every format.
@@ -117,8 +164,10 @@ impl BlockFormat {
     /// 32-bit words of a row of `k` weights in its GPU form, a multiple of four.
     pub fn gpu_row_words(self, k: u64) -> Result<u32> {
         self.row_bytes(k)?;
-        let k = u32::try_from(k).map_err(|_| Error::argument(self.name(), "row too long"))?;
-        Ok((self.info().row_words)(k).next_multiple_of(4))
+        let blocks = k / self.info().weights as u64;
+        let words: u64 = self.info().planes.iter().map(|plane| (blocks * plane.len() as u64).div_ceil(4)).sum();
+        let words = u32::try_from(words).map_err(|_| Error::argument(self.name(), "row too long"))?;
+        Ok(words.next_multiple_of(4))
     }
 
     /// Decodes whole blocks: `out[i] = weight i`.
@@ -132,7 +181,8 @@ impl BlockFormat {
     pub fn encode(self, weights: &[f32], out: &mut [u8]) -> Result<()> {
         self.check(out.len(), weights.len())?;
         let encode = self.info().encode.ok_or_else(|| {
-            Error::unsupported(format!("writing {}", self.name()), "F32, F16, BF16, Q8_0 and Q4_1 can be written")
+            let others: Vec<_> = Self::ALL.iter().filter(|f| f.info().encode.is_some()).map(|f| f.name()).collect();
+            Error::unsupported(format!("writing {}", self.name()), format!("{} can be written", others.join(", ")))
         })?;
         encode(weights, out);
         Ok(())
@@ -155,6 +205,23 @@ impl BlockFormat {
         (info.dot)(row, x)
     }
 
+    /// `sum_i row[i] * x[i]` with activations of eight bits, summed in whole numbers for each 32: the same bits in every form.
+    /// None if the format has floats and no such product.
+    ///
+    /// # Panics
+    /// If `row` is not the blocks of `32 * x.len()` weights: a caller's bug in an inner loop.
+    pub fn dot_q8(self, simd: Simd, row: &[u8], x: &[Q8]) -> Option<f32> {
+        let info = self.info();
+        let k = 32 * x.len();
+        assert!(
+            k.is_multiple_of(info.weights) && row.len() == k / info.weights * info.bytes,
+            "dot_q8: {} bytes of {} for {k} activations",
+            row.len(),
+            info.name
+        );
+        info.dot_q8.map(|dot| dot(simd, row, x))
+    }
+
     /// A row as files store it, `k` weights, to its GPU form: `out` is `gpu_row_words(k)` long.
     pub fn repack_row(self, row: &[u8], k: u64, out: &mut [u32]) -> Result<()> {
         if row.len() as u64 != self.row_bytes(k)? || out.len() as u64 != u64::from(self.gpu_row_words(k)?) {
@@ -162,7 +229,19 @@ impl BlockFormat {
             return Err(Error::argument(self.name(), problem));
         }
         out.fill(0);
-        (self.info().repack)(row, out);
+        let info = self.info();
+        let mut at = 0;
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(out);
+        for plane in info.planes {
+            if plane.len() == info.bytes {
+                bytes[..row.len()].copy_from_slice(row);
+                break;
+            }
+            let to = bytes[at..].chunks_exact_mut(plane.len());
+            row.chunks_exact(info.bytes).zip(to).for_each(|(block, to)| to.copy_from_slice(&block[plane.clone()]));
+            at += (row.len() / info.bytes * plane.len()).next_multiple_of(4);
+        }
+        out.iter_mut().for_each(|word| *word = u32::from_le(*word));
         Ok(())
     }
 
@@ -180,13 +259,54 @@ impl BlockFormat {
     }
 }
 
-/// Copies bytes into little-endian words; a last incomplete word is filled with zeros.
-fn copy_words(bytes: &[u8], out: &mut [u32]) {
-    for (word, bytes) in out.iter_mut().zip(bytes.chunks(4)) {
-        let mut four = [0; 4];
-        four[..bytes.len()].copy_from_slice(bytes);
-        *word = u32::from_le_bytes(four);
+/// Applies a decoder to each block.
+#[inline(always)]
+fn decode_blocks<const BYTES: usize, const WEIGHTS: usize>(
+    blocks: &[u8],
+    out: &mut [f32],
+    decode: impl Fn(&[u8; BYTES], &mut [f32; WEIGHTS]),
+) {
+    blocks.as_chunks().0.iter().zip(out.as_chunks_mut().0).for_each(|(block, out)| decode(block, out));
+}
+
+/// Applies an encoder to each block.
+fn encode_blocks<const BYTES: usize, const WEIGHTS: usize>(
+    weights: &[f32],
+    out: &mut [u8],
+    encode: impl Fn(&[f32; WEIGHTS], &mut [u8; BYTES]),
+) {
+    weights.as_chunks().0.iter().zip(out.as_chunks_mut().0).for_each(|(weights, block)| encode(weights, block));
+}
+
+/// The f16 at a byte of a block, as f32; exact. Inlined arithmetic, because a call for each block would cost more than it.
+#[inline(always)]
+fn f16_at(block: &[u8], at: usize) -> f32 {
+    let bits = u32::from(u16::from_le_bytes([block[at], block[at + 1]]));
+    let size = (bits & 0x7fff) << 13;
+    // 2^112 moves the exponent of numbers and of subnormals to its place; infinity and NaN are beyond.
+    let finite = f32::from_bits(size) * f32::from_bits(0x7780_0000);
+    let size = if size < 0x0f80_0000 { finite.to_bits() } else { size | 0x7f80_0000 };
+    f32::from_bits(size | (bits & 0x8000) << 16)
+}
+
+/// The fifth bits of 32 weights, one a bit, each in its place.
+#[inline(always)]
+fn fifths(bits: [u8; 4]) -> [i8; 32] {
+    let mut out = [0; 32];
+    for j in 0..32 {
+        out[j] = if bits[j / 8] & 1 << (j % 8) != 0 { 16 } else { 0 };
     }
+    out
+}
+
+/// The weight of the largest size, with its sign; the first of equals.
+fn largest(weights: &[f32]) -> f32 {
+    weights.iter().copied().fold(0.0, |max, w| if w.abs() > max.abs() { w } else { max })
+}
+
+/// Stores an f16 at a byte of a block.
+fn put_f16(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&half::f16::from_f32(value).to_le_bytes());
 }
 
 #[cfg(test)]
@@ -260,6 +380,14 @@ mod tests {
     }
 
     #[test]
+    fn every_f16_is_read() {
+        for bits in 0..=u16::MAX {
+            let (read, expected) = (f16_at(&bits.to_le_bytes(), 0), half::f16::from_bits(bits).to_f32());
+            assert!(read.to_bits() == expected.to_bits() || read.is_nan() && expected.is_nan(), "{bits:04x}: {read}");
+        }
+    }
+
+    #[test]
     fn odd_rows_are_errors() {
         for format in [BlockFormat::Q8_0, BlockFormat::Q4_1] {
             let error = format.row_bytes(33).unwrap_err().to_string();
@@ -274,41 +402,27 @@ mod tests {
         assert!(BlockFormat::F16.gpu_row_words(MAX_ROW).is_ok());
     }
 
-    /// Weight `i` of a row in its GPU form, read as the WGSL decoders read it.
-    fn gpu_weight(format: BlockFormat, row: &[u32], k: usize, i: usize) -> f32 {
-        let f16 = |word: u32, high: usize| half::f16::from_bits((word >> (16 * high)) as u16).to_f32();
-        match format {
-            BlockFormat::F32 => f32::from_bits(row[i]),
-            BlockFormat::F16 => f16(row[i / 2], i % 2),
-            BlockFormat::BF16 => f32::from_bits(row[i / 2] >> (16 * (i % 2)) << 16),
-            BlockFormat::Q8_0 => {
-                let q = (row[i / 4] >> (8 * (i % 4))) as i8;
-                f32::from(q) * f16(row[k / 4 + i / 64], i / 32 % 2)
-            }
-            BlockFormat::Q4_1 => {
-                let q = row[i / 32 * 4 + i % 16 / 4] >> (8 * (i % 4) + 4 * (i / 16 % 2)) & 15;
-                let dm = row[k / 8 + i / 32];
-                q as f32 * f16(dm, 0) + f16(dm, 1)
-            }
-        }
-    }
-
     #[test]
-    fn the_gpu_form_holds_the_same_weights() {
+    fn the_gpu_form_is_the_blocks_by_planes() {
         for &format in BlockFormat::ALL {
-            for blocks in [1, 2, 3, 7, 8, 33] {
-                let k = blocks * format.info().weights;
-                let w: Vec<f32> = (0..k).map(|i| (i as f32 * 0.7).sin() * (1 + i / 32) as f32).collect();
-                let mut row = vec![0; format.row_bytes(k as u64).unwrap() as usize];
-                format.encode(&w, &mut row).unwrap();
-                let mut decoded = vec![0.0; k];
-                format.decode(&row, &mut decoded).unwrap();
-                let mut words = vec![u32::MAX; format.gpu_row_words(k as u64).unwrap() as usize];
-                format.repack_row(&row, k as u64, &mut words).unwrap();
+            let info = format.info();
+            let mut covered: Vec<usize> = info.planes.iter().cloned().flatten().collect();
+            covered.sort();
+            assert!(covered.into_iter().eq(0..info.bytes), "{}: each byte is in one plane", info.name);
+            for blocks in [0, 1, 2, 3, 7, 8, 33] {
+                let k = (blocks * info.weights) as u64;
+                let row: Vec<u8> = (0..blocks * info.bytes).map(|i| (i * 37 % 251 + 1) as u8).collect();
+                let mut words = vec![u32::MAX; format.gpu_row_words(k).unwrap() as usize];
+                format.repack_row(&row, k, &mut words).unwrap();
                 assert!(words.len().is_multiple_of(4));
-                for (i, w) in decoded.iter().enumerate() {
-                    assert_eq!(gpu_weight(format, &words, k, i), *w, "{} weight {i} of {k}", format.name());
+                let mut expected = Vec::new();
+                for plane in info.planes {
+                    row.chunks_exact(info.bytes).for_each(|block| expected.extend_from_slice(&block[plane.clone()]));
+                    expected.resize(expected.len().next_multiple_of(4), 0);
                 }
+                expected.resize(expected.len().next_multiple_of(16), 0);
+                let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                assert!(words == expected, "{} with {blocks} blocks", info.name);
             }
         }
     }

@@ -4,9 +4,8 @@
 //! the GPU: the nibbles of all blocks, four words a block, then one word a block: d in the low half, m in the high.
 //! Source: `block_q4_1` and `quantize_row_q4_1_ref` in ggml.
 
-use half::f16;
-
-use super::{FormatInfo, copy_words, lanes};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 20;
@@ -16,29 +15,38 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     ggml_type: 3,
     weights: WEIGHTS,
     bytes: BYTES,
-    decode: |blocks, out| {
-        for (block, out) in blocks.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
-            decode(block, out);
-        }
-    },
-    encode: Some(|weights, out| {
-        for (weights, block) in weights.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
-            encode(weights, block);
-        }
-    }),
+    decode: |blocks, out| decode_blocks(blocks, out, decode),
+    encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    row_words: |k| k / 8 + k / 32,
-    repack,
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    planes: &[4..20, 0..4],
     wgsl: include_str!("../../wgsl/quant/q4_1.wgsl"),
 };
 
 #[inline(always)]
 fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
-    let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
-    let m = f16::from_le_bytes([block[2], block[3]]).to_f32();
+    let d = f16_at(block, 0);
+    let m = f16_at(block, 2);
     for j in 0..WEIGHTS / 2 {
         out[j] = f32::from(block[4 + j] & 15) * d + m;
         out[j + WEIGHTS / 2] = f32::from(block[4 + j] >> 4) * d + m;
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS / 2 {
+            q[j] = (block[4 + j] & 15) as i8;
+            q[j + WEIGHTS / 2] = (block[4 + j] >> 4) as i8;
+        }
+        Part { q, scale: [f16_at(block, 0); 2], min: [-f16_at(block, 2); 2] }
     }
 }
 
@@ -47,19 +55,10 @@ fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
     let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let d = (max - min) / 15.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
-    block[2..4].copy_from_slice(&f16::from_f32(min).to_le_bytes());
+    put_f16(block, 0, d);
+    put_f16(block, 2, min);
     let quant = |w: f32| (((w - min) * inverse + 0.5) as u8).min(15);
     for j in 0..WEIGHTS / 2 {
         block[4 + j] = quant(weights[j]) | quant(weights[j + WEIGHTS / 2]) << 4;
-    }
-}
-
-fn repack(row: &[u8], out: &mut [u32]) {
-    let blocks = row.as_chunks::<BYTES>().0;
-    let (nibbles, scales) = out.split_at_mut(blocks.len() * (WEIGHTS / 8));
-    for ((block, nibbles), scale) in blocks.iter().zip(nibbles.chunks_exact_mut(WEIGHTS / 8)).zip(scales) {
-        copy_words(&block[4..], nibbles);
-        *scale = u32::from_le_bytes([block[0], block[1], block[2], block[3]]);
     }
 }

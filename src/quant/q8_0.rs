@@ -3,9 +3,8 @@
 //! In a file: d (f16), q (32 × i8): 34 bytes. On the GPU: the quants of all blocks, four a word, then the scales of
 //! all blocks, two a word. Source: `block_q8_0` and `quantize_row_q8_0_ref` in ggml.
 
-use half::f16;
-
-use super::{FormatInfo, copy_words, lanes};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 34;
@@ -15,27 +14,35 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     ggml_type: 8,
     weights: WEIGHTS,
     bytes: BYTES,
-    decode: |blocks, out| {
-        for (block, out) in blocks.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
-            decode(block, out);
-        }
-    },
-    encode: Some(|weights, out| {
-        for (weights, block) in weights.as_chunks().0.iter().zip(out.as_chunks_mut().0) {
-            encode(weights, block);
-        }
-    }),
+    decode: |blocks, out| decode_blocks(blocks, out, decode),
+    encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    row_words: |k| k / 4 + (k / 32).div_ceil(2),
-    repack,
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    planes: &[2..34, 0..2],
     wgsl: include_str!("../../wgsl/quant/q8_0.wgsl"),
 };
 
 #[inline(always)]
 fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
-    let d = f16::from_le_bytes([block[0], block[1]]).to_f32();
+    let d = f16_at(block, 0);
     for j in 0..WEIGHTS {
         out[j] = f32::from(block[2 + j] as i8) * d;
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS {
+            q[j] = block[2 + j] as i8;
+        }
+        Part::signed(q, f16_at(block, 0))
     }
 }
 
@@ -43,17 +50,8 @@ fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
     let max = weights.iter().fold(0.0, |max: f32, w| max.max(w.abs()));
     let d = max / 127.0;
     let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
-    block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+    put_f16(block, 0, d);
     for (q, w) in block[2..].iter_mut().zip(weights) {
         *q = (w * inverse).round() as i8 as u8; // half away from zero, as C's roundf
-    }
-}
-
-fn repack(row: &[u8], out: &mut [u32]) {
-    let blocks = row.as_chunks::<BYTES>().0;
-    let (quants, scales) = out.split_at_mut(blocks.len() * (WEIGHTS / 4));
-    for (b, (block, quants)) in blocks.iter().zip(quants.chunks_exact_mut(WEIGHTS / 4)).enumerate() {
-        copy_words(&block[2..], quants);
-        scales[b / 2] |= u32::from(u16::from_le_bytes([block[0], block[1]])) << (16 * (b % 2));
     }
 }

@@ -38,7 +38,41 @@ fn blocks_decode_bit_for_bit_and_dot_products_agree() {
             assert_eq!(dot.to_bits(), BlockFormat::F32.dot(&as_f32, &x).to_bits());
         }
     }
-    assert!(checked >= 2, "{checked} formats checked");
+    assert!(checked >= 10, "{checked} formats checked");
+}
+
+/// FNV-1a over the bits of what gguf-py 0.19.0's `dequantize` and ggml's `dequantize_row_*` make of 64 blocks whose bytes are
+/// the lowest of SplitMix64's numbers from seed 9, every NaN as 7fc00000.
+const HASHES: &[(BlockFormat, u64)] = &[
+    (BlockFormat::Q8_0, 0x6a332d4c32b8a4a5),
+    (BlockFormat::Q4_0, 0x14358a87882a1725),
+    (BlockFormat::Q4_1, 0x432a15d77815fd27),
+    (BlockFormat::Q5_0, 0x23239457d873bf25),
+    (BlockFormat::Q5_1, 0x188372228accf2cb),
+    (BlockFormat::Q2_K, 0xb05ad459a6360c29),
+    (BlockFormat::Q3_K, 0xacd80a6ec77bec65),
+    (BlockFormat::Q4_K, 0x204b9f2ce202374b),
+    (BlockFormat::Q5_K, 0xae2cd651a78d41cf),
+    (BlockFormat::Q6_K, 0x2f3418c458db5505),
+    (BlockFormat::IQ4_NL, 0x2c0f55f104361765),
+    (BlockFormat::IQ4_XS, 0xce7bcf7857c1bdcf),
+    (BlockFormat::MXFP4, 0x26b84fece48ec325),
+];
+
+#[test]
+fn any_bytes_decode_as_in_ggml() {
+    for &format in BlockFormat::ALL.iter().filter(|f| f.info().weights > 1) {
+        let mut rng = Rng(9);
+        let bytes: Vec<u8> = (0..64 * format.info().bytes).map(|_| rng.next() as u8).collect();
+        let mut decoded = vec![0.0; 64 * format.info().weights];
+        format.decode(&bytes, &mut decoded).unwrap();
+        let hash = decoded.iter().fold(0xcbf29ce484222325, |hash: u64, w| {
+            let bits = if w.is_nan() { 0x7fc0_0000 } else { w.to_bits() };
+            (hash ^ u64::from(bits)).wrapping_mul(0x100000001b3)
+        });
+        let expected = HASHES.iter().find(|(f, _)| *f == format).unwrap_or_else(|| panic!("{}: a hash", format.name()));
+        assert_eq!(hash, expected.1, "{}", format.name());
+    }
 }
 
 #[test]

@@ -51,7 +51,13 @@ fn rounded(format: BlockFormat, weights: &[f32]) -> Vec<u8> {
 #[test]
 fn gguf_files_hold_the_reference_weights() {
     let reference = llama2c();
-    for (file, matrices) in [("", BlockFormat::F32), ("-f16", BlockFormat::F16), ("-q8_0", BlockFormat::Q8_0)] {
+    for (file, matrices) in [
+        ("", BlockFormat::F32),
+        ("-f16", BlockFormat::F16),
+        ("-q8_0", BlockFormat::Q8_0),
+        ("-q5_1", BlockFormat::Q5_1),
+        ("-q4_0", BlockFormat::Q4_0),
+    ] {
         let path = shared(&format!("stories260K/stories260K{file}.gguf"));
         for access in [Access::Mapped, Access::Read] {
             let model = ModelFile::open_as(&path, access).unwrap();
@@ -227,10 +233,16 @@ fn models_may_cross_threads() {
 
 #[test]
 fn types_that_are_not_run_say_so_when_used() {
-    let model = ModelFile::open(&shared("dequant/quant-types.gguf")).unwrap();
-    let tensor = model.tensor("q.q4_k").unwrap();
-    assert_eq!((tensor.ty, tensor.bytes), (TensorType::Other("Q4_K"), 4 * 2 * 144));
+    // The file's Q3_K (11) as IQ3_S (21), whose blocks are as large.
+    let mut file = shared_bytes("dequant/quant-types.gguf");
+    let name = file.windows(6).position(|w| w == b"q.q3_k").unwrap();
+    let at = name + 6 + 4 + 2 * 8; // behind the name, the number of dimensions and two of them
+    assert_eq!(file[at], 11);
+    file[at] = 21;
+    let model = open_bytes("types.gguf", file).unwrap();
+    let tensor = model.tensor("q.q3_k").unwrap();
+    assert_eq!((tensor.ty, tensor.bytes), (TensorType::Other("IQ3_S"), 4 * 2 * 110));
     let message = pollster::block_on(model.read_f32(tensor)).err().unwrap().to_string();
-    assert!(message.contains("q.q4_k") && message.contains("Q4_K") && message.contains("Q8_0"), "{message}");
+    assert!(message.contains("q.q3_k") && message.contains("IQ3_S") && message.contains("Q8_0"), "{message}");
     assert_eq!(f32s(&model, "t.f16").len(), model.tensor("t.f16").unwrap().len() as usize);
 }

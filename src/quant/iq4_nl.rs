@@ -1,0 +1,73 @@
+//! IQ4_NL: `weight = d * LEVELS[q]`, 32 weights a block: four-bit numbers of levels that lie closer together around 0.
+//!
+//! In a file and on the GPU: as Q4_0. Source: `block_iq4_nl` and `kvalues_iq4nl` in ggml; the encoder is our own.
+
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fit, lanes, put_f16, q8};
+
+const WEIGHTS: usize = 32;
+const BYTES: usize = 18;
+
+pub(super) static INFO: FormatInfo = FormatInfo {
+    name: "IQ4_NL",
+    ggml_type: 20,
+    weights: WEIGHTS,
+    bytes: BYTES,
+    decode: |blocks, out| decode_blocks(blocks, out, decode),
+    encode: Some(|weights, out| encode_blocks(weights, out, encode)),
+    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    planes: &[2..18, 0..2],
+    wgsl: include_str!("../../wgsl/quant/iq4_nl.wgsl"),
+};
+
+/// The sixteen levels.
+pub(super) const LEVELS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+#[inline(always)]
+fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
+    let d = f16_at(block, 0);
+    for j in 0..WEIGHTS / 2 {
+        let byte = usize::from(block[2 + j]);
+        out[j] = d * f32::from(LEVELS[byte & 15]);
+        out[j + WEIGHTS / 2] = d * f32::from(LEVELS[byte >> 4]);
+    }
+}
+
+/// The number of the level nearest to `x`: how many midpoints between neighbours lie below it.
+#[inline(always)]
+pub(super) fn nearest(x: f32) -> u8 {
+    LEVELS.windows(2).map(|pair| u8::from(2.0 * x > f32::from(pair[0]) + f32::from(pair[1]))).sum()
+}
+
+/// The step that suits 32 weights.
+pub(super) fn step(x: &[f32; WEIGHTS]) -> f32 {
+    let peaks = (0..15).map(|i| -127.0 + (i - 7) as f32).chain([113.0]);
+    fit::scale(x, &x.map(|x| x * x), peaks, |x| f32::from(LEVELS[usize::from(nearest(x))]))
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS / 2 {
+            q[j] = LEVELS[usize::from(block[2 + j] & 15)];
+            q[j + WEIGHTS / 2] = LEVELS[usize::from(block[2 + j] >> 4)];
+        }
+        Part::signed(q, f16_at(block, 0))
+    }
+}
+
+fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
+    let d = step(weights);
+    put_f16(block, 0, d);
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    for j in 0..WEIGHTS / 2 {
+        block[2 + j] = nearest(weights[j] * inverse) | nearest(weights[j + WEIGHTS / 2] * inverse) << 4;
+    }
+}

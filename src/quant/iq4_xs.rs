@@ -1,0 +1,79 @@
+//! IQ4_XS: `weight = d * (scale - 32) * LEVELS[q]`, 256 weights a block in eight groups of 32; the levels of IQ4_NL.
+//!
+//! In a file: d (f16); 16 bits, two a group, the high ones of its scale; 4 bytes of low nibbles of scales; 128 bytes of
+//! nibbles, 16 a group, as in Q4_0: 136 bytes. On the GPU: the nibbles of all blocks, then two words a block: d in the low
+//! half and the high bits above, then the low nibbles. Source: `block_iq4_xs` and `dequantize_row_iq4_xs` in ggml; the
+//! encoder is our own.
+
+use super::fit::Scaled;
+use super::iq4_nl::{LEVELS, nearest, step};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
+
+const WEIGHTS: usize = 256;
+const BYTES: usize = 136;
+
+pub(super) static INFO: FormatInfo = FormatInfo {
+    name: "IQ4_XS",
+    ggml_type: 23,
+    weights: WEIGHTS,
+    bytes: BYTES,
+    decode: |blocks, out| decode_blocks(blocks, out, decode),
+    encode: Some(|weights, out| encode_blocks(weights, out, encode)),
+    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    planes: &[8..136, 0..8],
+    wgsl: include_str!("../../wgsl/quant/iq4_xs.wgsl"),
+};
+
+#[inline(always)]
+fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
+    for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let step = step_of(block, g);
+        for j in 0..16 {
+            let byte = usize::from(block[8 + 16 * g + j]);
+            out[j] = step * f32::from(LEVELS[byte & 15]);
+            out[j + 16] = step * f32::from(LEVELS[byte >> 4]);
+        }
+    }
+}
+
+/// The scale of group `g`.
+#[inline(always)]
+fn step_of(block: &[u8; BYTES], g: usize) -> f32 {
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    let scale = block[4 + g / 2] >> (g % 2 * 4) & 15 | ((high >> (2 * g) & 3) << 4) as u8;
+    f16_at(block, 0) * f32::from(scale as i8 - 32)
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], g: usize) -> Part {
+        let mut q = [0; 32];
+        for j in 0..16 {
+            q[j] = LEVELS[usize::from(block[8 + 16 * g + j] & 15)];
+            q[j + 16] = LEVELS[usize::from(block[8 + 16 * g + j] >> 4)];
+        }
+        Part::signed(q, step_of(block, g))
+    }
+}
+
+fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
+    let fit = Scaled::new::<32>(weights, 32.0, step);
+    block.fill(0);
+    block[..2].copy_from_slice(&fit.d.to_le_bytes());
+    for (g, x) in weights.as_chunks::<32>().0.iter().enumerate() {
+        let scale = (fit.scales[g] + 32) as u8;
+        block[2 + g / 4] |= (scale >> 4) << (g % 4 * 2);
+        block[4 + g / 2] |= (scale & 15) << (g % 2 * 4);
+        let inverse = if fit.steps[g] == 0.0 { 0.0 } else { 1.0 / fit.steps[g] };
+        for j in 0..16 {
+            block[8 + 16 * g + j] = nearest(x[j] * inverse) | nearest(x[j + 16] * inverse) << 4;
+        }
+    }
+}

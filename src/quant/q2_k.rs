@@ -1,0 +1,75 @@
+//! Q2_K: `weight = d * scale * q - dmin * min`, 256 weights a block in sixteen groups of 16.
+//!
+//! In a file: 16 bytes, the scale of each group in the low nibble, its minimum in the high one; 64 bytes of quants; d (f16);
+//! dmin (f16): 84 bytes. Each half of a block is four rows of 32 weights: bits 2r and 2r + 1 of its byte j are weight j of
+//! row r. On the GPU: the quants of all blocks, then the scales, then one word a block: d in the low half, dmin in the high.
+//! Source: `block_q2_K` and `dequantize_row_q2_K` in ggml; the encoder is our own.
+
+use super::fit::Affine;
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
+
+const WEIGHTS: usize = 256;
+const BYTES: usize = 84;
+
+pub(super) static INFO: FormatInfo = FormatInfo {
+    name: "Q2_K",
+    ggml_type: 10,
+    weights: WEIGHTS,
+    bytes: BYTES,
+    decode: |blocks, out| decode_blocks(blocks, out, decode),
+    encode: Some(|weights, out| encode_blocks(weights, out, encode)),
+    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    planes: &[16..80, 0..16, 80..84],
+    wgsl: include_str!("../../wgsl/quant/q2_k.wgsl"),
+};
+
+#[inline(always)]
+fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
+    let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
+    for (row, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let quants = &block[16 + row / 4 * 32..][..32];
+        let scales = [block[2 * row], block[2 * row + 1]];
+        let (steps, mins) = (scales.map(|s| d * f32::from(s & 15)), scales.map(|s| dmin * f32::from(s >> 4)));
+        for j in 0..32 {
+            out[j] = steps[j / 16] * f32::from(quants[j] >> (row % 4 * 2) & 3) - mins[j / 16];
+        }
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], row: usize) -> Part {
+        let quants = &block[16 + row / 4 * 32..][..32];
+        let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
+        let mut q = [0; 32];
+        for j in 0..32 {
+            q[j] = (quants[j] >> (row % 4 * 2) & 3) as i8;
+        }
+        let (a, b) = (block[2 * row], block[2 * row + 1]);
+        Part {
+            q,
+            scale: [d * f32::from(a & 15), d * f32::from(b & 15)],
+            min: [dmin * f32::from(a >> 4), dmin * f32::from(b >> 4)],
+        }
+    }
+}
+
+fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
+    let fit = Affine::<16>::new(weights, 3.0, 15.0, |x| x.map(f32::abs));
+    block.fill(0);
+    for g in 0..16 {
+        block[g] = fit.scales[g] | fit.mins[g] << 4;
+    }
+    for (i, q) in fit.quants.iter().enumerate() {
+        block[16 + i / 128 * 32 + i % 32] |= q << (i / 32 % 4 * 2);
+    }
+    block[80..82].copy_from_slice(&fit.d.to_le_bytes());
+    block[82..].copy_from_slice(&fit.dmin.to_le_bytes());
+}

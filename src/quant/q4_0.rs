@@ -1,0 +1,60 @@
+//! Q4_0: `weight = d * (q - 8)`, 32 weights a block.
+//!
+//! In a file: d (f16), 16 bytes of nibbles, the low ones weights 0..16, the high ones 16..32: 18 bytes. On the GPU: the
+//! nibbles of all blocks, four words a block, then the scales of all blocks, two a word. Source: `block_q4_0` and
+//! `quantize_row_q4_0_ref` in ggml.
+
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, largest, put_f16, q8};
+
+const WEIGHTS: usize = 32;
+const BYTES: usize = 18;
+
+pub(super) static INFO: FormatInfo = FormatInfo {
+    name: "Q4_0",
+    ggml_type: 2,
+    weights: WEIGHTS,
+    bytes: BYTES,
+    decode: |blocks, out| decode_blocks(blocks, out, decode),
+    encode: Some(|weights, out| encode_blocks(weights, out, encode)),
+    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    planes: &[2..18, 0..2],
+    wgsl: include_str!("../../wgsl/quant/q4_0.wgsl"),
+};
+
+#[inline(always)]
+fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
+    let d = f16_at(block, 0);
+    for j in 0..WEIGHTS / 2 {
+        out[j] = f32::from((block[2 + j] & 15) as i8 - 8) * d;
+        out[j + WEIGHTS / 2] = f32::from((block[2 + j] >> 4) as i8 - 8) * d;
+    }
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 1;
+    const MINS: bool = false;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], _: usize) -> Part {
+        let mut q = [0; WEIGHTS];
+        for j in 0..WEIGHTS / 2 {
+            q[j] = (block[2 + j] & 15) as i8 - 8;
+            q[j + WEIGHTS / 2] = (block[2 + j] >> 4) as i8 - 8;
+        }
+        Part::signed(q, f16_at(block, 0))
+    }
+}
+
+fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
+    let d = largest(weights) / -8.0; // the largest weight becomes -8, of which there is no opposite
+    let inverse = if d == 0.0 { 0.0 } else { 1.0 / d };
+    put_f16(block, 0, d);
+    let quant = |w: f32| ((w * inverse + 8.5) as u8).min(15);
+    for j in 0..WEIGHTS / 2 {
+        block[2 + j] = quant(weights[j]) | quant(weights[j + WEIGHTS / 2]) << 4;
+    }
+}

@@ -1,0 +1,73 @@
+//! Q4_K: `weight = d * scale * q - dmin * min`, 256 weights a block in eight groups of 32.
+//!
+//! In a file: d (f16), dmin (f16), scales and minima (12 bytes, see `packed6`), 128 bytes of nibbles, 32 for two groups:
+//! the low ones the first group: 144 bytes, nine 16-byte units, which is also the GPU form. Source: `block_q4_K` and
+//! `dequantize_row_q4_K` in ggml; the encoder is our own.
+
+use super::fit::{Affine, size_and_rms};
+use super::q8::{Part, Unpack};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
+
+const WEIGHTS: usize = 256;
+const BYTES: usize = 144;
+
+pub(super) static INFO: FormatInfo = FormatInfo {
+    name: "Q4_K",
+    ggml_type: 12,
+    weights: WEIGHTS,
+    bytes: BYTES,
+    decode: |blocks, out| decode_blocks(blocks, out, decode),
+    encode: Some(|weights, out| encode_blocks(weights, out, encode)),
+    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    planes: std::slice::from_ref(&(0..BYTES)),
+    wgsl: include_str!("../../wgsl/quant/q4_k.wgsl"),
+};
+
+#[inline(always)]
+fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
+    for (g, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (step, min) = scale_min(block, g);
+        let nibbles = &block[16 + g / 2 * 32..][..32];
+        for (out, byte) in out.iter_mut().zip(nibbles) {
+            *out = step * f32::from(byte >> (g % 2 * 4) & 15) - min;
+        }
+    }
+}
+
+/// The scale and the minimum of group `g`, in f32.
+#[inline(always)]
+fn scale_min(block: &[u8; BYTES], g: usize) -> (f32, f32) {
+    let (scale, min) = packed6::get(&block[4..16], g);
+    (f16_at(block, 0) * f32::from(scale), f16_at(block, 2) * f32::from(min))
+}
+
+struct Parts;
+
+impl Unpack<BYTES> for Parts {
+    const GROUPS: usize = 8;
+    const MINS: bool = true;
+
+    #[inline(always)]
+    fn part(block: &[u8; BYTES], g: usize) -> Part {
+        let (scale, min) = scale_min(block, g);
+        let nibbles = &block[16 + g / 2 * 32..][..32];
+        let mut q = [0; 32];
+        for j in 0..32 {
+            q[j] = (nibbles[j] >> (g % 2 * 4) & 15) as i8;
+        }
+        Part { q, scale: [scale; 2], min: [min; 2] }
+    }
+}
+
+fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
+    let fit = Affine::<32>::new(weights, 15.0, 63.0, size_and_rms);
+    block[..2].copy_from_slice(&fit.d.to_le_bytes());
+    block[2..4].copy_from_slice(&fit.dmin.to_le_bytes());
+    packed6::put(&mut block[4..16], &fit.scales, &fit.mins);
+    for (pair, nibbles) in fit.quants.as_chunks::<64>().0.iter().zip(block[16..].as_chunks_mut::<32>().0) {
+        for (j, byte) in nibbles.iter_mut().enumerate() {
+            *byte = pair[j] | pair[j + 32] << 4;
+        }
+    }
+}
