@@ -1,6 +1,6 @@
-// The package and its page in Chromium, on SwiftShader: node --test tests/web/, after scripts/build-web.
+// The package and its page in Chromium, on SwiftShader: node --test tests/web/page.test.mjs, after scripts/build-web.
 import assert from "node:assert/strict";
-import { readFile, mkdir } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { homedir } from "node:os";
 import { join } from "node:path";
@@ -15,6 +15,9 @@ const shots = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "screen
 const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 const FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"];
 const WEBGPU = [...FLAGS, "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
+
+/** A test that does not hang. Times are for two slow cores under load. */
+const limited = (name, run) => test(name, { timeout: 240_000 }, run);
 
 let server, browser, address, tiny, reference;
 /** What the server was asked for since the last test began, and what it answers in its own way. */
@@ -94,7 +97,7 @@ const greedy = `async (engine, request) => {
   return { ids, text, pieces, usage, timings };
 }`;
 
-test("the tests run on SwiftShader", async () => {
+limited("the tests run on SwiftShader", async () => {
   fresh();
   const support = await inPage("(wgslm) => wgslm.checkSupport()");
   assert.equal(support.ok, true, support.reason);
@@ -102,7 +105,7 @@ test("the tests run on SwiftShader", async () => {
   assert.equal(support.software, true);
 });
 
-test("the tiny model gives the reference's tokens, as text, in a conversation, and from a file", async () => {
+limited("the tiny model gives the reference's tokens, as text, in a conversation, and from a file", async () => {
   fresh();
   const [story, chat] = reference.cases;
   const got = await inPage(
@@ -157,7 +160,7 @@ test("the tiny model gives the reference's tokens, as text, in a conversation, a
   assert.ok(asked.filter(({ path }) => path === "/tiny.gguf").every(({ range }, i, all) => range || i === all.length - 1), "by ranges");
 });
 
-test("SmolLM2 streams from a server to the GPU and gives the reference's tokens", async (t) => {
+limited("SmolLM2 streams from a server to the GPU and gives the reference's tokens", async (t) => {
   fresh();
   // The first prompt of real-models/smollm2 (golden.npz, greedy_0): the margins of these steps are 0.014 or more.
   const prompt = "The lighthouse keeper climbed the spiral stairs every evening at dusk, because";
@@ -207,7 +210,7 @@ test("SmolLM2 streams from a server to the GPU and gives the reference's tokens"
   );
 });
 
-test("what cannot be loaded is said clearly", async () => {
+limited("what cannot be loaded is said clearly", async () => {
   fresh();
   special.set("/cut.gguf", ranges(tiny.subarray(0, 1_000_000)));
   special.set("/text.gguf", ranges(Buffer.from("<html>Not a model, but a page that says so.</html>".repeat(100))));
@@ -243,7 +246,7 @@ test("what cannot be loaded is said clearly", async () => {
   matches("nobody", "network", /127\.0\.0\.1:9/);
 });
 
-test("a connection that breaks is taken up where it broke", async () => {
+limited("a connection that breaks is taken up where it broke", async () => {
   fresh();
   let broken = 0;
   special.set("/breaks.gguf", ranges(tiny, (response, part) => {
@@ -264,7 +267,7 @@ test("a connection that breaks is taken up where it broke", async () => {
   assert.ok(broken >= 2, `it broke ${broken} times`);
 });
 
-test("a download can be aborted", async () => {
+limited("a download can be aborted", async () => {
   fresh();
   let closed;
   const gone = new Promise((resolve) => (closed = resolve));
@@ -290,7 +293,7 @@ test("a download can be aborted", async () => {
   await gone;
 });
 
-test("without WebGPU the page says so and asks for nothing", async () => {
+limited("without WebGPU the page says so and asks for nothing", async () => {
   fresh();
   const plain = await launch(FLAGS);
   try {
@@ -309,7 +312,7 @@ test("without WebGPU the page says so and asks for nothing", async () => {
 });
 
 for (const [width, height, colorScheme] of [[1280, 800, "light"], [390, 780, "dark"]]) {
-  test(`the page, ${width} pixels wide: load, talk, stop, clear, by keyboard alone`, async () => {
+  limited(`the page, ${width} pixels wide: load, talk, stop, clear, by keyboard alone`, async () => {
     fresh();
     const page = await browser.newPage({ viewport: { width, height }, colorScheme });
     const problems = [];
