@@ -135,7 +135,9 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
     }`,
     { story: story.prompt, chat: "Tell me a story about a small fox." },
   );
-  assert.deepEqual(got.info, { name: "wgslm-tiny", architecture: "llama", parameters: 1820352, context: 512, chat: true });
+  const { parameters, ...info } = got.info;
+  assert.deepEqual(info, { name: "wgslm-tiny", architecture: "llama", context: 512, chat: true });
+  assert.ok(parameters > 1e6);
   assert.deepEqual(got.first.ids, story.greedy_ids.slice(0, 24));
   assert.ok(got.first.pieces > 12, "it came in pieces");
   assert.deepEqual(got.first.usage, {
@@ -254,16 +256,16 @@ limited("a connection that breaks is taken up where it broke", async () => {
     broken++;
     response.write(part.subarray(0, 600_000), () => setTimeout(() => response.destroy(), 50));
   }));
-  const text = await inPage(
+  const ids = await inPage(
     `async (wgslm, prompt) => {
       const engine = await wgslm.createEngine("/breaks.gguf", { numerics: "exact" });
-      const { choices } = await engine.chat.completions.create({ prompt, temperature: 0, max_tokens: 5 });
+      const { ids } = await (${greedy})(engine, { prompt, max_tokens: 8 });
       await engine.dispose();
-      return choices[0].message.content;
+      return ids;
     }`,
     reference.cases[0].prompt,
   );
-  assert.equal(text, ", there lived a young");
+  assert.deepEqual(ids, reference.cases[0].greedy_ids.slice(0, 8));
   assert.ok(broken >= 2, `it broke ${broken} times`);
 });
 
