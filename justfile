@@ -19,9 +19,10 @@ run *ARGS:
 bench *ARGS:
     cargo bench {{ARGS}}
 
-# Check that the library compiles for the browser.
-web:
-    scripts/cargo-wasm check --lib --no-default-features
+# Build the page and serve it on this machine; models of a folder: just web --models FOLDER
+web *ARGS:
+    scripts/build-web
+    scripts/serve-web {{ARGS}}
 
 # Known vulnerabilities of what is compiled in; needs GitHub.
 advisories:

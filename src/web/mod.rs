@@ -21,6 +21,12 @@ use crate::model::Model;
 use crate::text::{ChatTemplate, StopMatcher, TextStream, Tokenizer};
 use crate::{Error, Result};
 
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_namespace = console, js_name = error)]
+    fn console_error(message: &str);
+}
+
 /// How an engine is made.
 #[derive(Debug, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -110,6 +116,8 @@ impl WebEngine {
 
 impl WebEngine {
     async fn open(files: Vec<JsFile>, options: &str, progress: &js_sys::Function) -> Result<Self> {
+        // A panic ends the instance with the word "unreachable"; its message goes to the console.
+        std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
         let options: Options = serde_json::from_str(options).map_err(|e| Error::argument("options", e.to_string()))?;
         let numerics = match options.numerics.as_str() {
             "fast" => Numerics::Fast,
@@ -132,8 +140,8 @@ impl WebEngine {
         let mut loading = |done, all| tell("load", done as f64, all as f64);
         let mut executor = GpuExecutor::load(&device, &model.program, &model, gpu, &mut loading).await?;
         for (i, role) in Role::ALL.into_iter().enumerate() {
+            tell("compile", i as f64, Role::ALL.len() as f64);
             executor.plan(role, &mut |_, _| {}).await?;
-            tell("compile", i as f64 + 1.0, Role::ALL.len() as f64);
         }
         let mut engine = Engine::new(executor, &model.program);
         let conversation = engine.open();

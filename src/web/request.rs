@@ -39,11 +39,19 @@ impl ChatRequest {
 
     /// The prompt's ids: the messages as the model's template writes them, or the prompt as it is.
     pub(super) fn prompt(&self, template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        match (&self.messages, &self.prompt) {
-            (Some(messages), None) => chat(messages, &self.chat_template_kwargs, template, tokenizer),
-            (None, Some(prompt)) => plain(prompt, tokenizer),
-            _ => Err(Error::argument("messages", "either messages or a prompt is needed")),
+        let mut ids = match (&self.messages, &self.prompt) {
+            (Some(messages), None) => chat(messages, &self.chat_template_kwargs, template, tokenizer)?,
+            (None, Some(prompt)) => tokenizer.encode(prompt, Special::Plain)?,
+            _ => return Err(Error::argument("messages", "either messages or a prompt is needed")),
+        };
+        if let Some(bos) = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids.first() != Some(bos)) {
+            ids.insert(0, bos);
         }
+        if ids.is_empty() {
+            // Where a model has no token for the beginning of a text, the end of another one is where a text begins.
+            ids.extend(tokenizer.bos().or(tokenizer.eos()));
+        }
+        Ok(ids)
     }
 
     pub(super) fn sampling(&self) -> Sampling {
@@ -85,16 +93,4 @@ fn chat(
     context.insert("add_generation_prompt".to_owned(), true.into());
     let now = (js_sys::Date::now() / 1000.0) as i64;
     tokenizer.encode_segments(&template.render(&Value::Object(context), Some(now))?)
-}
-
-/// A text to be continued.
-fn plain(prompt: &str, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-    let mut ids = tokenizer.encode(prompt, Special::Plain)?;
-    if let Some(bos) = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids.first() != Some(bos)) {
-        ids.insert(0, bos);
-    }
-    if ids.is_empty() {
-        ids.extend(tokenizer.bos().or(tokenizer.eos()));
-    }
-    Ok(ids)
 }

@@ -1,6 +1,6 @@
 /** The engine as a page sees it: a worker behind promises and iterators. */
-import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest, type CompletionUsage, type FinishReason, type Timings } from "./openai.js";
-import type { EngineOptions, Failure, FromWorker, ModelInfo, Parts, Times, ToWorker, Usage } from "./protocol.js";
+import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest, type ChunkChoice, type CompletionUsage, type FinishReason, type Timings } from "./openai.js";
+import type { EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Parts, Times, ToWorker, Usage } from "./protocol.js";
 
 export interface Progress {
   /** Weights on their way to the GPU, in bytes; then kernels. */
@@ -26,6 +26,12 @@ export class EngineError extends Error {
     this.name = "EngineError";
     this.code = code;
   }
+}
+
+/** An answer that was asked for: its number, and where its events arrive. */
+interface Started {
+  id: number;
+  inbox: Inbox;
 }
 
 type AnswerEvent = FromWorker & { type: "text" | "finish" };
@@ -89,30 +95,35 @@ export async function createEngine(model: ModelSource, options: CreateOptions = 
 export class Engine {
   readonly chat = { completions: new Completions(this) };
   #answers = new Map<number, Inbox>();
-  #disposed: ((buffers: number) => void) | undefined;
+  #disposed: ((left: Leftovers) => void) | undefined;
+  #left: Promise<Leftovers> | undefined;
   #last = 0;
   #gone: EngineError | undefined;
 
-  /** Use {@link createEngine}. */
+  /** @internal */
   constructor(private readonly worker: Worker, readonly info: ModelInfo) {
     worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.#receive(data);
     worker.onerror = (event) => this.#end({ code: "internal", message: event.message });
   }
 
-  /** Frees all memory, on the GPU and here. Resolves to the number of GPU buffers that are left: 0. */
-  async dispose(): Promise<number> {
-    if (this.#gone) return 0;
+  /** Frees all memory, on the GPU and here, and tells what was left. */
+  async dispose(): Promise<Leftovers> {
+    this.#left ??= this.#dispose();
+    return this.#left;
+  }
+
+  async #dispose(): Promise<Leftovers> {
     this.#end({ code: "disposed", message: "the engine was disposed" });
-    const buffers = await new Promise<number>((disposed) => {
+    const left = await new Promise<Leftovers>((disposed) => {
       this.#disposed = disposed;
       this.#post({ type: "dispose" });
     });
     this.worker.terminate();
-    return buffers;
+    return left;
   }
 
-  /** Starts an answer; its events come out of the inbox. */
-  start(request: ChatRequest): { id: number; inbox: Inbox } {
+  /** @internal */
+  start(request: ChatRequest): Started {
     if (this.#gone) throw this.#gone;
     const id = ++this.#last;
     const inbox = new Inbox();
@@ -121,7 +132,7 @@ export class Engine {
     return { id, inbox };
   }
 
-  /** Ends an answer; nothing more comes of it. */
+  /** Ends an answer; nothing more comes of it. @internal */
   cancel(id: number): void {
     if (this.#answers.delete(id) && !this.#gone) this.#post({ type: "cancel", id });
   }
@@ -131,7 +142,7 @@ export class Engine {
   }
 
   #receive(message: FromWorker): void {
-    if (message.type === "disposed") this.#disposed?.(message.buffers);
+    if (message.type === "disposed") this.#disposed?.(message.left);
     if (!("id" in message) || message.id === undefined) return;
     const inbox = this.#answers.get(message.id);
     if (message.type === "error") inbox?.fail(new EngineError(message.error));
@@ -162,7 +173,7 @@ class Completions {
     check(request);
     options.signal?.throwIfAborted();
     const head = { id: `chatcmpl-${crypto.randomUUID()}`, created: Math.floor(Date.now() / 1000), model: this.engine.info.name };
-    const events = this.#events(request, options.signal);
+    const events = this.#events(this.engine.start(request), options.signal);
     if (request.stream) return chunks(events, head, request.stream_options?.include_usage ?? false);
     let content = "";
     for await (const event of events) {
@@ -176,10 +187,10 @@ class Completions {
   }
 
   /** The events of an answer; leaving the loop early ends it. */
-  async *#events(request: ChatRequest, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
-    const { id, inbox } = this.engine.start(request);
+  async *#events({ id, inbox }: Started, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
     const abort = (): void => inbox.fail(signal?.reason);
     signal?.addEventListener("abort", abort);
+    if (signal?.aborted) abort();
     try {
       for (;;) {
         const event = await inbox.next();
@@ -196,14 +207,15 @@ class Completions {
 type Head = Pick<ChatCompletionChunk, "id" | "created" | "model">;
 
 async function* chunks(events: AsyncGenerator<AnswerEvent, void>, head: Head, usage: boolean): AsyncGenerator<ChatCompletionChunk, void> {
-  const chunk = (delta: ChatCompletionChunk["choices"][0]["delta"], finish_reason: FinishReason | null = null): ChatCompletionChunk => ({
-    ...head,
-    object: "chat.completion.chunk",
-    choices: [{ index: 0, delta, finish_reason, logprobs: null }],
-    ...(usage ? { usage: null } : {}),
-  });
+  let ids: number[] = [];
+  const chunk = (delta: ChunkChoice["delta"], finish_reason: FinishReason | null = null): ChatCompletionChunk => {
+    const choice = { index: 0, delta, finish_reason, logprobs: null, token_ids: ids };
+    ids = [];
+    return { ...head, object: "chat.completion.chunk", choices: [choice], ...(usage ? { usage: null } : {}) };
+  };
   yield chunk({ role: "assistant", content: "" });
   for await (const event of events) {
+    if (event.type === "text") ids.push(event.token);
     if (event.text) yield chunk({ content: event.text });
     if (event.type === "finish") {
       const { usage: counts, timings } = figures(event.usage, event.times);

@@ -6,7 +6,10 @@ export interface ChatMessage {
 }
 
 export interface ChatRequest {
-  messages: ChatMessage[];
+  /** The conversation so far. */
+  messages?: ChatMessage[];
+  /** Instead of messages: a text that is continued as it is. */
+  prompt?: string;
   stream?: boolean;
   stream_options?: { include_usage?: boolean };
   /** 0 always takes the most likely token. Default 1. */
@@ -49,12 +52,21 @@ export interface ChatCompletion {
   timings: Timings;
 }
 
+export interface ChunkChoice {
+  index: number;
+  delta: { role?: "assistant"; content?: string };
+  finish_reason: FinishReason | null;
+  logprobs: null;
+  /** The tokens behind `delta.content`; not OpenAI's. */
+  token_ids: number[];
+}
+
 export interface ChatCompletionChunk {
   id: string;
   object: "chat.completion.chunk";
   created: number;
   model: string;
-  choices: { index: 0; delta: { role?: "assistant"; content?: string }; finish_reason: FinishReason | null; logprobs: null }[];
+  choices: ChunkChoice[];
   usage?: CompletionUsage | null;
   timings?: Timings;
 }

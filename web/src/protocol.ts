@@ -43,7 +43,15 @@ export type FromWorker =
   | { type: "text"; id: number; text: string; token: number }
   | { type: "finish"; id: number; text: string; finish: string; usage: Usage; times: Times }
   | { type: "error"; id?: number; error: Failure }
-  | { type: "disposed"; buffers: number };
+  | { type: "disposed"; left: Leftovers };
+
+/** What an engine that was freed leaves behind. */
+export interface Leftovers {
+  /** Buffers on the GPU that are alive: 0. */
+  buffers: number;
+  /** Bytes of WebAssembly memory, which never shrinks: the most that was in use, and now goes with the worker. */
+  memory: number;
+}
 
 /** Milliseconds. */
 export interface Times {

@@ -1,5 +1,5 @@
 /** The worker: owns the WebAssembly module and its engine, and does one thing at a time. */
-import init, { WebEngine } from "./wgslm.js";
+import init, { WebEngine, type InitOutput } from "./wgslm.js";
 import type { FromWorker, ToWorker, Usage, Failure } from "./protocol.js";
 import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
 
@@ -18,7 +18,10 @@ interface Answer {
 const scope = self as unknown as DedicatedWorkerGlobalScope;
 const post = (message: FromWorker): void => scope.postMessage(message);
 
+let wasm: InitOutput | undefined;
 let engine: WebEngine | undefined;
+/** Why there is no engine any more. */
+let broken: Failure = { code: "disposed", message: "the engine was disposed" };
 /** By the engine's number. */
 const answers = new Map<number, Answer>();
 /** Messages that came while a step was under way. */
@@ -44,8 +47,9 @@ async function handle(message: ToWorker): Promise<void> {
       return load(message);
     case "create":
       try {
-        if (!engine) throw new Error("the engine was disposed");
-        answers.set(engine.submit(JSON.stringify(message.request)), { id: message.id, started: performance.now() });
+        const request = engine?.submit(JSON.stringify(message.request));
+        if (request === undefined) post({ type: "error", id: message.id, error: broken });
+        else answers.set(request, { id: message.id, started: performance.now() });
       } catch (error) {
         post({ type: "error", id: message.id, error: failure(error) });
       }
@@ -56,14 +60,14 @@ async function handle(message: ToWorker): Promise<void> {
     case "dispose":
       engine?.free();
       engine = undefined;
-      post({ type: "disposed", buffers: WebEngine.live_buffers() });
+      post({ type: "disposed", left: { buffers: WebEngine.live_buffers(), memory: wasm?.memory.buffer.byteLength ?? 0 } });
   }
 }
 
 async function load({ parts, options }: ToWorker & { type: "load" }): Promise<void> {
   const sources: ByteSource[] = [];
   try {
-    await init();
+    wasm = await init();
     for (const part of parts) {
       const name = part instanceof File ? part.name : "model";
       sources.push(typeof part === "string" ? await UrlSource.open(part) : new BlobSource(part, name));
@@ -79,13 +83,15 @@ async function load({ parts, options }: ToWorker & { type: "load" }): Promise<vo
   }
 }
 
-async function step(engine: WebEngine): Promise<void> {
+async function step(running: WebEngine): Promise<void> {
   try {
-    for (const event of JSON.parse(await engine.step()) as StepEvent[]) tell(event);
+    for (const event of JSON.parse(await running.step()) as StepEvent[]) tell(event);
   } catch (error) {
     // The device is gone: nobody gets an answer any more.
-    for (const { id } of answers.values()) post({ type: "error", id, error: failure(error) });
+    broken = failure(error);
+    for (const { id } of answers.values()) post({ type: "error", id, error: broken });
     answers.clear();
+    engine = undefined;
   }
 }
 

@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut bindgen = Bindgen::new();
+    bindgen.remove_name_section(true).remove_producers_section(true);
     let web = bindgen.input_path(input).out_name(name).typescript(true).omit_default_module_path(false).web(true);
     match web.and_then(|bindgen| bindgen.generate(folder)) {
         Ok(()) => ExitCode::SUCCESS,
