@@ -323,6 +323,35 @@ fn the_f16_cache_is_close() {
     assert!(distance < 5e-4 && distance > 1e-9, "{distance:e}"); // if it were exact, nothing would be in f16
 }
 
+/// Activations of eight bits: close to the oracle, and the same bits for a row alone and in a chunk, on any number of threads.
+#[test]
+fn eight_bit_activations_are_close_and_do_not_change_with_chunks() {
+    let program = llama(Shape { dim: 96, heads: 3, head_dim: 32, kv_heads: 1, ..Shape::SMALL });
+    for format in [Q8_0, Q4_1] {
+        let mut rng = Rng(21);
+        let weights = random_weights(&program, &[format], &mut rng);
+        let tokens: Vec<_> = (0..40).map(|_| Token::Host(rng.below(193) as u32)).collect();
+        let tables: [&[u32]; 1] = [&[7, 3, 11]];
+        let mut oracle = Oracle::new(&program, weights.clone(), limits());
+        let all = [rows(0, Role::Prompt, &tokens, 0, &tables)];
+        let wanted = flat(&oracle.step(&Step { seqs: &all }).unwrap());
+        let mut expected: Option<Vec<u32>> = None;
+        for (chunk, threads) in [(40, 1), (40, 3), (7, 2), (1, 1)] {
+            let options = CpuOptions { numerics: Numerics::Fast, ..exact(threads) };
+            let mut cpu = executor(&program, &weights, options);
+            let mut logits = Vec::new();
+            for (i, tokens) in tokens.chunks(chunk).enumerate() {
+                logits.extend(run(&mut cpu, &[rows(0, Role::Prompt, tokens, (i * chunk) as u32, &tables)]).0);
+            }
+            let distance = nmse(&logits, &wanted);
+            // Were it nearer, nothing would have been rounded to eight bits.
+            assert!(distance < 1e-3 && distance > 1e-6, "{format:?}: {distance:e}");
+            let expected = expected.get_or_insert_with(|| bits(&logits));
+            assert!(*expected == bits(&logits), "{format:?}, chunks of {chunk}, {threads} threads");
+        }
+    }
+}
+
 #[test]
 fn drawn_tokens_feed_the_next_step() {
     let program = llama(Shape::SMALL);

@@ -15,6 +15,7 @@ use crate::model::{CacheSpec, Out, Program, Rows, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, noise_key};
 use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, ValueId};
+use crate::quant::Simd;
 use crate::{Error, Result};
 
 /// How a CPU executor is made.
@@ -22,7 +23,7 @@ use crate::{Error, Result};
 pub struct CpuOptions {
     /// Threads, the caller among them; none: those that the system offers, at most 8, since decoding waits for memory.
     pub threads: Option<usize>,
-    /// The type of the KV cache.
+    /// Fast: a KV cache in f16, activations in eight bits.
     pub numerics: Numerics,
     /// What there is room for.
     pub limits: Limits,
@@ -45,6 +46,8 @@ pub struct CpuExecutor {
     program: Program,
     weights: Arc<CpuWeights>,
     team: Team,
+    /// Fast numerics: the instructions for products of whole numbers.
+    eight_bits: Option<Simd>,
     /// One a role.
     plans: [Plan; 2],
     kept: bool,
@@ -141,6 +144,7 @@ impl CpuExecutor {
             program: program.clone(),
             weights,
             plans,
+            eight_bits: (options.numerics == Numerics::Fast).then(Simd::best),
             kept: options.keep_values,
             buffers: values,
             caches,
@@ -235,10 +239,12 @@ impl CpuExecutor {
         };
         let (weights, values, caches) = (&*self.weights, &*self.buffers, &*self.caches);
         let (scratch, scratch_len, bests) = (&self.scratch, self.scratch_len, &self.bests);
+        let eight_bits = self.eight_bits;
         let vocab = self.program.vocab as usize;
         let draws = batch.outs.iter().any(|out| out.draw != 0);
         let job: &Job<'_> = &|member| {
-            let run = CpuRun { member, step, weights, values, places: &plan.places, caches, scratch, scratch_len };
+            let places = &plan.places;
+            let run = CpuRun { member, step, weights, values, places, caches, eight_bits, scratch, scratch_len };
             for (node, barrier) in plan.program.nodes.iter().zip(&plan.barriers) {
                 if *barrier {
                     member.barrier();

@@ -6,6 +6,7 @@
 use super::weights::{CpuWeights, WeightView};
 use super::{CacheId, Op, ValueId, VectorId, WeightId};
 use crate::cpu::{Member, Pages, Shared};
+use crate::quant::Simd;
 
 /// The rows of one role in a step, as ops read them.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +57,8 @@ pub(crate) struct CpuRun<'a> {
     /// For each value, its buffer and whether its rows are output rows.
     pub(crate) places: &'a [Place],
     pub(crate) caches: &'a [Pages],
+    /// Activations are rounded to eight bits where a block format multiplies whole numbers, by these instructions.
+    pub(crate) eight_bits: Option<Simd>,
     /// This member's own memory, as large as [`Op::cpu_scratch`] asked for.
     pub(crate) scratch: &'a Shared<f32>,
     pub(crate) scratch_len: usize,

@@ -6,7 +6,7 @@ use super::oracle::{OracleRun, Rows64};
 use super::{Act, NormSpec, RopeKv, RopeSpec, ValueId, VectorId, WeightId};
 use crate::cpu::simd;
 use crate::gpu::{Arg, Dim, Kernel};
-use crate::quant::BlockFormat;
+use crate::quant::{BlockFormat, Q8, Simd};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
 ///
@@ -92,6 +92,8 @@ impl Linear {
                 own
             }
         };
+        let (eight, rest) = rest.split_at_mut(q8_scratch(rows, k));
+        let x = &self.rounded(run, x, eight);
         let out = run.value(self.out);
         match &self.epi {
             Epi::None => self.each(run, x, rest, |at, y| out.set(at, y)),
@@ -124,7 +126,7 @@ impl Linear {
     }
 
     /// Calls `store` with the place in `out` and the value of every element that is this member's.
-    fn each(&self, run: &CpuRun<'_>, x: &[f32], scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
+    fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
         let n = self.n() as usize;
         let own = run.member.share(n, TILE);
         let mut start = 0;
@@ -139,25 +141,58 @@ impl Linear {
     pub(super) fn cpu_scratch(&self, rows: usize) -> usize {
         let norm = if self.pre == Pre::None { 0 } else { rows * self.k as usize };
         let heads = if let Epi::RopeKv(rope_kv) = &self.epi { rows * rope_kv.head_dim as usize } else { 0 };
-        norm + heads + TILE * self.k as usize
+        norm + heads + q8_scratch(rows, self.k as usize) + TILE * self.k as usize
     }
+
+    /// The rows of x, and, if the executor and a format of a part want them so, their eight-bit form.
+    fn rounded<'a>(&self, run: &CpuRun<'_>, x: &'a [f32], scratch: &'a mut [f32]) -> X<'a> {
+        let wanted = |part: &Part| run.weight(part.weight).format.info().dot_q8.is_some();
+        let simd = run.eight_bits.filter(|_| self.k.is_multiple_of(32) && self.parts.iter().any(wanted));
+        let eight: &mut [Q8] = bytemuck::cast_slice_mut(scratch);
+        if simd.is_some() {
+            Q8::quantize(x, &mut eight[..x.len() / 32]);
+        }
+        X { rows: x, eight: simd.map(|simd| (simd, &eight[..x.len() / 32])) }
+    }
+}
+
+/// Rows of x, (rows, k), as floats and perhaps as eight-bit numbers.
+struct X<'a> {
+    rows: &'a [f32],
+    eight: Option<(Simd, &'a [Q8])>,
+}
+
+/// Numbers of scratch memory that hold the eight-bit form of rows.
+fn q8_scratch(rows: usize, k: usize) -> usize {
+    rows * (k / 32) * (size_of::<Q8>() / size_of::<f32>())
 }
 
 /// `store(r, j, W[j] · x[r] + b[j])` for some rows j of W and all rows of x.
 ///
-/// One row of x is multiplied straight from the blocks; for more, rows of W are decoded once. The order of each sum is the
-/// same, so a row's results do not depend on how many there are.
+/// In eight bits, each row of W meets all rows of x while it is in the cache. In floats, one row of x is multiplied straight
+/// from the blocks; for more, rows of W are decoded once. The order of each sum is the same in either case, so a row's
+/// results do not depend on how many there are.
 fn product(
     run: &CpuRun<'_>,
     part: &Part,
     columns: std::ops::Range<usize>,
-    x: &[f32],
+    x: &X<'_>,
     scratch: &mut [f32],
     mut store: impl FnMut(usize, usize, f32),
 ) {
     let w = run.weight(part.weight);
     let bias = part.bias.map(|b| run.vector(b));
     let bias = |j: usize| bias.map_or(0.0, |b| b[j]);
+    if let Some((simd, eight)) = x.eight.filter(|_| w.format.info().dot_q8.is_some()) {
+        for j in columns {
+            for (r, x) in eight.chunks_exact(w.k / 32).enumerate() {
+                // A format that has such a product always gives one.
+                store(r, j, w.format.dot_q8(simd, w.row(j), x).unwrap_or(f32::NAN) + bias(j));
+            }
+        }
+        return;
+    }
+    let x = x.rows;
     if x.is_empty() {
         return;
     }

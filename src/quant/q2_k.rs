@@ -64,8 +64,8 @@ impl Unpack<BYTES> for Parts {
 fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
     let fit = Affine::<16>::new(weights, 3.0, 15.0, |x| x.map(f32::abs));
     block.fill(0);
-    for g in 0..16 {
-        block[g] = fit.scales[g] | fit.mins[g] << 4;
+    for (byte, (scale, min)) in block.iter_mut().zip(fit.scales.iter().zip(&fit.mins)) {
+        *byte = scale | min << 4;
     }
     for (i, q) in fit.quants.iter().enumerate() {
         block[16 + i / 128 * 32 + i % 32] |= q << (i / 32 % 4 * 2);

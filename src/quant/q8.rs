@@ -7,7 +7,8 @@
 use super::simd::{self, Simd};
 
 /// 32 activations, `x ≈ scale * quant`.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Q8 {
     /// The largest activation over 127. Not finite if an activation is not.
     pub scale: f32,
