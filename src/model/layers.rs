@@ -109,7 +109,7 @@ impl<'c> Net<'c> {
 /// * `llama3`: long waves as in `linear`, short ones as they are, those between interpolated (Llama 3.1)
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rotary {
-    /// Radians a position, of each pair. In f64: rounded to f32, as transformers has them, they come no nearer to its logits.
+    /// Radians a position, of each pair. In f64: rounding them to f32, as transformers does, brings the logits of its fixtures no nearer.
     divisors: Vec<f64>,
     factor: f32,
     pairing: Pairing,
