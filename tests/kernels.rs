@@ -170,6 +170,22 @@ fn gpu_linear() {
     }
 }
 
+/// Each format's decoder alone, and in the kernels of W x for few rows and for many.
+#[test]
+fn gpu_formats() {
+    for &format in BlockFormat::ALL {
+        for k in [format.info().weights as u32 * 3, 512] {
+            let op = OneOp::new(&[], |b, _| b.embed("table", Index::Token, 60, k, 1.0));
+            check(&format!("{format:?} of {k}"), &op, &[format], &[9], 1.0, 1e-12);
+        }
+        let op = OneOp::new(&[768], |b, x| {
+            let w = b.weight("w", 33, 768);
+            b.linear("y", x[0], w, None)
+        });
+        check(&format!("(33, 768) {format:?}"), &op, &[format], &[1, 9], 1.0, EXACT);
+    }
+}
+
 #[test]
 fn gpu_norm() {
     for kind in [NormKind::Rms, NormKind::Layer] {

@@ -29,10 +29,39 @@ impl<T> Best<T> {
     }
 }
 
+/// 1.5 · 2^23: what is added to it loses its fraction, ties to even.
+pub(super) const ROUND: f32 = 12_582_912.0;
+
+/// The nearest whole number for sizes up to 2^22: plain arithmetic, which becomes vector code on every CPU.
+#[inline(always)]
+pub(super) fn nearest(x: f32) -> f32 {
+    (x + ROUND) - ROUND
+}
+
+/// Sums of S terms over N weights, by eight at a time.
+#[inline(always)]
+fn sums<const N: usize, const S: usize>(
+    x: &[f32; N],
+    importance: &[f32; N],
+    terms: impl Fn(f32, f32) -> [f32; S],
+) -> [f32; S] {
+    let mut lanes = [[0.0; 8]; S];
+    for (x, i) in x.as_chunks::<8>().0.iter().zip(importance.as_chunks::<8>().0) {
+        for l in 0..8 {
+            let terms = terms(x[l], i[l]);
+            for s in 0..S {
+                lanes[s][l] += terms[s];
+            }
+        }
+    }
+    lanes.map(|lanes| lanes.iter().sum())
+}
+
 /// `x ≈ step * q - min` with q in 0..=top: (step, min), both at least 0.
 fn affine<const N: usize>(x: &[f32; N], importance: &[f32; N], top: f32) -> (f32, f32) {
     let low = x.iter().copied().fold(0.0, f32::min);
     let high = x.iter().copied().fold(low, f32::max);
+    let [w, wx] = sums(x, importance, |x, i| [i, i * x]);
     let mut best = Best { error: f32::INFINITY, fit: (0.0, -low) };
     for start in 0..STARTS {
         let (mut step, mut min) = ((high - low) / (top - 1.0 + start as f32 / 10.0), -low);
@@ -41,16 +70,11 @@ fn affine<const N: usize>(x: &[f32; N], importance: &[f32; N], top: f32) -> (f32
                 break;
             }
             let inverse = 1.0 / step;
-            let (mut error, mut w, mut wq, mut wqq, mut wx, mut wqx) = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0);
-            for (x, i) in x.iter().zip(importance) {
-                let q = ((x + min) * inverse).round_ties_even().clamp(0.0, top);
-                error += i * (step * q - min - x).powi(2);
-                w += i;
-                wq += i * q;
-                wqq += i * q * q;
-                wx += i * x;
-                wqx += i * q * x;
-            }
+            let [error, wq, wqq, wqx] = sums(x, importance, |x, i| {
+                let q = nearest(((x + min) * inverse).max(0.0).min(top));
+                let off = step * q - min - x;
+                [i * off * off, i * q, i * q * q, i * q * x]
+            });
             best.offer(error, (step, min));
             let determinant = w * wqq - wq * wq;
             (step, min) = ((w * wqx - wx * wq) / determinant, (wq * wqx - wqq * wx) / determinant);
@@ -78,18 +102,22 @@ pub(super) fn scale<const N: usize>(
                 break;
             }
             let inverse = 1.0 / step;
-            let (mut error, mut wqq, mut wqx) = (0.0, 0.0, 0.0);
-            for (x, i) in x.iter().zip(importance) {
+            let [error, wqq, wqx] = sums(x, importance, |x, i| {
                 let q = level(x * inverse);
-                error += i * (step * q - x).powi(2);
-                wqq += i * q * q;
-                wqx += i * q * x;
-            }
+                let off = step * q - x;
+                [i * off * off, i * q * q, i * q * x]
+            });
             best.offer(error, step);
             step = wqx / wqq;
         }
     }
     best.fit
+}
+
+/// The level of a symmetric format: the nearest whole number from -top to top - 1.
+#[inline(always)]
+pub(super) fn whole(x: f32, top: f32) -> f32 {
+    nearest(x.max(-top).min(top - 1.0))
 }
 
 /// A block of 256 weights in groups of N, `weight = d * scale * q - dmin * min`.

@@ -2,7 +2,7 @@
 //!
 //! In a file and on the GPU: as Q4_0. Source: `block_iq4_nl` and `kvalues_iq4nl` in ggml; the encoder is our own.
 
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fit, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -40,10 +40,21 @@ pub(super) fn nearest(x: f32) -> u8 {
     LEVELS.windows(2).map(|pair| u8::from(2.0 * x > f32::from(pair[0]) + f32::from(pair[1]))).sum()
 }
 
+/// The level nearest to `x`: from the lowest up by the steps whose midpoints lie below it.
+#[inline(always)]
+fn level(x: f32) -> f32 {
+    let mut level = f32::from(LEVELS[0]);
+    for pair in 0..15 {
+        let (low, high) = (f32::from(LEVELS[pair]), f32::from(LEVELS[pair + 1]));
+        level += if 2.0 * x > low + high { high - low } else { 0.0 };
+    }
+    level
+}
+
 /// The step that suits 32 weights.
 pub(super) fn step(x: &[f32; WEIGHTS]) -> f32 {
     let peaks = (0..15).map(|i| -127.0 + (i - 7) as f32).chain([113.0]);
-    fit::scale(x, &x.map(|x| x * x), peaks, |x| f32::from(LEVELS[usize::from(nearest(x))]))
+    fit::scale(x, &x.map(|x| x * x), peaks, level)
 }
 
 struct Parts;
@@ -53,13 +64,13 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], _: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
         let mut q = [0; WEIGHTS];
         for j in 0..WEIGHTS / 2 {
-            q[j] = LEVELS[usize::from(block[2 + j] & 15)];
-            q[j + WEIGHTS / 2] = LEVELS[usize::from(block[2 + j] >> 4)];
+            q[j] = block[2 + j] & 15;
+            q[j + WEIGHTS / 2] = block[2 + j] >> 4;
         }
-        Part::signed(q, f16_at(block, 0))
+        Part::signed(A::lookup(&LEVELS, q), f16_at(block, 0))
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::fit::Scaled;
 use super::iq4_nl::{LEVELS, nearest, step};
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -53,13 +53,13 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], g: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], g: usize) -> Part {
         let mut q = [0; 32];
         for j in 0..16 {
-            q[j] = LEVELS[usize::from(block[8 + 16 * g + j] & 15)];
-            q[j + 16] = LEVELS[usize::from(block[8 + 16 * g + j] >> 4)];
+            q[j] = block[8 + 16 * g + j] & 15;
+            q[j + 16] = block[8 + 16 * g + j] >> 4;
         }
-        Part::signed(q, step_of(block, g))
+        Part::signed(A::lookup(&LEVELS, q), step_of(block, g))
     }
 }
 

@@ -4,7 +4,7 @@
 //! of all blocks, four words a block, then the exponents, four a word. Source: OCP Microscaling Formats 1.0, `block_mxfp4` and
 //! `quantize_row_mxfp4_ref` in ggml.
 
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, lanes, largest, q8};
 
 const WEIGHTS: usize = 32;
@@ -49,13 +49,13 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], _: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
         let mut q = [0; WEIGHTS];
         for j in 0..WEIGHTS / 2 {
-            q[j] = DOUBLES[usize::from(block[1 + j] & 15)];
-            q[j + WEIGHTS / 2] = DOUBLES[usize::from(block[1 + j] >> 4)];
+            q[j] = block[1 + j] & 15;
+            q[j + WEIGHTS / 2] = block[1 + j] >> 4;
         }
-        Part::signed(q, half_scale(block[0]))
+        Part::signed(A::lookup(&DOUBLES, q), half_scale(block[0]))
     }
 }
 

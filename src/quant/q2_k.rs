@@ -6,7 +6,7 @@
 //! Source: `block_q2_K` and `dequantize_row_q2_K` in ggml; the encoder is our own.
 
 use super::fit::Affine;
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -45,7 +45,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], row: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], row: usize) -> Part {
         let quants = &block[16 + row / 4 * 32..][..32];
         let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
         let mut q = [0; 32];

@@ -7,7 +7,7 @@
 //! is our own.
 
 use super::fit::{self, Scaled};
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -54,7 +54,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], row: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], row: usize) -> Part {
         let (low, high) = (&block[32 + row / 4 * 32..][..32], &block[..32]);
         let mut q = [0; 32];
         for j in 0..32 {
@@ -69,7 +69,7 @@ impl Unpack<BYTES> for Parts {
 fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
     let fit = Scaled::new::<16>(weights, 32.0, |x| {
         let peaks = (0..19).map(|i| -3.1 - i as f32 / 10.0);
-        fit::scale(x, &x.map(|x| x * x), peaks, |q| q.round_ties_even().clamp(-4.0, 3.0))
+        fit::scale(x, &x.map(|x| x * x), peaks, |q| fit::whole(q, 4.0))
     });
     block.fill(0);
     for (g, scale) in fit.scales.iter().enumerate() {

@@ -4,7 +4,7 @@
 //! nibbles of all blocks, four words a block, then the scales of all blocks, two a word. Source: `block_q4_0` and
 //! `quantize_row_q4_0_ref` in ggml.
 
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, largest, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -39,7 +39,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], _: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
         let mut q = [0; WEIGHTS];
         for j in 0..WEIGHTS / 2 {
             q[j] = (block[2 + j] & 15) as i8 - 8;

@@ -4,7 +4,7 @@
 //! 22 bytes. On the GPU: the nibbles of all blocks, four words a block, then the fifth bits, a word a block, then the scales,
 //! two a word. Source: `block_q5_0` and `quantize_row_q5_0_ref` in ggml.
 
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fifths, lanes, largest, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -41,7 +41,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], _: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
         let mut q = fifths([block[2], block[3], block[4], block[5]]);
         for j in 0..WEIGHTS / 2 {
             q[j] = (q[j] | (block[6 + j] & 15) as i8) - 16;

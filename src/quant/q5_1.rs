@@ -4,7 +4,7 @@
 //! 16..32: 24 bytes. On the GPU: the nibbles of all blocks, four words a block, then the fifth bits, a word a block, then one
 //! word a block: d in the low half, m in the high. Source: `block_q5_1` and `quantize_row_q5_1_ref` in ggml.
 
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fifths, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -41,7 +41,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], _: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
         let mut q = fifths([block[4], block[5], block[6], block[7]]);
         for j in 0..WEIGHTS / 2 {
             q[j] |= (block[8 + j] & 15) as i8;

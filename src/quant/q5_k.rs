@@ -5,7 +5,7 @@
 //! GPU form. Source: `block_q5_K` and `dequantize_row_q5_K` in ggml; the encoder is our own.
 
 use super::fit::{Affine, size_and_rms};
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
 
 const WEIGHTS: usize = 256;
@@ -49,7 +49,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], g: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], g: usize) -> Part {
         let (scale, min) = scale_min(block, g);
         let (nibbles, fifths) = (&block[48 + g / 2 * 32..][..32], &block[16..48]);
         let mut q = [0; 32];

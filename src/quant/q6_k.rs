@@ -7,7 +7,7 @@
 //! encoder is our own.
 
 use super::fit::{self, Scaled};
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -48,7 +48,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], row: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], row: usize) -> Part {
         let (half, r) = (row / 4, row % 4);
         let low = &block[half * 64 + r % 2 * 32..][..32];
         let high = &block[128 + half * 32..][..32];
@@ -65,7 +65,7 @@ impl Unpack<BYTES> for Parts {
 fn encode(weights: &[f32; WEIGHTS], block: &mut [u8; BYTES]) {
     let fit = Scaled::new::<16>(weights, 128.0, |x| {
         let peaks = (0..19).map(|i| -31.1 - i as f32 / 10.0);
-        fit::scale(x, &x.map(|x| x * x), peaks, |q| q.round_ties_even().clamp(-32.0, 31.0))
+        fit::scale(x, &x.map(|x| x * x), peaks, |q| fit::whole(q, 32.0))
     });
     block.fill(0);
     block[208..].copy_from_slice(&fit.d.to_le_bytes());

@@ -4,6 +4,7 @@
 //! neighbouring products, exact in i32; each times its scale goes to running sum `l` or, for odd groups of 32, `8 + l`, a
 //! product and a sum each rounded to f32; minima have two running sums of their own. Then halves are added pairwise.
 
+use super::fit::ROUND;
 use super::simd::{self, Simd};
 
 /// 32 activations, `x ≈ scale * quant`.
@@ -25,16 +26,32 @@ impl Q8 {
     /// If the lengths do not fit: a caller's bug in an inner loop.
     pub fn quantize(x: &[f32], out: &mut [Q8]) {
         assert_eq!(x.len(), 32 * out.len());
+        simd::quantize(x, out);
+    }
+
+    /// The body of all forms.
+    #[inline(always)]
+    pub(super) fn quantize_body(x: &[f32], out: &mut [Q8]) {
         for (x, out) in x.as_chunks::<32>().0.iter().zip(out) {
             // As whole numbers, sizes of floats are in order and NaN is above all.
-            let max = f32::from_bits(x.iter().map(|x| x.to_bits() & 0x7fff_ffff).fold(0, u32::max));
-            out.scale = max / 127.0;
-            let inverse = if max == 0.0 { 0.0 } else { 127.0 / max };
-            for (q, x) in out.quants.iter_mut().zip(x) {
-                *q = (x * inverse).round_ties_even() as i8;
+            let mut max = 0;
+            for x in x {
+                max = max.max(x.to_bits() & 0x7fff_ffff);
             }
-            let sum = |half: &[i8]| half.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
-            out.sums = [sum(&out.quants[..16]) * out.scale, sum(&out.quants[16..]) * out.scale];
+            let max = f32::from_bits(max);
+            let inverse = if max == 0.0 { 0.0 } else { 127.0 / max };
+            for j in 0..32 {
+                // Rounds to even, as `fit::nearest`; the low byte of the bits is the whole number.
+                out.quants[j] = (x[j] * inverse + ROUND).to_bits() as i8;
+            }
+            out.scale = max / 127.0;
+            let mut sums = [0i16; 2];
+            for (sum, half) in sums.iter_mut().zip(out.quants.as_chunks::<16>().0) {
+                for q in half {
+                    *sum += i16::from(*q);
+                }
+            }
+            out.sums = [f32::from(sums[0]) * out.scale, f32::from(sums[1]) * out.scale];
         }
     }
 }
@@ -64,7 +81,7 @@ pub(super) trait Unpack<const BYTES: usize> {
     const MINS: bool;
 
     /// A group of a block.
-    fn part(block: &[u8; BYTES], group: usize) -> Part;
+    fn part<A: Arithmetic>(block: &[u8; BYTES], group: usize) -> Part;
 }
 
 /// The arithmetic of a form: eight running sums, one vector.
@@ -78,6 +95,9 @@ pub(super) trait Arithmetic {
     fn add<const MINS: bool>(sums: Self::Sums, scale: [f32; 2], q: [i8; 32], x: [i8; 32]) -> Self::Sums;
 
     fn store(sums: Self::Sums) -> [f32; 8];
+
+    /// `table[q]`; q below 16.
+    fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32];
 }
 
 /// Plain code.
@@ -107,6 +127,11 @@ impl Arithmetic for Portable {
     fn store(sums: [f32; 8]) -> [f32; 8] {
         sums
     }
+
+    #[inline(always)]
+    fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32] {
+        q.map(|q| table[usize::from(q & 15)])
+    }
 }
 
 /// The dot product of a row, in a form: an entry of the formats' table.
@@ -123,7 +148,7 @@ struct Sums<A: Arithmetic> {
 impl<A: Arithmetic> Sums<A> {
     #[inline(always)]
     fn add<U: Unpack<BYTES>, const BYTES: usize>(&mut self, block: &[u8; BYTES], group: usize, odd: usize, x: &Q8) {
-        let part = U::part(block, group);
+        let part = U::part::<A>(block, group);
         let scale = [part.scale[0] * x.scale, part.scale[1] * x.scale];
         let sums = self.products[odd];
         if U::MINS {

@@ -3,7 +3,7 @@
 //! In a file: d (f16), q (32 × i8): 34 bytes. On the GPU: the quants of all blocks, four a word, then the scales of
 //! all blocks, two a word. Source: `block_q8_0` and `quantize_row_q8_0_ref` in ggml.
 
-use super::q8::{Part, Unpack};
+use super::q8::{Arithmetic, Part, Unpack};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -37,7 +37,7 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = false;
 
     #[inline(always)]
-    fn part(block: &[u8; BYTES], _: usize) -> Part {
+    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
         let mut q = [0; WEIGHTS];
         for j in 0..WEIGHTS {
             q[j] = block[2 + j] as i8;

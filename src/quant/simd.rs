@@ -39,7 +39,6 @@ impl Simd {
             Self::Vnni => {
                 is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("avx512f")
-                    && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
@@ -62,6 +61,16 @@ pub(super) fn dot<U: Unpack<BYTES>, const BYTES: usize>(simd: Simd, blocks: &[[u
     }
 }
 
+/// [`Q8::quantize_body`] in the widest form.
+pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
+    #[cfg(target_arch = "x86_64")]
+    if Simd::Avx2.is_available() {
+        // SAFETY: the CPU has the feature.
+        return unsafe { x86::quantize(x, out) };
+    }
+    Q8::quantize_body(x, out);
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
@@ -71,11 +80,16 @@ mod x86 {
     use super::{Q8, Unpack, body};
 
     #[target_feature(enable = "avx2")]
+    pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
+        Q8::quantize_body(x, out);
+    }
+
+    #[target_feature(enable = "avx2")]
     pub(super) fn avx2<U: Unpack<BYTES>, const BYTES: usize>(blocks: &[[u8; BYTES]], x: &[Q8]) -> f32 {
         body::<U, X86<false>, BYTES>(blocks, x)
     }
 
-    #[target_feature(enable = "avx2,avx512f,avx512bw,avx512vl,avx512vnni")]
+    #[target_feature(enable = "avx2,avx512f,avx512vl,avx512vnni")]
     pub(super) fn vnni<U: Unpack<BYTES>, const BYTES: usize>(blocks: &[[u8; BYTES]], x: &[Q8]) -> f32 {
         body::<U, X86<true>, BYTES>(blocks, x)
     }
@@ -117,6 +131,15 @@ mod x86 {
         fn store(sums: __m256) -> [f32; 8] {
             // SAFETY: a vector is eight f32.
             unsafe { transmute(sums) }
+        }
+
+        #[inline(always)]
+        fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32] {
+            // SAFETY: called by functions that have the feature; any 32 bytes are a vector.
+            unsafe {
+                let table = _mm256_broadcastsi128_si256(transmute::<[i8; 16], __m128i>(*table));
+                transmute(_mm256_shuffle_epi8(table, transmute::<[u8; 32], __m256i>(q)))
+            }
         }
     }
 }
