@@ -4,9 +4,9 @@
 
 use half::f16;
 
-/// First steps that are tried: the range over `top - 1.0`, `top - 0.9`, ... `top + 1.0`.
-const STARTS: usize = 21;
-/// Fits after a first step.
+/// First steps that `affine` tries: the range over `top - 1.0`, `top - 0.8`, ... `top + 1.0`.
+const STARTS: usize = 11;
+/// Roundings for each first step, with a fit before all but the first.
 const TURNS: usize = 3;
 
 /// How ggml's encoders rank weights of a format with minima: by size, and none for nothing.
@@ -64,7 +64,7 @@ fn affine<const N: usize>(x: &[f32; N], importance: &[f32; N], top: f32) -> (f32
     let [w, wx] = sums(x, importance, |x, i| [i, i * x]);
     let mut best = Best { error: f32::INFINITY, fit: (0.0, -low) };
     for start in 0..STARTS {
-        let (mut step, mut min) = ((high - low) / (top - 1.0 + start as f32 / 10.0), -low);
+        let (mut step, mut min) = ((high - low) / (top - 1.0 + start as f32 / 5.0), -low);
         for _ in 0..TURNS {
             if !(step > 0.0 && step.is_finite()) {
                 break;
@@ -97,7 +97,7 @@ pub(super) fn scale<const N: usize>(
     let mut best = Best { error: f32::INFINITY, fit: 0.0 };
     for peak in peaks {
         let mut step = largest / peak;
-        for _ in 0..TURNS {
+        for _ in 0..TURNS - 1 {
             if step == 0.0 || !step.is_finite() {
                 break;
             }

@@ -40,9 +40,9 @@ impl Q8 {
             }
             let max = f32::from_bits(max);
             let inverse = if max == 0.0 { 0.0 } else { 127.0 / max };
-            for j in 0..32 {
+            for (q, x) in out.quants.iter_mut().zip(x) {
                 // Rounds to even, as `fit::nearest`; the low byte of the bits is the whole number.
-                out.quants[j] = (x[j] * inverse + ROUND).to_bits() as i8;
+                *q = (x * inverse + ROUND).to_bits() as i8;
             }
             out.scale = max / 127.0;
             let mut sums = [0i16; 2];
