@@ -391,7 +391,8 @@ fn shift_lets_a_long_answer_go_on() {
     terminal.ask(FOX);
     terminal.ask("/set max_tokens 60");
     let shown = terminal.ask("Tell me a long story about a bear and a fox in the village.");
-    assert!(shown.contains("forgotten]") || counts(&shown)[2] < 40, "{shown:?}");
+    assert!(shown.contains("\n[the context is full: 1 oldest turn was forgotten]"), "{shown:?}");
+    assert_eq!(counts(&shown)[2], 60);
     terminal.quit();
 }
 
@@ -507,13 +508,6 @@ fn colours_can_be_switched_off() {
     }
 }
 
-#[test]
-fn json_needs_a_prompt() {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_wgslm"));
-    let output = command.args(["run", "--json", "--system", "x", "--raw", "y"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "a system message needs a template");
-}
-
 /// Ctrl-C to prompt, with a model that is slow enough to be stopped: 10 times in a prompt, 10 in an answer.
 #[test]
 fn smollm2_stops_within_250_ms() {
@@ -549,7 +543,7 @@ fn smollm2_stops_within_250_ms() {
             terminal.until(READS);
             best = best.min(pressed.elapsed());
             let shown = String::from_utf8_lossy(&terminal.seen[before..]).into_owned();
-            assert!(shown.contains("tokens"), "it was still at work: {shown:?}");
+            assert!(shown.contains("stopped"), "it was still at work: {shown:?}");
             if best < LIMIT {
                 break;
             }

@@ -158,12 +158,16 @@ impl Repl<'_> {
             true => term::note(&timings.block(&self.session.engine.executor().device())),
             false => term::dim(&timings.turn()),
         }
+        let stopped = matches!(reason, Finish::Cancelled);
+        if stopped {
+            term::dim("stopped; Ctrl-C again leaves");
+        }
         if matches!(reason, Finish::Context) {
             term::note(
                 "[the context is full: a larger one is --context N, --shift forgets the oldest turns, /clear all]",
             );
         }
-        Ok(matches!(reason, Finish::Cancelled))
+        Ok(stopped)
     }
 
     fn command(&mut self, command: &str, rest: &str) -> Result<(), Exit> {
