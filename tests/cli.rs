@@ -259,7 +259,7 @@ fn a_system_message_needs_a_template() {
 #[test]
 fn verbose_times_go_to_stderr() {
     let done = output(with("run", Q8_0, &["The dog", "-n", "8", "--verbose"]));
-    for words in ["load ", "prompt       3 tokens", "answer       8 tokens", "0 more reused"] {
+    for words in ["load ", "prompt       4 tokens", "answer       8 tokens", "0 more reused"] {
         assert!(text(&done.stderr).contains(words), "{words:?} in {}", text(&done.stderr));
     }
     if cfg!(unix) {

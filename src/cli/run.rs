@@ -9,6 +9,7 @@ use super::answer::{Answer, Timings};
 use super::exit::Exit;
 use super::interrupt::Listener;
 use super::{open, repl, term};
+use crate::Error;
 use crate::chat::{self, Conversation, Room};
 use crate::engine::{Engine, Finish, Request, SeqId};
 use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place};
@@ -83,7 +84,13 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         chat.set_system(Some(system.clone()))?;
     }
     chat.say(prompt);
-    let ids = chat.prompt(&[], session.room(&args), now())?.ids;
+    let prompt = chat.prompt(&[], session.room(&args), now()).map_err(|error| match error {
+        Error::Limit { needed, available, .. } => {
+            Exit::usage(format!("the prompt needs {needed}, there are {available}; a larger one: --context N"))
+        }
+        error => error.into(),
+    })?;
+    let ids = prompt.ids;
     let mut out = stdout().lock();
     let mut show = |piece: &str| {
         if !args.json && !piece.is_empty() {
@@ -173,7 +180,7 @@ impl Session {
         Ok(Conversation::new(Rc::clone(&self.tokenizer), template))
     }
 
-    /// A request that goes on with this session's sequence.
+    /// A request that goes on with the kept sequence.
     pub(super) fn request(&self, prompt: Vec<u32>, sampling: Sampling, max_tokens: Option<u32>) -> Request {
         Request { prompt, sampling, max_tokens, stop: self.stop.clone(), sequence: Some(self.sequence) }
     }
