@@ -218,3 +218,104 @@ fn behind(segments: &[Segment], mut bytes: usize) -> Vec<Segment> {
     }
     rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::GgufVocab;
+
+    const ROOM: Room = Room { context: 64, shift: false };
+    const EOS: u32 = 2;
+
+    /// Letters a and b, and the pair; control tokens `<s>` and `</s>`.
+    fn tokenizer() -> Tokenizer {
+        let tokens = ["<unk>", "<s>", "</s>", "\u{2581}", "a", "b", "ab"];
+        Tokenizer::from_gguf(GgufVocab {
+            model: "llama",
+            tokens: tokens.iter().map(|t| t.as_bytes()).collect(),
+            scores: Some(vec![0.0, 0.0, 0.0, -3.0, -2.0, -2.0, -1.0]),
+            types: Some(vec![2, 3, 3, 1, 1, 1, 1]),
+            bos: Some(1),
+            eos: Some(EOS.into()),
+            unk: Some(0),
+            ..GgufVocab::default()
+        })
+        .unwrap()
+    }
+
+    fn conversation(tokenizer: &Tokenizer) -> Conversation<&Tokenizer> {
+        let source = "{% for m in messages %}{{ m.content + eos_token }}{% endfor %}";
+        Conversation::new(tokenizer, Some(ChatTemplate::for_tokenizer(source, tokenizer).unwrap()))
+    }
+
+    #[test]
+    fn what_was_drawn_stays_as_it_was_drawn() {
+        let tokenizer = tokenizer();
+        let mut chat = conversation(&tokenizer);
+        chat.say("ab");
+        let first = chat.prompt(&[], ROOM, None).unwrap().ids;
+        assert_eq!(first.last(), Some(&EOS));
+        // As one token it would be 6.
+        chat.hear(&[4, 5], "ab");
+        chat.say("b");
+        let second = chat.prompt(&[], ROOM, None).unwrap().ids;
+        let expected = [&first[..], &[4, 5, EOS]].concat();
+        assert_eq!(second[..expected.len()], expected);
+        // Asked again, it is the same, also where the answer has begun.
+        assert_eq!(chat.prompt(&[4], ROOM, None).unwrap().ids, [&second[..], &[4]].concat());
+        // Another beginning: everything is encoded anew.
+        chat.set_system(Some("a".into())).unwrap();
+        let anew = chat.prompt(&[], ROOM, None).unwrap().ids;
+        assert!(!anew.windows(2).any(|pair| pair == [4, 5]), "{anew:?}");
+    }
+
+    #[test]
+    fn texts_without_a_template_go_on() {
+        let tokenizer = tokenizer();
+        let mut chat = Conversation::new(&tokenizer, None);
+        assert!(chat.set_system(Some("a".into())).is_err());
+        chat.say("ab");
+        let first = chat.prompt(&[], ROOM, None).unwrap().ids;
+        chat.hear(&[4, 5], "ab");
+        chat.say("a");
+        let second = chat.prompt(&[], ROOM, None).unwrap().ids;
+        assert_eq!(second[..first.len() + 2], [&first[..], &[4, 5]].concat());
+    }
+
+    #[test]
+    fn only_whole_turns_are_forgotten() {
+        let tokenizer = tokenizer();
+        let mut chat = conversation(&tokenizer);
+        chat.set_system(Some("a".into())).unwrap();
+        for _ in 0..6 {
+            chat.say("b");
+            chat.hear(&[4], "a");
+        }
+        chat.say("ab");
+        let all = chat.prompt(&[], ROOM, None).unwrap();
+        assert_eq!(all.forgotten, 0);
+        let context = all.ids.len() as u32;
+        assert!(matches!(chat.prompt(&[], Room { context, shift: false }, None), Err(Error::Limit { .. })));
+        let fitted = chat.prompt(&[], Room { context, shift: true }, None).unwrap();
+        assert!(fitted.forgotten > 0 && fitted.ids.len() < context as usize * 3 / 4);
+        let roles: String = chat.messages().iter().map(|m| &m.role[..1]).collect();
+        assert_eq!(roles, format!("s{}u", "ua".repeat(6 - fitted.forgotten)));
+        // The last message stays, fit or not; where it fails it can be taken back.
+        assert!(matches!(chat.prompt(&[], Room { context: 3, shift: true }, None), Err(Error::Limit { .. })));
+        assert_eq!((chat.messages().len(), chat.can_forget()), (2, false));
+        chat.unsay();
+        chat.unsay();
+        assert_eq!(chat.system(), Some("a"));
+    }
+
+    #[test]
+    fn roles_are_checked() {
+        let tokenizer = tokenizer();
+        let mut chat = conversation(&tokenizer);
+        let message = |role: &str| Message { role: role.to_owned(), content: String::new() };
+        assert!(chat.restore(vec![message("system"), message("user")]).is_ok());
+        assert!(chat.restore(vec![message("user"), message("system")]).is_err());
+        assert!(chat.restore(vec![message("robot")]).is_err());
+        assert_eq!(chat.messages().len(), 2, "a refused conversation changes nothing");
+    }
+}

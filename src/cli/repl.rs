@@ -192,7 +192,7 @@ impl Repl<'_> {
         let value = value.trim();
         let mut sampling = self.sampling;
         match name {
-            "" => return Ok(self.settings()),
+            "" => self.settings(),
             "temp" => sampling.temperature = number(name, value)?,
             "top_k" | "top-k" => sampling.top_k = number(name, value)?,
             "top_p" | "top-p" => sampling.top_p = number(name, value)?,
