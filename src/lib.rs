@@ -1,5 +1,6 @@
 //! wgslm: a portable inference engine for large language models.
 
+pub mod chat;
 #[cfg(feature = "cli")]
 pub mod cli;
 mod cpu;

@@ -73,7 +73,7 @@ fn ids(value: &Value) -> Vec<u64> {
 #[test]
 fn help_names_every_command_and_the_exit_codes() {
     let help = ok(output(command(&["--help"])));
-    for word in ["run", "verify", "logits", "tokenize", "devices", "130 interrupted", "3 model not found"] {
+    for word in ["run", "verify", "logits", "template", "tokenize", "devices", "130 interrupted", "3 model not found"] {
         assert!(help.contains(word), "{word:?} is missing in: {help}");
     }
     let run = ok(output(command(&["run", "--help"])));
@@ -89,6 +89,9 @@ fn help_names_every_command_and_the_exit_codes() {
         "--raw",
         "--json",
         "--context",
+        "--system",
+        "--shift",
+        "--verbose",
         "default: 0.8",
         "default: 40",
         "default: 0.95",
@@ -244,6 +247,54 @@ fn an_interrupt_ends_the_answer_with_130() {
     let output = child.wait_with_output().unwrap();
     assert!(signal.success());
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_system_message_needs_a_template() {
+    fails(output(command(&["run", "--system", "x", "--raw", "y", "--device", "cpu"])), 1, &["chat template"]);
+    let answer = ok(output(command(&["run", "--system", "Be brief.", "Hello", "-n", "8", "--device", "cpu"])));
+    assert!(answer.len() > 8, "{answer:?}");
+}
+
+#[test]
+fn verbose_times_go_to_stderr() {
+    let done = output(with("run", Q8_0, &["The dog", "-n", "8", "--verbose"]));
+    for words in ["load ", "prompt       4 tokens", "answer       8 tokens", "0 more reused"] {
+        assert!(text(&done.stderr).contains(words), "{words:?} in {}", text(&done.stderr));
+    }
+    if cfg!(unix) {
+        assert!(text(&done.stderr).contains("peak memory"));
+    }
+    assert!(!ok(done).contains("tokens"));
+}
+
+#[test]
+fn templates_are_rendered() {
+    let dir = tempdir("template");
+    let file = |name: &str, text: &str| {
+        std::fs::write(dir.join(name), text).unwrap();
+        dir.join(name).to_str().unwrap().to_owned()
+    };
+    let template = file("t.jinja", "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ more }}");
+    let input = file("i.json", r#"{"messages": [{"role": "user", "content": "Hé"}], "more": "!"}"#);
+    let args = ["template", "--template", &template, "--input"];
+    assert_eq!(ok(output(command(&[&args[..], &[&input]].concat()))), "[user] Hé!");
+    let messages = r#"[{"role": "user", "content": "Hé"}]"#;
+    assert_eq!(ok(fed(command(&[&args[..], &["-"]].concat()), messages.as_bytes())), "[user] Hé");
+    // The model that is compiled in has one.
+    let own = ok(fed(command(&["template", "--input", "-"]), messages.as_bytes()));
+    assert_eq!(own, "<|im_start|>user\nHé<|im_end|>\n<|im_start|>assistant\n");
+    let control = r#"[{"role": "user", "content": "<|im_end|>"}]"#;
+    let segments = ok(fed(command(&["template", "--input", "-", "--segments"]), control.as_bytes()));
+    let segments: Value = serde_json::from_str(&segments).unwrap();
+    let user = segments.as_array().unwrap().iter().filter(|s| s["origin"] == "user");
+    assert!(user.map(|s| s["text"].as_str().unwrap()).collect::<String>().contains('<'), "{segments}");
+
+    fails(fed(command(&["template", "--input", "-"]), b"{"), 2, &["-: EOF"]);
+    fails(output(command(&["template", "--input", "/no/such.json"])), 3, &["/no/such.json"]);
+    let raises = file("r.jinja", "{{ raise_exception('no system message') }}");
+    fails(output(command(&["template", "--template", &raises, "--input", &input])), 1, &["no system message"]);
+    fails(fed(with("template", Q8_0, &["--input", "-"]), messages.as_bytes()), 1, &["no chat template"]);
 }
 
 #[test]

@@ -18,6 +18,7 @@ const ORDER: &[&[&str]] = &[
     &["exec"],
     &["kv", "sample", "text"],
     &["engine"],
+    &["chat"],
     &["cli", "web", "main"],
 ];
 

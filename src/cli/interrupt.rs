@@ -27,6 +27,11 @@ impl Listener {
         Self(())
     }
 
+    /// Forgets a Ctrl-C that has been answered.
+    pub(super) fn reset(&self) {
+        PRESSED.store(false, Ordering::Release);
+    }
+
     pub(super) fn pressed(&self) -> bool {
         PRESSED.load(Ordering::Acquire)
     }

@@ -2,13 +2,16 @@
 //!
 //! Answers go to stdout, everything else to stderr. Colour and progress bars appear on terminals only.
 
+mod answer;
 mod devices;
 mod exit;
 mod interrupt;
 mod logits;
 mod npy;
 mod open;
+mod repl;
 mod run;
+mod template;
 mod term;
 mod tokenize;
 mod verify;
@@ -27,12 +30,14 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answers a prompt.
+    /// Answers a prompt, or talks with you on a terminal.
     Run(run::Args),
     /// Compares the GPU with the CPU, value by value, and names the first op that differs.
     Verify(verify::Args),
     /// Writes the logits of every position of a text to a file.
     Logits(logits::Args),
+    /// Prints what a chat template makes of messages.
+    Template(template::Args),
     /// Turns text on stdin into token ids, or ids into text.
     Tokenize(tokenize::Args),
     /// Lists the devices that models can run on.
@@ -46,6 +51,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => run::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Logits(args) => logits::run(args),
+        Command::Template(args) => template::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Devices(args) => devices::run(args),
     };

@@ -1,30 +1,33 @@
-//! `wgslm run`: answers a prompt.
+//! `wgslm run`: answers a prompt, or talks on a terminal.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{IsTerminal, Read, Write, stdin, stdout};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use super::answer::{Answer, Timings};
 use super::exit::Exit;
 use super::interrupt::Listener;
-use super::{open, term};
-use crate::engine::{Engine, Event, Finish, Request, Usage};
+use super::{open, repl, term};
+use crate::Error;
+use crate::chat::{self, Conversation, Room};
+use crate::engine::{Engine, Finish, Request, SeqId};
 use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place};
-use crate::model::Model;
 use crate::sample::{Draw, Sampling};
-use crate::text::{ChatTemplate, Special, TextStream, Tokenizer};
+use crate::text::{ChatTemplate, TextStream, Tokenizer};
 
 /// Positions, unless told otherwise: enough for a conversation, and its cache fits anywhere.
 const CONTEXT: u32 = 4096;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The prompt; without it, stdin is read.
+    /// The prompt; without it, stdin is read. On a terminal a conversation begins.
     prompt: Option<String>,
     #[command(flatten)]
     model: open::ModelArg,
     /// Tokens to generate at most [default: until the model ends or the context is full].
     #[arg(short = 'n', long, value_name = "N")]
-    max_tokens: Option<u32>,
+    pub(super) max_tokens: Option<u32>,
     /// Temperature; 0 always takes the most likely token. The four defaults are llama.cpp's.
     #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
     temp: f32,
@@ -49,10 +52,19 @@ pub(super) struct Args {
     /// Positions of context [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
-    /// Continues the prompt as it is, even if the model has a chat template. The model that is compiled in always does: it
-    /// tells stories.
+    /// Continues the prompt as it is, even if the model has a chat template. The model that is compiled in always does with a
+    /// single prompt: it tells stories.
     #[arg(long)]
-    raw: bool,
+    pub(super) raw: bool,
+    /// The system message: what the model shall know and how it shall answer.
+    #[arg(long, value_name = "TEXT")]
+    pub(super) system: Option<String>,
+    /// Forgets the oldest turns of a conversation when the context is full.
+    #[arg(long)]
+    shift: bool,
+    /// Tells the times of loading, prompt and answer, and the peak memory, on stderr.
+    #[arg(long)]
+    pub(super) verbose: bool,
     /// Prints one JSON object at the end: prompt_ids, ids, text, finish_reason, device, timings.
     #[arg(long)]
     json: bool,
@@ -61,42 +73,61 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<(), Exit> {
     let sampling = sampling(&args);
     sampling.check()?;
-    let prompt = prompt(&args)?;
-    let started = Instant::now();
-    let model = args.model.open()?;
-    let tokenizer = Tokenizer::of(&model.file)?;
-    let ids = prompt_ids(&model, &tokenizer, &prompt, args.raw || args.model.model.is_none())?;
-    let options = Options {
-        place: args.device.clone(),
-        numerics: args.numerics,
-        ..Options::new(&model.program, args.context.unwrap_or(CONTEXT))
+    let prompt = match prompt(&args)? {
+        Some(prompt) => prompt,
+        None if args.json => return Err(Exit::usage("--json: no prompt; give one: wgslm run --json \"Why?\"")),
+        None => return repl::run(Session::open(&args)?, &args, sampling),
     };
-    let executor = open::executor(&model, &options)?;
-    let mut engine = Engine::new(executor, &model.program);
-    let load = started.elapsed();
-
-    let mut stop = tokenizer.eog().to_vec();
-    stop.extend(&model.specials.eos);
-    let request = Request { prompt: ids.clone(), sampling, max_tokens: args.max_tokens, stop, sequence: None };
-    let answer = generate(&mut engine, &tokenizer, request, !args.json)?;
-    let timings = Timings { load, prompt: answer.first, answer: answer.rest, usage: answer.usage };
-    let device = engine.executor().device();
+    let mut session = Session::open(&args)?;
+    let mut chat = session.conversation(args.raw || args.model.model.is_none() && args.system.is_none())?;
+    if let Some(system) = &args.system {
+        chat.set_system(Some(system.clone()))?;
+    }
+    chat.say(prompt);
+    let prompt = chat.prompt(&[], session.room(&args), now()).map_err(|error| match error {
+        Error::Limit { needed, available, .. } => {
+            Exit::usage(format!("the prompt needs {needed}, there are {available}; a larger one: --context N"))
+        }
+        error => error.into(),
+    })?;
+    let ids = prompt.ids;
+    let mut out = stdout().lock();
+    let mut show = |piece: &str| {
+        if !args.json && !piece.is_empty() {
+            out.write_all(term::shown(piece).as_bytes())?;
+            out.flush()?;
+        }
+        Ok(())
+    };
+    let listener = Listener::new();
+    let mut answer = Answer::default();
+    let mut text = TextStream::after(&*session.tokenizer, &ids);
+    let request = session.request(ids.clone(), sampling, args.max_tokens);
+    let reason = answer.run(&mut session.engine, request, &mut text, &listener, &mut show)?;
+    answer.finish(&mut text, &mut show)?;
+    let timings = Timings::of(&answer, session.load);
+    let device = session.engine.executor().device();
     if args.json {
         let object = serde_json::json!({
-            "model": model.name,
+            "model": session.name,
             "prompt_ids": ids,
             "ids": answer.ids,
             "text": answer.text,
-            "finish_reason": answer.reason.name(),
+            "finish_reason": reason.name(),
             "device": device,
             "seed": sampling.seed,
             "timings": timings.json(),
         });
-        writeln!(stdout(), "{object}")?;
-    } else {
-        term::dim(&timings.line(&device));
+        writeln!(out, "{object}")?;
+    } else if !answer.text.is_empty() && !answer.text.ends_with('\n') {
+        writeln!(out)?;
     }
-    match answer.reason {
+    match args.verbose {
+        true => term::note(&timings.block(&device)),
+        false if args.json => {}
+        false => term::dim(&timings.line(&device)),
+    }
+    match reason {
         Finish::Cancelled => Err(Exit::Interrupted),
         Finish::Error(error) => Err(Exit::from(&*error)),
         Finish::Context => {
@@ -105,6 +136,64 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         }
         Finish::Stop(_) | Finish::Length => Ok(()),
     }
+}
+
+/// A model that is loaded, ready to answer.
+pub(super) struct Session {
+    pub(super) engine: Engine<AnyExecutor>,
+    pub(super) tokenizer: Rc<Tokenizer>,
+    pub(super) name: String,
+    pub(super) load: Duration,
+    template: Option<String>,
+    stop: Vec<u32>,
+    sequence: SeqId,
+}
+
+impl Session {
+    fn open(args: &Args) -> Result<Self, Exit> {
+        let started = Instant::now();
+        let model = args.model.open()?;
+        let tokenizer = Tokenizer::of(&model.file)?;
+        let options = Options {
+            place: args.device.clone(),
+            numerics: args.numerics,
+            ..Options::new(&model.program, args.context.unwrap_or(CONTEXT))
+        };
+        let executor = open::executor(&model, &options)?;
+        let mut engine = Engine::new(executor, &model.program);
+        let sequence = engine.open();
+        Ok(Self {
+            engine,
+            stop: chat::stops(&model, &tokenizer),
+            tokenizer: Rc::new(tokenizer),
+            name: model.name,
+            load: started.elapsed(),
+            template: model.chat_template,
+            sequence,
+        })
+    }
+
+    /// An empty conversation; a raw one knows no template.
+    pub(super) fn conversation(&self, raw: bool) -> Result<Conversation<Rc<Tokenizer>>, Exit> {
+        let template = self.template.as_ref().filter(|_| !raw);
+        let template = template.map(|source| ChatTemplate::for_tokenizer(source, &self.tokenizer)).transpose()?;
+        Ok(Conversation::new(Rc::clone(&self.tokenizer), template))
+    }
+
+    /// A request that goes on with the kept sequence.
+    pub(super) fn request(&self, prompt: Vec<u32>, sampling: Sampling, max_tokens: Option<u32>) -> Request {
+        Request { prompt, sampling, max_tokens, stop: self.stop.clone(), sequence: Some(self.sequence) }
+    }
+
+    pub(super) fn room(&self, args: &Args) -> Room {
+        Room { context: self.engine.executor().limits().context, shift: args.shift }
+    }
+}
+
+/// Seconds since 1970, for templates that tell the date.
+pub(super) fn now() -> Option<i64> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_secs()).ok()
 }
 
 fn sampling(args: &Args) -> Sampling {
@@ -120,11 +209,15 @@ fn sampling(args: &Args) -> Sampling {
     }
 }
 
-fn prompt(args: &Args) -> Result<String, Exit> {
+/// The prompt; none where a person sits at the terminal.
+fn prompt(args: &Args) -> Result<Option<String>, Exit> {
     if let Some(prompt) = &args.prompt {
-        return Ok(prompt.clone());
+        return Ok(Some(prompt.clone()));
     }
     if stdin().is_terminal() {
+        if stdout().is_terminal() {
+            return Ok(None);
+        }
         return Err(Exit::usage("no prompt; give one: wgslm run \"Once upon a time\""));
     }
     let mut bytes = Vec::new();
@@ -136,136 +229,5 @@ fn prompt(args: &Args) -> Result<String, Exit> {
         text.pop();
         text.truncate(text.trim_end_matches('\r').len());
     }
-    Ok(text)
-}
-
-/// The prompt as the model wants it: rendered by its chat template as one message of a user, or as it is.
-fn prompt_ids(model: &Model, tokenizer: &Tokenizer, prompt: &str, raw: bool) -> Result<Vec<u32>, Exit> {
-    let mut ids = match &model.chat_template {
-        Some(source) if !raw => {
-            let template = ChatTemplate::for_tokenizer(source, tokenizer)?;
-            let messages = serde_json::json!([{ "role": "user", "content": prompt }]);
-            let context = serde_json::json!({ "messages": messages, "add_generation_prompt": true });
-            tokenizer.encode_segments(&template.render(&context, now())?)?
-        }
-        _ => tokenizer.encode(prompt, Special::Plain)?,
-    };
-    if let Some(bos) = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids.first() != Some(bos)) {
-        ids.insert(0, bos);
-    }
-    if ids.is_empty() {
-        // Where a model has no token for the beginning of a text, the end of another one is where a text begins.
-        ids.extend(tokenizer.bos().or(tokenizer.eos()));
-    }
-    if ids.is_empty() {
-        return Err(Exit::usage("the prompt is empty, and this model has no token that begins a text"));
-    }
-    Ok(ids)
-}
-
-/// Seconds since 1970, for templates that tell the date.
-fn now() -> Option<i64> {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-    i64::try_from(since.as_secs()).ok()
-}
-
-struct Answer {
-    ids: Vec<u32>,
-    text: String,
-    reason: Finish,
-    usage: Usage,
-    /// Time to the first token, and from there to the end.
-    first: Duration,
-    rest: Duration,
-}
-
-/// Runs a request to its end; `stream` prints the text while it comes.
-fn generate(
-    engine: &mut Engine<AnyExecutor>,
-    tokenizer: &Tokenizer,
-    request: Request,
-    stream: bool,
-) -> Result<Answer, Exit> {
-    let listener = Listener::new();
-    let mut out = stdout().lock();
-    let mut stream_text = TextStream::after(tokenizer, &request.prompt);
-    let started = Instant::now();
-    let mut first = None;
-    let (mut ids, mut text) = (Vec::new(), String::new());
-    let mut show = |piece: &str| {
-        text.push_str(piece);
-        if stream && !piece.is_empty() {
-            out.write_all(piece.as_bytes())?;
-            out.flush()?;
-        }
-        Ok::<(), Exit>(())
-    };
-    let id = engine.submit(request).map_err(|e| Exit::usage(e.to_string()))?;
-    let (reason, usage) = 'answer: loop {
-        for event in pollster::block_on(engine.step())? {
-            match event {
-                Event::Token { id, .. } => {
-                    first.get_or_insert_with(|| started.elapsed());
-                    ids.push(id);
-                    show(&stream_text.push(id))?;
-                }
-                Event::Finished { reason, usage, .. } => break 'answer (reason, usage),
-            }
-        }
-        if listener.pressed() {
-            engine.cancel(id);
-        }
-    };
-    show(&stream_text.finish())?;
-    if stream && !text.is_empty() && !text.ends_with('\n') {
-        writeln!(out)?;
-    }
-    let all = started.elapsed();
-    let first = first.unwrap_or(all);
-    Ok(Answer { ids, text, reason, usage, first, rest: all - first })
-}
-
-struct Timings {
-    load: Duration,
-    prompt: Duration,
-    answer: Duration,
-    usage: Usage,
-}
-
-impl Timings {
-    /// Tokens of the prompt that were computed.
-    fn computed(&self) -> u32 {
-        self.usage.prompt - self.usage.reused
-    }
-
-    /// Tokens behind the first, which belongs to the prompt's time.
-    fn following(&self) -> u32 {
-        self.usage.generated.saturating_sub(1)
-    }
-
-    fn line(&self, device: &str) -> String {
-        format!(
-            "{device} · load {:.2} s · prompt {} tokens, {:.1}/s · answer {} tokens, {:.1}/s",
-            self.load.as_secs_f64(),
-            self.computed(),
-            term::rate(self.computed(), self.prompt),
-            self.usage.generated,
-            term::rate(self.following(), self.answer),
-        )
-    }
-
-    fn json(&self) -> serde_json::Value {
-        let ms = |time: Duration| (time.as_secs_f64() * 1e6).round() / 1e3;
-        let rate = |n, time| (term::rate(n, time) * 1e3).round() / 1e3;
-        serde_json::json!({
-            "load_ms": ms(self.load),
-            "prompt_tokens": self.usage.prompt,
-            "reused_tokens": self.usage.reused,
-            "prompt_ms": ms(self.prompt),
-            "prompt_per_second": rate(self.computed(), self.prompt),
-            "generated_tokens": self.usage.generated,
-            "generated_ms": ms(self.answer),
-            "generated_per_second": rate(self.following(), self.answer),
-        })
-    }
+    Ok(Some(text))
 }

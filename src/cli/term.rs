@@ -1,6 +1,7 @@
 //! What is shown on a terminal, and only there: colour, progress.
 
-use std::io::{IsTerminal, stderr};
+use std::borrow::Cow;
+use std::io::{IsTerminal, stderr, stdout};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -31,6 +32,15 @@ pub(super) fn dim(message: &str) {
         let (on, off) = if coloured() { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
         eprintln!("{on}{message}{off}");
     }
+}
+
+/// A piece of an answer as it may be shown: on a terminal, without what would steer it.
+pub(super) fn shown(piece: &str) -> Cow<'_, str> {
+    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !piece.contains(steers) || !stdout().is_terminal() {
+        return Cow::Borrowed(piece);
+    }
+    Cow::Owned(piece.replace(steers, "\u{FFFD}"))
 }
 
 /// The bar of loading and compiling: on a terminal only, gone when it is dropped.

@@ -45,6 +45,12 @@ impl<E: Executor> Engine<E> {
         self.scheduler.close(sequence);
     }
 
+    /// Limits the prompt rows of a step to come: a step under way cannot be stopped, so this bounds the time until
+    /// [`cancel`](Engine::cancel) takes effect. Results do not depend on it.
+    pub fn set_rows(&mut self, rows: u32) {
+        self.scheduler.set_rows(rows);
+    }
+
     /// Whether there is anything to do.
     pub fn busy(&self) -> bool {
         self.scheduler.busy()
@@ -67,7 +73,8 @@ impl<E: Executor> Engine<E> {
         while let Some(plan) = self.scheduler.schedule() {
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }
-        if self.poll() == 0 && self.scheduler.in_flight() > 0 {
+        // A request that was cancelled is told of at once, whatever of it is still under way.
+        if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
             self.stalls += u64::from(self.scheduler.in_flight() == 1);
             self.executor.wait().await?;
             self.poll();

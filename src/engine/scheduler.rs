@@ -24,6 +24,8 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Scheduler {
     limits: Limits,
+    /// Rows of one role in a step, at most as the executor takes them.
+    rows: u32,
     vocab: u32,
     kv: Kv,
     sequences: BTreeMap<SeqId, Kept>,
@@ -108,6 +110,7 @@ impl Scheduler {
         let free_slots = (0..limits.seqs).rev().collect();
         Self {
             limits,
+            rows: limits.rows,
             vocab,
             kv,
             sequences: BTreeMap::new(),
@@ -207,6 +210,16 @@ impl Scheduler {
         self.preemptions
     }
 
+    /// Limits the rows of a step; every sequence has room for one at least.
+    pub(super) fn set_rows(&mut self, rows: u32) {
+        self.rows = rows.max(self.limits.seqs).min(self.limits.rows);
+    }
+
+    /// Whether there is something to tell.
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.flights.len()
     }
@@ -226,7 +239,7 @@ impl Scheduler {
             return None;
         }
         let mut plan = Plan { seqs: Vec::new(), tokens: Vec::new() };
-        let mut room = Room { rows: [self.limits.rows; 2], outs: [self.limits.outs; 2] };
+        let mut room = Room { rows: [self.rows; 2], outs: [self.limits.outs; 2] };
         // Those that a request preempts stand behind it, so they are not in the plan yet.
         let mut i = 0;
         while i < self.running.len() {

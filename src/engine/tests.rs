@@ -421,3 +421,34 @@ fn scoring_gives_the_logits_of_every_position() {
     assert_eq!(logits[7 * 40..8 * 40], last[7 * 40..]);
     assert!(logits.chunks(40).collect::<Vec<_>>().windows(2).all(|w| w[0] != w[1]));
 }
+
+#[test]
+fn rows_can_be_bounded() {
+    let request = Request { max_tokens: Some(9), ..Request::new((1..30).collect()) };
+    let whole = Bench::new(TIGHT, 3).answer(request.clone());
+    for rows in [0, 1, 4, 1000] {
+        let mut bench = Bench::new(TIGHT, 3);
+        bench.engine.set_rows(rows);
+        assert_eq!(bench.answer(request.clone()), whole);
+    }
+    let mut bench = Bench::new(Limits { in_flight: 1, ..ROOMY }, 3);
+    bench.engine.set_rows(8);
+    bench.engine.submit(request).unwrap();
+    bench.step();
+    assert_eq!(bench.engine.executor().rows, 8);
+}
+
+#[test]
+fn a_cancelled_request_is_told_of_at_once() {
+    let mut bench = Bench::new(TIGHT, 5);
+    let id = bench.engine.submit(Request::new((1..30).collect())).unwrap();
+    while bench.engine.scheduler.in_flight() == 0 {
+        bench.step();
+    }
+    let waited = bench.engine.executor().blocked();
+    bench.engine.cancel(id);
+    bench.step();
+    assert!(matches!(bench.answers[&id].1, Some(Finish::Cancelled)));
+    assert_eq!(bench.engine.executor().blocked(), waited, "nobody waits for what is under way");
+    bench.run();
+}

@@ -13,6 +13,7 @@ use wasm_bindgen::prelude::*;
 
 use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
+use crate::chat;
 use crate::engine::{Engine, Event, Finish, RequestId, SeqId};
 use crate::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use crate::file::ModelFile;
@@ -152,8 +153,7 @@ impl WebEngine {
         let request = ChatRequest::parse(request)?;
         let prompt = request.prompt(self.template.as_ref(), &self.tokenizer)?;
         let on_conversation = !self.answers.iter().any(|answer| answer.on_conversation);
-        let mut stop = self.tokenizer.eog().to_vec();
-        stop.extend(&self.model.specials.eos);
+        let stop = chat::stops(&self.model, &self.tokenizer);
         let text = TextStream::after(Rc::clone(&self.tokenizer), &prompt);
         let request_id = self.engine.submit(crate::engine::Request {
             prompt,

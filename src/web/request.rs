@@ -3,8 +3,9 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::chat;
 use crate::sample::{Draw, Sampling};
-use crate::text::{ChatTemplate, Special, Tokenizer};
+use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
 /// The fields of `/v1/chat/completions` that are understood, and `prompt`, `top_k`, `min_p` besides.
@@ -39,19 +40,19 @@ impl ChatRequest {
 
     /// The prompt's ids: the messages as the model's template writes them, or the prompt as it is.
     pub(super) fn prompt(&self, template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        let mut ids = match (&self.messages, &self.prompt) {
-            (Some(messages), None) => chat(messages, &self.chat_template_kwargs, template, tokenizer)?,
-            (None, Some(prompt)) => tokenizer.encode(prompt, Special::Plain)?,
-            _ => return Err(Error::argument("messages", "either messages or a prompt is needed")),
-        };
-        if let Some(bos) = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids.first() != Some(bos)) {
-            ids.insert(0, bos);
+        match (&self.messages, &self.prompt) {
+            (Some(messages), None) => {
+                let template = template.ok_or_else(|| {
+                    let what = "a conversation with a model that has no chat template";
+                    Error::unsupported(what, "a prompt works: it is continued")
+                })?;
+                let messages: Vec<Value> = messages.iter().cloned().map(Value::Object).collect();
+                let now = (js_sys::Date::now() / 1000.0) as i64;
+                chat::messages(tokenizer, template, &messages, &self.chat_template_kwargs, Some(now))
+            }
+            (None, Some(prompt)) => chat::continuation(tokenizer, prompt),
+            _ => Err(Error::argument("messages", "either messages or a prompt is needed")),
         }
-        if ids.is_empty() {
-            // Where a model has no token for the beginning of a text, the end of another one is where a text begins.
-            ids.extend(tokenizer.bos().or(tokenizer.eos()));
-        }
-        Ok(ids)
     }
 
     pub(super) fn sampling(&self) -> Sampling {
@@ -76,21 +77,4 @@ impl ChatRequest {
             Some(Stops::Several(stops)) => stops,
         }
     }
-}
-
-/// Messages as the model's template writes them, ready for the answer.
-fn chat(
-    messages: &[Map<String, Value>],
-    extra: &Map<String, Value>,
-    template: Option<&ChatTemplate>,
-    tokenizer: &Tokenizer,
-) -> Result<Vec<u32>> {
-    let template = template.ok_or_else(|| {
-        Error::unsupported("a conversation with a model that has no chat template", "a prompt works: it is continued")
-    })?;
-    let mut context = extra.clone();
-    context.insert("messages".to_owned(), messages.iter().cloned().map(Value::Object).collect());
-    context.insert("add_generation_prompt".to_owned(), true.into());
-    let now = (js_sys::Date::now() / 1000.0) as i64;
-    tokenizer.encode_segments(&template.render(&Value::Object(context), Some(now))?)
 }

@@ -1,0 +1,14 @@
+//! From messages to a request: prompts, and conversations whose turns follow one another in one sequence.
+//!
+//! ```text
+//! messages ─ template ─► segments ─ tokenizer ─► ids ─► engine::Request ─ events ─► text ─► the next message
+//! ```
+//!
+//! Nothing here runs anything: who owns the [`Engine`](crate::engine::Engine) submits the ids that a [`Conversation`] gives, on a
+//! sequence that is kept, and tells it what was answered.
+
+mod conversation;
+mod prompt;
+
+pub use conversation::{Conversation, Message, Prompt, Room};
+pub use prompt::{continuation, messages, stops};
