@@ -54,7 +54,8 @@ export class UrlSource implements ByteSource {
   static async open(url: string): Promise<UrlSource> {
     const abort = new AbortController();
     const response = await request(url, { headers: { range: "bytes=0-0" }, signal: abort.signal });
-    abort.abort();
+    if (response.status === 206) await response.arrayBuffer();
+    else abort.abort(); // what comes may be long
     if (response.status === 200) {
       throw new SourceError(`${url}: the server ignores range requests; one that answers "Range: bytes=0-0" with 206 works`);
     }
