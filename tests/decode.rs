@@ -2,11 +2,15 @@
 
 mod support;
 
+#[path = "support/programs.rs"]
+mod programs;
+
 use wgslm::engine::{Engine, Event, Request};
 use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Buffer, Choice, Device};
 use wgslm::model::Model;
+use wgslm::quant::BlockFormat;
 
 fn open(path: &str) -> Model {
     pollster::block_on(Model::open(ModelFile::open(&support::shared(path)).unwrap())).unwrap()
@@ -60,27 +64,37 @@ fn gpu_greedy_decoding_waits_for_no_read_back() {
     assert_eq!(engine.executor().counts(Role::Generated).2, pipelines);
 }
 
+/// Every layer of a plan takes at most so many dispatches; bindings and pipelines stay few.
+fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, prompt: usize) {
+    for (role, most) in [(Role::Generated, generated), (Role::Prompt, prompt)] {
+        pollster::block_on(gpu.plan(role, &mut |_, _| {})).unwrap();
+        let labels = gpu.labels(role);
+        for layer in 0..layers {
+            let own: Vec<_> = labels.iter().filter(|(_, l)| *l == Some(layer)).map(|(label, _)| *label).collect();
+            assert!(own.len() <= most, "{what}, {role:?}, layer {layer}: {own:?}");
+        }
+    }
+    let (_, bindings, pipelines) = gpu.counts(Role::Prompt);
+    assert!(bindings <= 8, "{what}: {bindings} storage bindings");
+    // One for each op and role; a model of one block format needs no more.
+    assert!(pipelines <= 18, "{what}: {pipelines} pipelines");
+}
+
 #[test]
 fn gpu_layers_take_few_dispatches() {
-    // gpt2-odd has heads of an odd size, so q, k and v stay apart.
-    for (path, generated, prompt) in
-        [("stories260K/stories260K.gguf", 5, 8), ("tiny-models/gpt2-odd", 8, 10), ("tiny-models/llama-rope3", 5, 8)]
-    {
-        let model = open(path);
-        let mut gpu = load(&lavapipe(), &model);
-        for (role, most) in [(Role::Generated, generated), (Role::Prompt, prompt)] {
-            pollster::block_on(gpu.plan(role, &mut |_, _| {})).unwrap();
-            let labels = gpu.labels(role);
-            for layer in 0..model.program.layers() {
-                let own: Vec<_> = labels.iter().filter(|(_, l)| *l == Some(layer)).map(|(label, _)| *label).collect();
-                assert!(own.len() <= most, "{path}, {role:?}, layer {layer}: {own:?}");
-            }
-        }
-        let (_, bindings, pipelines) = gpu.counts(Role::Prompt);
-        assert!(bindings <= 8, "{bindings} storage bindings");
-        // One for each op and role; a model of one block format needs no more.
-        assert!(pipelines <= 18, "{path}: {pipelines} pipelines");
-    }
+    let device = lavapipe();
+    let model = open("stories260K/stories260K.gguf");
+    count("llama", &mut load(&device, &model), model.program.layers(), 5, 8);
+    // Heads of an odd size share words of the cache, so q, k and v stay apart.
+    let model = open("tiny-models/gpt2-odd");
+    count("gpt2-odd", &mut load(&device, &model), model.program.layers(), 8, 10);
+    let program = programs::gpt2(programs::Shape::SMALL);
+    let weights = programs::random_weights(&program, &[BlockFormat::Q8_0], &mut programs::Rng(1));
+    let limits = programs::limits();
+    let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+    let mut quiet = |_, _| {};
+    let gpu = pollster::block_on(GpuExecutor::load(&device, &program, &*weights, options, &mut quiet));
+    count("gpt2", &mut gpu.unwrap(), program.layers(), 5, 8);
 }
 
 #[test]
