@@ -1,5 +1,13 @@
 //! wgslm: a portable inference engine for large language models.
 
+#![cfg_attr(
+    target_arch = "wasm32",
+    allow(
+        clippy::arc_with_non_send_sync,
+        reason = "one thread, one code: natively the same values are shared by threads"
+    )
+)]
+
 pub mod chat;
 #[cfg(feature = "cli")]
 pub mod cli;
