@@ -12,8 +12,8 @@ use wgslm::{Error, Result};
 /// A path in the shared data.
 pub(crate) fn shared(path: &str) -> PathBuf {
     let root = std::env::var_os("WGSLM_SHARED").map(PathBuf::from);
-    let root = root.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data")));
-    root.join(path)
+    let root = root.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared")));
+    root.join("data").join(path)
 }
 
 /// A file of the shared data.
