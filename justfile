@@ -15,10 +15,6 @@ ci:
 run *ARGS:
     cargo run --release -- run {{ARGS}}
 
-# The benchmarks; numbers go to BENCHMARKS.md with the command, the machine and the date.
-bench *ARGS:
-    cargo bench {{ARGS}}
-
 # Build the page and serve it on this machine; models of a folder: just web --models FOLDER
 web *ARGS:
     scripts/build-web

@@ -341,8 +341,14 @@ fn the_fused_program_verifies_on_the_cpu() {
 
 #[test]
 fn the_gpu_verifies_and_answers_as_the_cpu_does() {
-    let table = ok(output(with("verify", F32, &["--device", "gpu"])));
-    assert!(table.contains("all within 1e-8"), "{table}");
+    let tables = [
+        ok(output(with("verify", F32, &["--device", "gpu"]))),
+        ok(output(with("verify", "tiny-models/gpt2-odd", &["--device", "gpu"]))), // it has no tokenizer
+        ok(output(command(&["verify", "--device", "gpu"]))),
+    ];
+    for table in tables {
+        assert!(table.contains("all within 1e-8"), "{table}");
+    }
     let args = ["The dog", "-n", "40", "--temp", "0", "--json", "--numerics", "exact"];
     let mut gpu = command(&["run", "--device", "gpu", "-m"]);
     gpu.arg(shared(F32)).args(args);
