@@ -1,12 +1,21 @@
-//! The adapters that the tests run on: both must be there, or every other device test would be moot.
+//! The adapters that the tests run on: both must be there, or every other device test would be moot. And a device that a host made,
+//! shared with it: each does its own work, and each hears of its own errors.
 
-use wgslm::gpu::{Choice, Device, Kind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pollster::block_on;
+use wgslm::engine::{Engine, Event, Request};
+use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
+use wgslm::file::ModelFile;
+use wgslm::gpu::{Choice, Device, Kind, wgpu};
+use wgslm::model::Model;
+use wgslm::text::{Special, Tokenizer};
 
 /// Opens the adapter whose name holds `name`, with WebGPU's default limits; scripts/test makes both visible.
 fn open(name: &str) -> Device {
     let choice = Choice { name: Some(name.to_owned()), default_limits: true, ..Choice::default() };
-    pollster::block_on(Device::open(&choice))
-        .unwrap_or_else(|e| panic!("{e}; scripts/test installs {name} and shows it"))
+    block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs {name} and shows it"))
 }
 
 #[test]
@@ -26,6 +35,201 @@ fn swiftshader_opens_by_name() {
 #[test]
 fn no_gpu_is_picked_by_a_name_that_none_has() {
     let choice = Choice { name: Some("no such adapter".into()), ..Choice::default() };
-    let error = pollster::block_on(Device::open(&choice)).expect_err("opened an adapter that is not there").to_string();
+    let error = block_on(Device::open(&choice)).expect_err("opened an adapter that is not there").to_string();
     assert!(error.starts_with("device: "), "{error}");
+}
+
+// --- a host's device --------------------------------------------------------------------------------------------------
+
+/// A program that has a device of its own, work on it, and an ear for what goes wrong there.
+struct Host {
+    info: wgpu::AdapterInfo,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    /// Counted up by the host's own compute passes.
+    counter: wgpu::Buffer,
+    pipeline: wgpu::ComputePipeline,
+    group: wgpu::BindGroup,
+    /// What its callback for uncaught errors was told.
+    errors: Arc<Mutex<Vec<String>>>,
+    /// How often its callback for a lost device was called.
+    losses: Arc<AtomicUsize>,
+}
+
+impl Host {
+    fn new(adapter_name: &str, limits: wgpu::Limits) -> Self {
+        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+        let adapters = block_on(instance.enumerate_adapters(wgpu::Backends::VULKAN));
+        let adapter = adapters.into_iter().find(|a| a.get_info().name.to_lowercase().contains(adapter_name));
+        let adapter = adapter.unwrap_or_else(|| panic!("no {adapter_name}; scripts/test installs it"));
+        let desc = wgpu::DeviceDescriptor { required_limits: limits, ..Default::default() };
+        let (device, queue) = block_on(adapter.request_device(&desc)).unwrap();
+
+        let (errors, losses) = (Arc::default(), Arc::new(AtomicUsize::new(0)));
+        let heard: Arc<Mutex<Vec<String>>> = Arc::clone(&errors);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| heard.lock().unwrap().push(error.to_string())));
+        let lost = Arc::clone(&losses);
+        device.set_device_lost_callback(move |_, _| {
+            lost.fetch_add(1, Ordering::Relaxed);
+        });
+
+        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
+        let desc = wgpu::BufferDescriptor { label: Some("host"), size: 4, usage, mapped_at_creation: false };
+        let counter = device.create_buffer(&desc);
+        let source = "@group(0) @binding(0) var<storage, read_write> n: u32;\
+            @compute @workgroup_size(1) fn count() { n += 1u; }";
+        let source = wgpu::ShaderSource::Wgsl(source.into());
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor { label: Some("host"), source });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some("host"),
+            layout: None,
+            module: &module,
+            entry_point: None,
+            compilation_options: Default::default(),
+            cache: None,
+        });
+        let entries = [wgpu::BindGroupEntry { binding: 0, resource: counter.as_entire_binding() }];
+        let layout = &pipeline.get_bind_group_layout(0);
+        let desc = wgpu::BindGroupDescriptor { label: Some("host"), layout, entries: &entries };
+        let group = device.create_bind_group(&desc);
+        Self { info: adapter.get_info(), device, queue, counter, pipeline, group, errors, losses }
+    }
+
+    fn shared(&self) -> Device {
+        Device::from_host(&self.info, self.device.clone(), self.queue.clone())
+    }
+
+    /// Its own compute pass.
+    fn count(&self) {
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&self.pipeline);
+        pass.set_bind_group(0, &self.group, &[]);
+        pass.dispatch_workgroups(1, 1, 1);
+        drop(pass);
+        self.queue.submit([encoder.finish()]);
+    }
+
+    /// What its passes have counted.
+    fn counted(&self) -> u32 {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let desc = wgpu::BufferDescriptor { label: Some("host"), size: 4, usage, mapped_at_creation: false };
+        let read = self.device.create_buffer(&desc);
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(&self.counter, 0, &read, 0, 4);
+        self.queue.submit([encoder.finish()]);
+        read.map_async(wgpu::MapMode::Read, .., |result| result.unwrap());
+        self.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+        let view = read.get_mapped_range(..).unwrap();
+        u32::from_le_bytes(view[..].try_into().unwrap())
+    }
+
+    /// Something that wgpu refuses: a buffer that is mapped for two ends at once.
+    fn blunder(&self, label: &str) {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE;
+        let desc = wgpu::BufferDescriptor { label: Some(label), size: 4, usage, mapped_at_creation: false };
+        drop(self.device.create_buffer(&desc));
+    }
+}
+
+fn tiny() -> (Model, Vec<u32>) {
+    let model = block_on(Model::open(ModelFile::from_bytes("tiny.gguf", wgslm::TINY).unwrap())).unwrap();
+    let prompt = Tokenizer::of(&model.file).unwrap().encode("Once upon a time", Special::Plain).unwrap();
+    (model, prompt)
+}
+
+fn load(device: &Device, model: &Model) -> wgslm::Result<GpuExecutor> {
+    let limits = Limits { rows: 64, seqs: 1, outs: 1, block: 16, blocks: 32, context: 512, in_flight: 2 };
+    let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+    block_on(async {
+        let mut gpu = GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {}).await?;
+        for role in Role::ALL {
+            gpu.plan(role, &mut |_, _| {}).await?;
+        }
+        Ok(gpu)
+    })
+}
+
+/// An answer of 24 tokens, with something done between any two steps.
+fn generate(gpu: GpuExecutor, model: &Model, prompt: &[u32], mut between: impl FnMut(usize)) -> Vec<u32> {
+    let mut engine = Engine::new(gpu, &model.program);
+    engine.submit(Request { max_tokens: Some(24), ..Request::new(prompt.to_vec()) }).unwrap();
+    let (mut ids, mut steps) = (Vec::new(), 0);
+    while engine.busy() {
+        for event in block_on(engine.step()).unwrap() {
+            match event {
+                Event::Token { id, .. } => ids.push(id),
+                Event::Finished { reason, .. } => assert_eq!(reason.name(), "length"),
+            }
+        }
+        between(steps);
+        steps += 1;
+    }
+    ids
+}
+
+fn a_host_shares_its_device(adapter: &str) {
+    let (model, prompt) = tiny();
+    let expected = generate(load(&open(adapter), &model).unwrap(), &model, &prompt, |_| {});
+    assert_eq!(expected.len(), 24);
+
+    let host = Host::new(adapter, wgpu::Limits::default());
+    let mut passes = 0;
+    // Two engines, one after the other, on the device that lives on.
+    for round in 0..2 {
+        let shared = host.shared();
+        assert_eq!(shared.caps().subgroups, None, "a device of default features");
+        // A scope of the host's stays open while weights are loaded and kernels are compiled in scopes of ours.
+        let scope = host.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let gpu = load(&shared, &model).unwrap();
+        let mut steps = Some(scope);
+        let ids = generate(gpu, &model, &prompt, |step| {
+            host.count();
+            passes += 1;
+            if step == 8 {
+                host.blunder("in the scope");
+            }
+            if step == 16 {
+                let error = block_on(steps.take().unwrap().pop());
+                let error = error.expect("what the host did wrong arrives in the host's scope").to_string();
+                assert!(error.contains("in the scope"), "{error}");
+                host.blunder("uncaught");
+            }
+        });
+        assert_eq!(ids, expected, "the answer of a device of our own");
+        assert_eq!(host.counted(), passes, "the host's own passes");
+        shared.check().expect("errors of the host are none of ours");
+        let mut errors = host.errors.lock().unwrap();
+        assert_eq!(errors.len(), 1, "round {round}: {errors:?}");
+        assert!(errors[0].contains("uncaught"), "{errors:?}");
+        errors.clear();
+    }
+    assert_eq!(host.losses.load(Ordering::Relaxed), 0);
+    let shared = host.shared();
+    host.device.destroy();
+    let _ = host.device.poll(wgpu::PollType::Poll);
+    assert_eq!(host.losses.load(Ordering::Relaxed), 1, "the host hears of the loss");
+    assert!(load(&shared, &model).is_err(), "nothing runs on a device that is gone");
+}
+
+#[test]
+fn lavapipe_is_shared_with_a_host() {
+    a_host_shares_its_device("llvmpipe");
+}
+
+#[test]
+fn swiftshader_is_shared_with_a_host() {
+    a_host_shares_its_device("swiftshader");
+}
+
+/// A device of less than WebGPU's default limits: an error to the caller of ours, and nothing in the host's ear.
+#[test]
+fn gpu_of_a_host_that_is_too_small_is_refused() {
+    let (model, _) = tiny();
+    let host = Host::new("llvmpipe", wgpu::Limits::downlevel_defaults());
+    let error = load(&host.shared(), &model).expect_err("four storage buffers do not suffice").to_string();
+    assert!(error.starts_with("device: kernels: "), "{error}");
+    assert_eq!(host.errors.lock().unwrap().len(), 0);
+    host.count();
+    assert_eq!(host.counted(), 1);
 }

@@ -245,7 +245,9 @@ impl Device {
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let made = make();
-        let (validation, memory) = (validation.pop().await, memory.pop().await);
+        // Both end before anything is awaited: meanwhile, a host may open scopes of its own or make errors of its own.
+        let (validation, memory) = (validation.pop(), memory.pop());
+        let (validation, memory) = (validation.await, memory.await);
         let made = made?;
         if let Some(error) = memory {
             let (needed, available) = (format!("more memory ({error})"), "less on this device".to_owned());
