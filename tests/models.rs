@@ -14,8 +14,6 @@ mod hostile;
 mod mutations;
 #[path = "support/npy.rs"]
 mod npy;
-#[path = "models/oracle.rs"]
-mod oracle;
 #[path = "models/runner.rs"]
 mod runner;
 #[path = "models/smollm2.rs"]
@@ -39,14 +37,15 @@ struct Gpu;
 impl runner::Device for Gpu {
     type Exec = GpuExecutor;
     const LONGEST: usize = 40;
+    const LACKS_KERNELS: bool = true;
 
-    fn load(model: &Model, numerics: Numerics, limits: Limits) -> GpuExecutor {
+    fn load(model: &Model, numerics: Numerics, limits: Limits) -> Result<GpuExecutor> {
         static DEVICE: LazyLock<Device> = LazyLock::new(|| {
             let choice = Choice { name: Some("llvmpipe".into()), default_limits: true, ..Choice::default() };
             pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
         });
         let options = GpuOptions { numerics, limits, unfused: false, keep_values: false };
-        pollster::block_on(GpuExecutor::load(&DEVICE, &model.program, model, options, &mut |_, _| {})).unwrap()
+        pollster::block_on(GpuExecutor::load(&DEVICE, &model.program, model, options, &mut |_, _| {}))
     }
 
     fn poison(exec: &mut GpuExecutor) {
@@ -60,11 +59,12 @@ struct Cpu;
 impl runner::Device for Cpu {
     type Exec = CpuExecutor;
     const LONGEST: usize = usize::MAX;
+    const LACKS_KERNELS: bool = false;
 
-    fn load(model: &Model, numerics: Numerics, limits: Limits) -> CpuExecutor {
+    fn load(model: &Model, numerics: Numerics, limits: Limits) -> Result<CpuExecutor> {
         let weights = pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap();
         let options = CpuOptions { threads: Some(2), numerics, ..CpuOptions::new(limits) };
-        CpuExecutor::new(&model.program, weights.into(), options).unwrap()
+        CpuExecutor::new(&model.program, weights.into(), options)
     }
 
     fn poison(exec: &mut CpuExecutor) {
@@ -110,15 +110,17 @@ fn open_with_config(path: &Path, config: String) -> Result<Model> {
     pollster::block_on(Model::open(file))
 }
 
-/// The folders of tiny models whose architecture is one of these, and the configurations that each has.
-fn tiny_models(model_types: &[&str]) -> Vec<(String, Vec<String>)> {
+/// The folders of tiny models, and the configurations that each has. Those of architectures that are not there yet are
+/// listed in `golden`.
+fn tiny_models() -> Vec<(String, Vec<String>)> {
+    let known: Vec<_> = wgslm::model::architectures().collect();
     let mut all = Vec::new();
     for entry in std::fs::read_dir(support::shared("tiny-models")).unwrap() {
         let path = entry.unwrap().path();
         let config = |name: &str| std::fs::read_to_string(path.join(name)).ok();
         let Some(first) = config("config.json") else { continue };
         let json: serde_json::Value = serde_json::from_str(&first).unwrap();
-        if model_types.contains(&json["model_type"].as_str().unwrap()) {
+        if known.contains(&json["model_type"].as_str().unwrap()) {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             all.push((name, [Some(first), config("config.hub.json")].into_iter().flatten().collect()));
         }
@@ -130,7 +132,7 @@ fn tiny_models(model_types: &[&str]) -> Vec<(String, Vec<String>)> {
 #[test]
 fn both_forms_of_a_configuration_give_the_same_program() {
     let mut opened = 0;
-    for (name, configs) in tiny_models(&["llama", "gpt2"]) {
+    for (name, configs) in tiny_models() {
         let path = support::shared("tiny-models").join(&name);
         let models: Vec<_> = configs.into_iter().map(|config| open_with_config(&path, config).unwrap()).collect();
         for model in &models {
@@ -138,7 +140,7 @@ fn both_forms_of_a_configuration_give_the_same_program() {
             opened += 1;
         }
     }
-    assert_eq!(opened, 7, "the data is not all there");
+    assert!(opened >= 7, "the data is not all there");
 }
 
 #[test]

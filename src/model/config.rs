@@ -24,6 +24,15 @@ pub(super) struct Config<'a> {
     asked: RefCell<BTreeSet<String>>,
 }
 
+/// A hyper-parameter that a program follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// What it is called here.
+    pub key: String,
+    /// What the file calls it, if the file has it; tables within tables with dots.
+    pub source: Option<String>,
+}
+
 struct Entry {
     /// Its name in the file.
     source: String,
@@ -135,8 +144,9 @@ impl<'a> Config<'a> {
     }
 
     /// The keys that were asked for so far.
-    pub(super) fn asked(&self) -> Vec<String> {
-        self.asked.borrow().iter().cloned().collect()
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        let source = |key: &String| self.entries.get(key).map(|entry| entry.source.clone());
+        self.asked.borrow().iter().map(|key| Asked { key: key.clone(), source: source(key) }).collect()
     }
 
     /// Refuses what would change the arithmetic and was not asked for.

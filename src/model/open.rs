@@ -1,7 +1,7 @@
 //! A model, opened: everything that follows from its files before a weight is read.
 
 use super::arch::Arch;
-use super::config::Config;
+use super::config::{Asked, Config};
 use super::program::Program;
 use super::weights::{self, Located};
 use crate::file::{self, Description, ModelFile};
@@ -27,7 +27,7 @@ pub struct Model {
     /// Numbers in all tensors.
     pub parameters: u64,
     /// The hyper-parameters that the program follows, by name.
-    pub keys: Vec<String>,
+    pub keys: Vec<Asked>,
 }
 
 /// Tokens with a meaning for generation; all are within the vocabulary.
@@ -37,6 +37,11 @@ pub struct Specials {
     pub bos: Option<u32>,
     /// Any of them ends a text.
     pub eos: Vec<u32>,
+}
+
+/// Every `model_type` that can be opened.
+pub fn architectures() -> impl Iterator<Item = &'static str> {
+    Arch::all().iter().flat_map(|arch| arch.model_types).copied()
 }
 
 impl Model {

@@ -1,13 +1,13 @@
 //! Reference logits, hidden states and tokens.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use wgslm::exec::{Numerics, Role};
-use wgslm::model::{Model, Rows};
-use wgslm::ops::ValueId;
+use wgslm::exec::{Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
+use wgslm::model::Model;
+use wgslm::ops::{CpuWeights, ValueId};
 
 use super::npy::{Npy, npz};
-use super::oracle::{Weights, run};
 use super::runner::{Device, Runner};
 use super::support::{shared, shared_bytes, shared_json};
 use super::{as_gguf, open, open_with_config, tiny_models};
@@ -40,79 +40,149 @@ pub(crate) fn mean_kl(a: &[f64], b: &Npy) -> f64 {
     a.chunks(vocab).enumerate().map(|(i, a)| kl(a, b.row(i))).sum::<f64>() / rows as f64
 }
 
-/// The last value of each layer, after that of the embedding.
+/// The input of the first layer, and the last value of each.
 fn layer_outputs(model: &Model) -> Vec<ValueId> {
     let nodes = &model.program.nodes;
-    let last = |layer| nodes.iter().rfind(|n| n.layer == layer && n.op.writes().is_some());
-    let in_step = |n: &&wgslm::model::Node| n.layer.is_none() && n.op.name() != "norm";
-    let first = nodes.iter().take_while(|n| n.layer.is_none()).filter(in_step).last();
-    let layers = (0..model.program.layers()).map(|layer| last(Some(layer)));
-    [first].into_iter().chain(layers).map(|n| n.unwrap().op.writes().unwrap()).collect()
+    let mut input = None;
+    nodes.iter().find(|n| n.layer == Some(0)).unwrap().op.reads(&mut |v| input = input.or(Some(v)));
+    let last = |layer| nodes.iter().rfind(|n| n.layer == Some(layer)).and_then(|n| n.op.writes());
+    [input].into_iter().chain((0..model.program.layers()).map(last)).map(Option::unwrap).collect()
 }
 
-/// The tiny models of the architectures that there are, each in every form: both configurations, and GGUF.
+/// The tiny models of the architectures that there are, those that give logits, each in every form: both configurations,
+/// and GGUF.
 fn all_tiny_models() -> Vec<(String, Model)> {
     let mut all = Vec::new();
-    for (name, configs) in tiny_models(&["llama", "gpt2"]) {
-        let path = shared("tiny-models").join(&name);
-        all.extend(configs.into_iter().map(|config| (name.clone(), open_with_config(&path, config).unwrap())));
+    for (name, configs) in tiny_models() {
+        if golden(&name).contains_key("greedy") {
+            let path = shared("tiny-models").join(&name);
+            let open = |config| open_with_config(&path, config).unwrap_or_else(|e| panic!("{name}: {e}"));
+            all.extend(configs.into_iter().map(|config| (name.clone(), open(config))));
+        }
     }
     all.extend(["llama-rope3", "llama-linear-bias"].map(|name| (name.to_owned(), as_gguf::llama(name))));
     all.push(("gpt2-odd".to_owned(), as_gguf::gpt2("gpt2-odd")));
-    assert_eq!(all.len(), 7 + 3, "the data is not all there");
+    assert!(all.len() >= 7 + 3, "the data is not all there");
     all
+}
+
+/// A model's canonical program in f64, on one sequence.
+struct Reference<'a> {
+    model: &'a Model,
+    weights: Arc<CpuWeights>,
+}
+
+impl<'a> Reference<'a> {
+    fn new(model: &'a Model) -> Self {
+        let weights = pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap();
+        Self { model, weights: weights.into() }
+    }
+
+    /// An oracle that has seen `ids`, and their logits.
+    fn run(&self, ids: &[u32]) -> (Oracle, Vec<f64>) {
+        let n = ids.len() as u32;
+        let limits = Limits { rows: n, seqs: 1, outs: n, block: 16, blocks: n.div_ceil(16), context: n, in_flight: 1 };
+        let mut oracle = Oracle::new(&self.model.program, self.weights.clone(), limits);
+        let tokens: Vec<_> = ids.iter().map(|&id| Token::Host(id)).collect();
+        let table: Vec<u32> = (0..limits.blocks).rev().collect();
+        let tables = vec![&table[..]; self.model.program.groups as usize];
+        let (role, outs) = (Role::Prompt, Outs::All);
+        let seq =
+            SeqStep { slot: 0, role, tokens: &tokens, pos: 0, tables: &tables, outs, sample: None, read_logits: true };
+        let logits = oracle.step(&Step { seqs: &[seq] }).unwrap();
+        (oracle, logits.into_iter().flatten().collect())
+    }
+}
+
+/// Hidden states after a layer, (rows, hidden) in `golden`, or (streams, rows, hidden) where a model has several streams;
+/// as (rows, streams * hidden).
+fn rows_of_streams(golden: &Npy) -> Vec<f64> {
+    let &[streams, rows, hidden] = &golden.shape[..] else { return golden.data.clone() };
+    let row = |r| (0..streams).flat_map(move |s| (0..hidden).map(move |i| (s * rows + r) * hidden + i));
+    (0..rows).flat_map(row).map(|i| golden.data[i]).collect()
 }
 
 /// Programs as their architectures build them give the reference's logits and hidden states in f64.
 #[test]
 fn programs_are_right() {
+    let mut wrong = Vec::new();
     for (name, model) in all_tiny_models() {
         let golden = golden(&name);
-        let weights = Weights::of(&model);
+        let reference = Reference::new(&model);
         for i in 0..3 {
             let ids = golden[&format!("ids_{i}")].ids();
-            let run = run(&model.program, &weights, &ids);
             let expected = &golden[&format!("logits_{i}")];
-            let logits = run.logits(&model.program);
-            let (kl, nmse) = (mean_kl(logits, expected), nmse(logits.iter().copied(), &expected.data));
-            println!("{name} {i}: KL {kl:.1e}, NMSE {nmse:.1e}");
-            assert!(kl < 1e-10 && nmse < 1e-10, "{name} {i}: KL {kl:e}, NMSE {nmse:e}");
-        }
-        let run = run(&model.program, &weights, &golden["ids_1"].ids());
-        for (i, value) in layer_outputs(&model).into_iter().enumerate() {
-            assert_eq!(model.program.value(value).rows, Rows::Step);
-            let nmse = nmse(run.value(value).iter().copied(), &golden[&format!("hidden_{i}")].data);
-            assert!(nmse < 1e-9, "{name}, after layer {i}: NMSE {nmse:e}");
+            let (oracle, logits) = reference.run(&ids);
+            let (kl, worst) = (mean_kl(&logits, expected), nmse(logits.iter().copied(), &expected.data));
+            println!("{name} {i}: KL {kl:.1e}, NMSE {worst:.1e}");
+            let bound = f32_noise(model.arch);
+            if !(kl < bound && worst < bound) {
+                wrong.push(format!("{name} {i}: KL {kl:e}, NMSE {worst:e}"));
+            }
+            if i != 1 {
+                continue;
+            }
+            for (layer, value) in layer_outputs(&model).into_iter().enumerate() {
+                let expected = rows_of_streams(&golden[&format!("hidden_{layer}")]);
+                let nmse = nmse(oracle.value(value).iter().flatten().copied(), &expected);
+                if nmse >= 10.0 * bound || nmse.is_nan() {
+                    wrong.push(format!("{name}, after layer {layer}: NMSE {nmse:e}"));
+                }
+            }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// How far the references, made in f32, are from the same in f64: 1e-10 but for gated delta nets, whose reference has
+/// rounded more (the data's PROVENANCE.md measured it).
+fn f32_noise(arch: &str) -> f64 {
+    if ["qwen3_next", "qwen3_5", "qwen3_5_moe"].iter().any(|a| arch.starts_with(a)) { 1e-9 } else { 1e-10 }
 }
 
 /// An executor gives the reference's logits whatever the chunks and the role of the rows, and the reference's tokens.
 pub(crate) fn tiny_models_match<D: Device>() {
+    let (mut wrong, mut without_kernel) = (Vec::new(), Vec::new());
     for (name, model) in all_tiny_models() {
         let golden = golden(&name);
-        let mut runner = Runner::<D>::new(&model, Numerics::Exact, 96, 70);
+        let mut runner = match Runner::<D>::open(&model, Numerics::Exact, 96, 70) {
+            Ok(runner) => runner,
+            Err(e @ wgslm::Error::Unsupported { .. }) if D::LACKS_KERNELS => {
+                without_kernel.push(format!("{name}: {e}"));
+                continue;
+            }
+            Err(e) => panic!("{name}: {e}"),
+        };
+        let every =
+            [(70, Role::Prompt), (1, Role::Prompt), (3, Role::Prompt), (16, Role::Prompt), (1, Role::Generated)];
+        // On a software adapter the forms are seen on two architectures, and each form of row on the others.
+        let few = D::LACKS_KERNELS && !["llama", "gpt2"].contains(&model.arch);
+        let (forms, texts) = if few { (vec![every[0], every[4]], 1..2) } else { (every.to_vec(), 0..3) };
         let mut worst = 0.0f64;
-        for i in 0..3 {
+        for i in texts {
             let expected = &golden[&format!("logits_{i}")];
-            for (chunk, role) in
-                [(70, Role::Prompt), (1, Role::Prompt), (3, Role::Prompt), (16, Role::Prompt), (1, Role::Generated)]
-            {
+            for &(chunk, role) in &forms {
                 runner.restart();
                 let logits = runner.logits(&golden[&format!("ids_{i}")].ids(), chunk, role);
                 let kl = mean_kl(&logits, expected);
-                assert!(kl < 1e-9, "{name} {i}, {chunk} rows a step, {role:?}: KL {kl:e}");
+                if kl >= 10.0 * f32_noise(model.arch) || kl.is_nan() {
+                    wrong.push(format!("{name} {i}, {chunk} rows a step, {role:?}: KL {kl:e}"));
+                }
                 worst = worst.max(kl);
             }
         }
         // The fixtures' gaps are wide for the first 24 tokens.
-        for chunk in [5, 70] {
+        for chunk in if few { vec![70] } else { vec![5, 70] } {
             runner.restart();
             let ids = runner.greedy(&golden["prompt"].ids(), chunk, 24);
-            assert_eq!(ids, golden["greedy"].ids()[..24], "{name}");
+            if ids != golden["greedy"].ids()[..24] {
+                wrong.push(format!("{name}: {ids:?}"));
+            }
         }
         println!("{name}: KL {worst:.1e}");
     }
+    without_kernel.iter().for_each(|e| println!("{e}"));
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Every file of stories260K: reference logits, and the tokens after four prompts.

@@ -1,5 +1,6 @@
 //! What test bodies run on: a device that loads models, and one sequence on it whose pages lie in disorder.
 
+use wgslm::Result;
 use wgslm::exec::{Drawn, Executor, Limits, Numerics, Outs, Role, SeqStep, Step, StepOut, Token};
 use wgslm::model::Model;
 use wgslm::ops::SampleSpec;
@@ -9,8 +10,10 @@ pub(crate) trait Device {
     type Exec: Executor;
     /// The longest prompt that a real model can read here in reasonable time.
     const LONGEST: usize;
+    /// Whether there are ops that only the other executor runs; it is also the slower one.
+    const LACKS_KERNELS: bool;
     /// An executor with a model's weights.
-    fn load(model: &Model, numerics: Numerics, limits: Limits) -> Self::Exec;
+    fn load(model: &Model, numerics: Numerics, limits: Limits) -> Result<Self::Exec>;
     /// Fills the whole cache with NaN: what nobody wrote must not count.
     fn poison(exec: &mut Self::Exec);
 }
@@ -26,6 +29,11 @@ pub(crate) struct Runner<D: Device> {
 impl<D: Device> Runner<D> {
     /// A model on a device, with room for `context` positions and chunks of `rows`.
     pub(crate) fn new(model: &Model, numerics: Numerics, context: usize, rows: usize) -> Self {
+        Self::open(model, numerics, context, rows).unwrap()
+    }
+
+    /// The same; fails where the device cannot run the model.
+    pub(crate) fn open(model: &Model, numerics: Numerics, context: usize, rows: usize) -> Result<Self> {
         const BLOCK: u32 = 16;
         let blocks = (context as u32).div_ceil(BLOCK);
         let limits = Limits {
@@ -37,13 +45,13 @@ impl<D: Device> Runner<D> {
             context: context as u32,
             in_flight: 2,
         };
-        let mut exec = D::load(model, numerics, limits);
+        let mut exec = D::load(model, numerics, limits)?;
         D::poison(&mut exec);
         // A step that is coprime to the number of blocks visits all of them, far from their order.
         let step = (blocks / 2 + 1..).find(|step| gcd(*step, blocks) == 1).unwrap();
         let table = |group| (0..blocks).map(move |i| ((i + group) as u64 * u64::from(step) % u64::from(blocks)) as u32);
         let tables = (0..model.program.groups).map(|group| table(group).collect()).collect();
-        Self { exec, tables, pos: 0 }
+        Ok(Self { exec, tables, pos: 0 })
     }
 
     /// Starts again with an empty sequence.

@@ -34,6 +34,11 @@ pub(super) struct Arch {
 const ALL: &[&Arch] = &[&llama::ARCH, &gpt2::ARCH];
 
 impl Arch {
+    /// All architectures.
+    pub(super) fn all() -> &'static [&'static Self] {
+        ALL
+    }
+
     /// The architecture's name.
     pub(super) fn name(&self) -> &'static str {
         self.model_types.first().copied().unwrap_or("")
