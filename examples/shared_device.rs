@@ -34,7 +34,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let shared = Device::from_host(&adapter.get_info(), device.clone(), queue.clone());
         let model = Model::open(ModelFile::from_bytes("tiny.gguf", wgslm::TINY)?).await?;
         let tokenizer = Tokenizer::of(&model.file)?;
-        let limits = Limits { rows: 64, seqs: 1, outs: 1, block: 16, blocks: 32, context: 512, in_flight: 2 };
+        let limits =
+            Limits { rows: 64, seqs: 1, outs: 1, block: 16, blocks: 32, context: 512, in_flight: 2, checkpoints: 0 };
         let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
         let gpu = GpuExecutor::load(&shared, &model.program, &model, options, &mut |_, _| {}).await?;
         let mut engine = Engine::new(gpu, &model.program);

@@ -25,7 +25,8 @@ fn lavapipe() -> Device {
 
 fn load(device: &Device, model: &Model) -> GpuExecutor {
     let context = model.program.context.min(256);
-    let limits = Limits { rows: 64, seqs: 2, outs: 2, block: 16, blocks: context / 8, context, in_flight: 3 };
+    let limits =
+        Limits { rows: 64, seqs: 2, outs: 2, block: 16, blocks: context / 8, context, in_flight: 3, checkpoints: 0 };
     let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
     pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
 }

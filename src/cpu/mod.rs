@@ -1,11 +1,13 @@
 //! What the CPU forms of the ops stand on: a team of threads, buffers that it shares, vector loops, pages of keys and
 //! values. Nothing here knows an op.
 
+mod cache;
 mod pages;
 mod shared;
 pub(crate) mod simd;
 mod team;
 
+pub(crate) use cache::{Cache, States};
 pub(crate) use pages::{Kind, Pages};
 pub(crate) use shared::Shared;
 pub(crate) use team::{Job, Member, Team};

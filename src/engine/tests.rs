@@ -156,8 +156,10 @@ impl Executor for Fake {
     }
 }
 
-const TIGHT: Limits = Limits { rows: 7, seqs: 3, outs: 3, block: 4, blocks: 13, context: 48, in_flight: 3 };
-const ROOMY: Limits = Limits { rows: 64, seqs: 8, outs: 8, block: 16, blocks: 64, context: 48, in_flight: 1 };
+const TIGHT: Limits =
+    Limits { rows: 7, seqs: 3, outs: 3, block: 4, blocks: 13, context: 48, in_flight: 3, checkpoints: 0 };
+const ROOMY: Limits =
+    Limits { rows: 64, seqs: 8, outs: 8, block: 16, blocks: 64, context: 48, in_flight: 1, checkpoints: 0 };
 
 type Answer = (Vec<u32>, Option<Finish>, Usage);
 

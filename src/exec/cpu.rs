@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::packed::{Batch, Packed};
 use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket};
-use crate::cpu::{Job, Pages, Shared, Team};
+use crate::cpu::{Cache, Job, Pages, Shared, States, Team};
 use crate::model::{CacheSpec, Out, Program, Rows, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, noise_key};
@@ -52,7 +52,7 @@ pub struct CpuExecutor {
     plans: [Plan; 2],
     kept: bool,
     buffers: Vec<Shared<f32>>,
-    caches: Vec<Pages>,
+    caches: Vec<Cache>,
     /// Of `scratch_len` numbers for each member.
     scratch: Shared<f32>,
     scratch_len: usize,
@@ -124,12 +124,21 @@ impl CpuExecutor {
         let scratch_len = plans.iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
         let mut caches = Vec::new();
         for cache in &program.caches {
-            let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } = *cache;
+            let (group, kv_heads, k_dim, v_dim) = match *cache {
+                CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } => (group, kv_heads, k_dim, v_dim),
+                CacheSpec::State { len } => {
+                    let count = limits.seqs.saturating_add(limits.checkpoints);
+                    fits("the states of a layer", u64::from(len) * u64::from(count))?;
+                    caches.push(Cache::State(States::new(len as usize, count as usize)));
+                    continue;
+                }
+            };
             let shape = [kv_heads, k_dim, v_dim].map(|d| d as usize);
             let block = Pages::block_len(shape[0], shape[1], shape[2], limits.block as usize);
             fits("the KV cache of a layer", block as u64 * u64::from(limits.blocks))?;
             let half = options.numerics == Numerics::Fast;
-            caches.push(Pages::new(group.index(), shape, limits.block as usize, limits.blocks as usize, half));
+            let pages = Pages::new(group.index(), shape, limits.block as usize, limits.blocks as usize, half);
+            caches.push(Cache::Pages(pages));
         }
         let mut values = Vec::new();
         for &len in &buffers.lens {
@@ -187,10 +196,13 @@ impl CpuExecutor {
         Ok(())
     }
 
-    /// Fills all pages: tests put NaN where nothing has been written.
+    /// Fills all pages and states: tests put NaN where nothing has been written.
     pub fn fill_caches(&mut self, value: f32) {
         for cache in &mut self.caches {
-            (0..self.limits.blocks as usize).for_each(|block| cache.fill(block, value));
+            match cache {
+                Cache::Pages(pages) => (0..self.limits.blocks as usize).for_each(|block| pages.fill(block, value)),
+                Cache::State(states) => states.fill(value),
+            }
         }
     }
 
@@ -220,7 +232,12 @@ impl CpuExecutor {
             Row { token: if row.drawn != 0 { drawn } else { row.token }, pos: row.pos, seq: row.seq }
         }));
         self.spans.clear();
-        self.spans.extend(batch.seqs.iter().map(|s| Span { row0: s.row0, rows: s.rows, context: s.context }));
+        self.spans.extend(batch.seqs.iter().map(|s| Span {
+            row0: s.row0,
+            rows: s.rows,
+            slot: s.slot,
+            context: s.context,
+        }));
         self.out_rows.clear();
         self.out_rows.extend(batch.outs.iter().map(|out| out.row));
         self.last = [batch.rows.len(), batch.outs.len()];
@@ -236,6 +253,7 @@ impl CpuExecutor {
             table_stride: batch.table_stride as usize,
             angles: &batch.angles,
             block: self.limits.block as usize,
+            generated: role == Role::Generated,
         };
         let (weights, values, caches) = (&*self.weights, &*self.buffers, &*self.caches);
         let (scratch, scratch_len, bests) = (&self.scratch, self.scratch_len, &self.bests);
@@ -283,11 +301,16 @@ impl CpuExecutor {
     }
 
     fn change_cache(&mut self, op: CacheOp) {
-        let (CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. }) = op;
-        for cache in self.caches.iter_mut().filter(|cache| cache.group == group.index()) {
-            match op {
-                CacheOp::Copy { from, to, .. } => cache.copy(from as usize, to as usize),
-                CacheOp::Zero { block, .. } => cache.fill(block as usize, 0.0),
+        for cache in &mut self.caches {
+            match (cache, op) {
+                (Cache::Pages(pages), CacheOp::Copy { group, from, to }) if pages.group == group.index() => {
+                    pages.copy(from as usize, to as usize);
+                }
+                (Cache::Pages(pages), CacheOp::Zero { group, block }) if pages.group == group.index() => {
+                    pages.fill(block as usize, 0.0);
+                }
+                (Cache::State(states), CacheOp::CopyState { from, to }) => states.copy(from as usize, to as usize),
+                _ => {}
             }
         }
     }
@@ -332,6 +355,13 @@ impl Executor for CpuExecutor {
             let (group, blocks) = match *op {
                 CacheOp::Copy { group, from, to } => (group, [from, to]),
                 CacheOp::Zero { group, block } => (group, [block, block]),
+                CacheOp::CopyState { from, to } => {
+                    let states = self.limits.seqs.saturating_add(self.limits.checkpoints);
+                    if from.max(to) >= states {
+                        return Err(Error::argument(format!("{op:?}"), format!("there are {states} states")));
+                    }
+                    continue;
+                }
             };
             if group.0 >= self.program.groups || blocks.iter().any(|&block| block >= self.limits.blocks) {
                 let problem = format!("{} groups of {} blocks", self.program.groups, self.limits.blocks);
@@ -544,7 +574,7 @@ fn barriers(program: &Program, places: &[Place]) -> Vec<bool> {
             Op::RopeKv(op) => writes.push((true, op.cache.index())),
             Op::Linear(Linear { epi: Epi::RopeKv(op), .. }) => writes.push((true, op.cache.index())),
             Op::Attend(Attend { kv: Kv::Cache(cache), .. }) => reads.push((true, cache.index())),
-            _ => {}
+            op => writes.extend(op.state().map(|state| (true, state.index()))),
         }
         let clash =
             reads.iter().any(|r| written.contains(r)) || writes.iter().any(|w| written.contains(w) || read.contains(w));

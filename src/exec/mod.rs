@@ -45,6 +45,8 @@ pub struct Limits {
     pub context: u32,
     /// Steps that may be under way at once; `enqueue` refuses more.
     pub in_flight: u32,
+    /// States that are kept beside those of the slots, for programs with recurrent layers.
+    pub checkpoints: u32,
 }
 
 /// Changes to the KV cache between steps, in order with them.
@@ -65,6 +67,14 @@ pub enum CacheOp {
         group: GroupId,
         /// The block.
         block: u32,
+    },
+    /// Copies a state of every recurrent layer: a checkpoint, a way back to one, a fork. The first states are those of the
+    /// slots, `Limits::seqs`; behind them are the checkpoints.
+    CopyState {
+        /// The state that is read.
+        from: u32,
+        /// The state that is overwritten.
+        to: u32,
     },
 }
 

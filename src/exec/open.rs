@@ -52,6 +52,8 @@ pub struct Options {
     pub seqs: u32,
     /// Output rows of a step: more than `seqs` only to read the logits of whole prompts.
     pub outs: u32,
+    /// Memory for the checkpoints of recurrent layers, from which sequences are taken up again.
+    pub state_bytes: u64,
     /// Threads of the CPU; none: as many as the system offers.
     pub threads: Option<usize>,
     /// Runs fused programs, not the canonical one.
@@ -78,20 +80,33 @@ impl Options {
             context: context.min(program.context),
             seqs: 1,
             outs: 1,
+            state_bytes: 256 << 20,
             threads: None,
             fused: true,
             keep_values: false,
         }
     }
 
-    fn limits(&self, in_flight: u32) -> Limits {
+    fn limits(&self, program: &Program, in_flight: u32) -> Limits {
         /// Rows of a prompt that run at once: enough for matrix × matrix kernels, and not too much memory.
         const ROWS: u32 = 512;
         /// Positions of a block.
         const BLOCK: u32 = 16;
         let blocks = self.context.div_ceil(BLOCK).saturating_mul(self.seqs);
         let rows = ROWS.min(self.context).max(self.seqs);
-        Limits { rows, seqs: self.seqs, outs: self.outs, block: BLOCK, blocks, context: self.context, in_flight }
+        // More than a sequence has blocks would never be of use.
+        let fit = self.state_bytes.checked_div(program.state_bytes()).unwrap_or(0);
+        let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);
+        Limits {
+            rows,
+            seqs: self.seqs,
+            outs: self.outs,
+            block: BLOCK,
+            blocks,
+            context: self.context,
+            in_flight,
+            checkpoints,
+        }
     }
 }
 
@@ -124,7 +139,7 @@ impl AnyExecutor {
         let mut executor = match device {
             Some(device) => {
                 // The GPU works on two steps while the host looks at a third.
-                let limits = options.limits(3);
+                let limits = options.limits(&model.program, 3);
                 let gpu = GpuOptions {
                     numerics: options.numerics,
                     limits,
@@ -141,7 +156,7 @@ impl AnyExecutor {
                     numerics: options.numerics,
                     fuse: options.fused,
                     keep_values: options.keep_values,
-                    ..CpuOptions::new(options.limits(1))
+                    ..CpuOptions::new(options.limits(&model.program, 1))
                 };
                 let weights = model.cpu_weights(&mut |done, all| progress(Progress::Loading(done, all))).await?;
                 Self::Cpu(CpuExecutor::new(&model.program, Arc::new(weights), cpu)?)

@@ -7,7 +7,7 @@ use super::{CacheOp, Limits, Role, Step};
 use crate::Result;
 use crate::model::{CacheSpec, Out, Program};
 use crate::ops::cpu::{Row, Span, StepRows};
-use crate::ops::oracle::{Cache64, OracleRun, Rows64};
+use crate::ops::oracle::{Cache64, OracleRun, Rows64, State64};
 use crate::ops::{CpuWeights, GroupId, ValueId};
 
 /// Runs programs in f64 over the decoded weights. What its caches hold survives steps, as an executor's do; reading a position
@@ -20,6 +20,7 @@ pub struct Oracle {
     ropes: Vec<(Vec<f64>, f64)>,
     values: Vec<Rows64>,
     caches: Vec<(GroupId, Cache64)>,
+    states: Vec<State64>,
 }
 
 impl Oracle {
@@ -32,8 +33,13 @@ impl Oracle {
     pub fn of_roles(programs: [Program; 2], weights: Arc<CpuWeights>, limits: Limits) -> Self {
         let [program, _] = &programs;
         let ropes = program.ropes.iter().map(|table| (table.divisors.clone(), f64::from(table.factor))).collect();
-        let caches = program.caches.iter().map(|CacheSpec::Pages { group, .. }| (*group, Cache64::new())).collect();
-        Self { weights, limits, ropes, values: Vec::new(), caches, programs }
+        let group = |cache: &CacheSpec| match cache {
+            CacheSpec::Pages { group, .. } => *group,
+            CacheSpec::State { .. } => GroupId(u32::MAX), // of no group
+        };
+        let caches = program.caches.iter().map(|cache| (group(cache), Cache64::new())).collect();
+        let states = vec![State64::new(); program.caches.len()];
+        Self { weights, limits, ropes, values: Vec::new(), caches, states, programs }
     }
 
     /// Sets a value that no op writes, a vector a row.
@@ -61,7 +67,7 @@ impl Oracle {
             self.values.resize(self.values.len().max(program.values.len()), Vec::new());
             let row = |r: &super::RowEntry| Row { token: r.token, pos: r.pos, seq: r.seq };
             let rows: Vec<_> = batch.rows.iter().map(row).collect();
-            let span = |s: &super::SeqEntry| Span { row0: s.row0, rows: s.rows, context: s.context };
+            let span = |s: &super::SeqEntry| Span { row0: s.row0, rows: s.rows, slot: s.slot, context: s.context };
             let seqs: Vec<_> = batch.seqs.iter().map(span).collect();
             let outs: Vec<_> = batch.outs.iter().map(|out| out.row).collect();
             let mut run = OracleRun {
@@ -73,11 +79,13 @@ impl Oracle {
                     table_stride: batch.table_stride as usize,
                     angles: &[], // its own
                     block: self.limits.block as usize,
+                    generated: role == Role::Generated,
                 },
                 weights: &self.weights,
                 ropes: &self.ropes,
                 values: &mut self.values,
                 caches: &mut self.caches,
+                states: &mut self.states,
             };
             for node in &program.nodes {
                 node.op.oracle(&mut run);
@@ -94,7 +102,17 @@ impl Oracle {
     /// Changes the caches as an executor does.
     pub fn cache(&mut self, ops: &[CacheOp]) {
         for op in ops {
-            let (CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. }) = *op;
+            let group = match *op {
+                CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. } => group,
+                CacheOp::CopyState { from, to } => {
+                    for states in &mut self.states {
+                        if let Some(state) = states.get(&from).cloned() {
+                            states.insert(to, state);
+                        }
+                    }
+                    continue;
+                }
+            };
             for (_, cache) in self.caches.iter_mut().filter(|(of, _)| *of == group) {
                 for slot in 0..self.limits.block as usize {
                     match *op {
@@ -108,6 +126,7 @@ impl Oracle {
                                 k.iter_mut().chain(v).flatten().for_each(|x| *x = 0.0);
                             }
                         }
+                        CacheOp::CopyState { .. } => {}
                     }
                 }
             }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use crate::ops::check::Shapes;
 use crate::ops::{
-    Act, Attend, CacheId, Embed, Epi, GroupId, Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick,
-    Pointwise, Pre, Rope, RopeId, RopeSpec, Slice, ValueId, VectorId, WeightId,
+    Act, Attend, CacheId, Conv, Decay, Delta, Embed, Epi, GroupId, Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec,
+    Op, Part, Pick, Pointwise, Pre, Rope, RopeId, RopeSpec, Scan, Slice, ValueId, VectorId, WeightId,
 };
 use crate::{Error, Result};
 
@@ -91,6 +91,8 @@ pub struct VectorSpec {
     pub n: u32,
     /// Added to each element at load (Gemma's norms hold `weight - 1` in safetensors files).
     pub add: f32,
+    /// Each element x stands for `-e^x` (the decays of recurrent layers in safetensors files).
+    pub neg_exp: bool,
 }
 
 /// Rotary angles: position p turns pair i by `p * divisors[i]`; cosine and sine are multiplied by `factor`.
@@ -118,6 +120,12 @@ pub enum CacheSpec {
         /// Positions that are still needed behind the last one; none means all.
         window: Option<u32>,
     },
+    /// What a recurrent layer remembers of a sequence: so many f32, whatever the sequence's length. It lies in the sequence's
+    /// slot and is written in place; a sequence that begins, at position 0, begins from zeros.
+    State {
+        /// Elements.
+        len: u32,
+    },
 }
 
 /// What a step gives back.
@@ -143,6 +151,15 @@ impl Program {
         })
     }
 
+    /// Bytes of the states of all recurrent layers, for one sequence.
+    pub fn state_bytes(&self) -> u64 {
+        let len = |cache: &CacheSpec| match cache {
+            CacheSpec::State { len } => u64::from(*len) * 4,
+            CacheSpec::Pages { .. } => 0,
+        };
+        self.caches.iter().map(len).sum()
+    }
+
     /// Layers that have at least one node.
     pub fn layers(&self) -> u32 {
         self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |l| l + 1)
@@ -155,6 +172,10 @@ impl Program {
             matrix: &|w| (self.weights[w.index()].n, self.weights[w.index()].k),
             vector: &|v| self.vectors[v.index()].n,
             pairs: &|r| self.ropes[r.index()].divisors.len(),
+            state: &|c| match self.caches.get(c.index()) {
+                Some(CacheSpec::State { len }) => *len,
+                _ => 0,
+            },
         };
         let mut written = vec![false; self.values.len()];
         inputs.iter().for_each(|v| written[v.index()] = true);
@@ -268,7 +289,14 @@ impl Builder {
 
     /// Elements `start..start + n` of a vector, plus `add`.
     pub fn vector_part(&mut self, tensor: &str, start: u32, n: u32, add: f32) -> VectorId {
-        let spec = VectorSpec { tensor: self.tensor(tensor), start, n, add };
+        let spec = VectorSpec { tensor: self.tensor(tensor), start, n, add, neg_exp: false };
+        self.program.vectors.push(spec);
+        VectorId(self.program.vectors.len() as u32 - 1)
+    }
+
+    /// A vector (n) of decays: `-e^x` of each element if the file holds their logarithms, else as they are.
+    pub fn decays(&mut self, tensor: &str, n: u32, logarithms: bool) -> VectorId {
+        let spec = VectorSpec { tensor: self.tensor(tensor), start: 0, n, add: 0.0, neg_exp: logarithms };
         self.program.vectors.push(spec);
         VectorId(self.program.vectors.len() as u32 - 1)
     }
@@ -299,6 +327,20 @@ impl Builder {
     pub fn pages(&mut self, group: GroupId, kv_heads: u32, k_dim: u32, v_dim: u32, window: Option<u32>) -> CacheId {
         self.program.caches.push(CacheSpec::Pages { group, kv_heads, k_dim, v_dim, window });
         CacheId(self.program.caches.len() as u32 - 1)
+    }
+
+    /// A state of this layer.
+    fn state(&mut self, len: u32) -> CacheId {
+        self.program.caches.push(CacheSpec::State { len });
+        CacheId(self.program.caches.len() as u32 - 1)
+    }
+
+    /// Heads and sizes of a cache of pages.
+    fn page_shape(&self, cache: CacheId) -> [u32; 3] {
+        match self.program.caches[cache.index()] {
+            CacheSpec::Pages { kv_heads, k_dim, v_dim, .. } => [kv_heads, k_dim, v_dim],
+            CacheSpec::State { .. } => [0; 3], // no op that uses pages passes its check
+        }
     }
 
     /// Rows of a table (n, dim), looked up by token or position.
@@ -339,15 +381,15 @@ impl Builder {
 
     /// Stores k and v at their rows' positions.
     pub fn kv_write(&mut self, cache: CacheId, k: ValueId, v: ValueId) {
-        let CacheSpec::Pages { kv_heads, k_dim, v_dim, .. } = self.program.caches[cache.index()];
+        let [kv_heads, k_dim, v_dim] = self.page_shape(cache);
         self.push(Op::KvWrite(KvWrite { k, v, cache, kv_heads, k_dim, v_dim }));
     }
 
     /// Attention over a cache, without soft-cap or sinks; the result can be changed through [`Builder::last`].
     pub fn attend(&mut self, q: ValueId, cache: CacheId, mask: Mask, scale: f32) -> ValueId {
-        let CacheSpec::Pages { kv_heads, k_dim, v_dim, .. } = self.program.caches[cache.index()];
+        let [kv_heads, k_dim, v_dim] = self.page_shape(cache);
         let (width, rows) = self.shape(q);
-        let heads = width / k_dim;
+        let heads = width / k_dim.max(1);
         let out = self.value("attend", heads * v_dim, rows);
         let kv = Kv::Cache(cache);
         self.push(Op::Attend(Attend {
@@ -363,6 +405,44 @@ impl Builder {
             sinks: None,
             out,
         }));
+        out
+    }
+
+    /// A causal convolution of each column of x with its own row of `weight` (width of x, taps).
+    pub fn conv(&mut self, name: &str, x: ValueId, weight: WeightId, bias: Option<VectorId>) -> ValueId {
+        let (n, rows) = self.shape(x);
+        let taps = self.program.weights[weight.index()].k;
+        let state = self.state(Conv::state_len(n, taps));
+        let out = self.value(name, n, rows);
+        self.push(Op::Conv(Conv { x, n, weight, taps, bias, state, out }));
+        out
+    }
+
+    /// The selective scan of Mamba-2 over heads of `dim` elements, with inputs `b` and outputs `c` of `groups` groups.
+    pub fn scan(&mut self, [x, b, c]: [ValueId; 3], dim: u32, groups: u32, decay: Decay, skip: VectorId) -> ValueId {
+        let ((width, rows), states) = (self.shape(x), self.width(b) / groups);
+        let heads = width / dim;
+        let state = self.state(Scan::state_len(heads, dim, states));
+        let out = self.value("scan", width, rows);
+        self.push(Op::Scan(Scan { x, b, c, heads, dim, groups, states, decay, skip, state, out }));
+        out
+    }
+
+    /// The gated delta rule over value heads of `v_dim` elements, with `key_heads` heads of queries and keys; `beta` is how much
+    /// of a value is learnt.
+    pub fn delta(
+        &mut self,
+        [q, k, v, beta]: [ValueId; 4],
+        key_heads: u32,
+        v_dim: u32,
+        decay: Decay,
+        tiled: bool,
+    ) -> ValueId {
+        let ((width, rows), k_dim) = (self.shape(v), self.width(k) / key_heads);
+        let heads = width / v_dim;
+        let state = self.state(Delta::state_len(heads, k_dim, v_dim));
+        let out = self.value("delta", width, rows);
+        self.push(Op::Delta(Delta { q, k, v, beta, heads, key_heads, k_dim, v_dim, tiled, decay, state, out }));
         out
     }
 

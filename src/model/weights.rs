@@ -48,6 +48,8 @@ pub struct VectorAt {
     pub n: u32,
     /// Added to each of them.
     pub add: f32,
+    /// Each element x stands for `-e^x`.
+    pub neg_exp: bool,
 }
 
 impl MatrixAt {
@@ -123,7 +125,7 @@ fn vector(spec: &VectorSpec, n: u64, names: Names<'_>) -> Result<VectorAt> {
     if info.shape != [n] {
         return Err(wrong_shape(info, &[n]));
     }
-    Ok(VectorAt { tensor: info.clone(), start: spec.start, n: spec.n, add: spec.add })
+    Ok(VectorAt { tensor: info.clone(), start: spec.start, n: spec.n, add: spec.add, neg_exp: spec.neg_exp })
 }
 
 impl Located {
@@ -180,7 +182,8 @@ impl Located {
             self.vectors.get(vector.index()).ok_or_else(|| Error::argument("vector", "it is of another program"))?;
         let all = file.read_f32(&at.tensor).await?;
         let part = all.get(at.start as usize..at.start as usize + at.n as usize);
-        Ok(part.unwrap_or_default().iter().map(|v| v + at.add).collect())
+        let map = |v: &f32| if at.neg_exp { -f64::from(*v).exp() as f32 } else { v + at.add };
+        Ok(part.unwrap_or_default().iter().map(map).collect())
     }
 
     /// The weights for a CPU: matrices where they lie, if the file is in memory and holds them by rows; else copies.

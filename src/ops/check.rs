@@ -9,17 +9,19 @@ pub(crate) struct Shapes<'a> {
     pub(crate) matrix: &'a dyn Fn(super::WeightId) -> (u32, u32),
     pub(crate) vector: &'a dyn Fn(super::VectorId) -> u32,
     pub(crate) pairs: &'a dyn Fn(super::RopeId) -> usize,
+    /// Elements of a state.
+    pub(crate) state: &'a dyn Fn(super::CacheId) -> u32,
 }
 
 /// Fails unless the two agree; says which op, what of it, and both numbers.
-fn same(op: &str, what: &str, is: u32, wanted: u32) -> Result<()> {
+pub(super) fn same(op: &str, what: &str, is: u32, wanted: u32) -> Result<()> {
     if is == wanted {
         return Ok(());
     }
     Err(Error::argument(op, format!("{what} is {is} wide, but {wanted} are needed")))
 }
 
-fn holds(op: &str, condition: bool, problem: impl FnOnce() -> String) -> Result<()> {
+pub(super) fn holds(op: &str, condition: bool, problem: impl FnOnce() -> String) -> Result<()> {
     if condition { Ok(()) } else { Err(Error::argument(op, problem())) }
 }
 
@@ -73,6 +75,9 @@ impl Op {
                 }
                 Ok(())
             }
+            Self::Conv(op) => op.check(s),
+            Self::Scan(op) => op.check(s),
+            Self::Delta(op) => op.check(s),
             Self::Pointwise(op) => {
                 let (Pointwise::Add { n, .. }
                 | Pointwise::Mul { n, .. }

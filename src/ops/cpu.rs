@@ -5,7 +5,7 @@
 
 use super::weights::{CpuWeights, WeightView};
 use super::{CacheId, Op, ValueId, VectorId, WeightId};
-use crate::cpu::{Member, Pages, Shared};
+use crate::cpu::{Cache, Member, Pages, Shared};
 use crate::quant::Simd;
 
 /// The rows of one role in a step, as ops read them.
@@ -22,6 +22,8 @@ pub(crate) struct StepRows<'a> {
     pub(crate) angles: &'a [Vec<[f32; 2]>],
     /// Positions in a block.
     pub(crate) block: usize,
+    /// The rows are generated ones.
+    pub(crate) generated: bool,
 }
 
 /// A row: its token, its position, its sequence.
@@ -37,6 +39,8 @@ pub(crate) struct Row {
 pub(crate) struct Span {
     pub(crate) row0: u32,
     pub(crate) rows: u32,
+    /// Where its states lie.
+    pub(crate) slot: u32,
     pub(crate) context: u32,
 }
 
@@ -56,7 +60,7 @@ pub(crate) struct CpuRun<'a> {
     pub(crate) values: &'a [Shared<f32>],
     /// For each value, its buffer and whether its rows are output rows.
     pub(crate) places: &'a [Place],
-    pub(crate) caches: &'a [Pages],
+    pub(crate) caches: &'a [Cache],
     /// Activations are rounded to eight bits where a block format multiplies whole numbers, by these instructions.
     pub(crate) eight_bits: Option<Simd>,
     /// This member's own memory, as large as [`Op::cpu_scratch`] asked for.
@@ -90,7 +94,19 @@ impl<'a> CpuRun<'a> {
     }
 
     pub(super) fn cache(&self, id: CacheId) -> &'a Pages {
-        &self.caches[id.index()]
+        match &self.caches[id.index()] {
+            Cache::Pages(pages) => pages,
+            Cache::State(_) => panic!("the program was checked: an op that needs pages has them"),
+        }
+    }
+
+    /// `len` elements of the state of a slot, from element `start` on: only this member's before the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "members take disjoint parts")]
+    pub(super) fn state(&self, id: CacheId, slot: u32, start: usize, len: usize) -> &'a mut [f32] {
+        match &self.caches[id.index()] {
+            Cache::State(state) => state.part(slot as usize, start, len),
+            Cache::Pages(_) => panic!("the program was checked: an op that needs a state has it"),
+        }
     }
 
     /// This member's own memory.
@@ -112,6 +128,9 @@ impl Op {
             Self::KvWrite(op) => op.cpu(run),
             Self::RopeKv(op) => op.cpu(run),
             Self::Attend(op) => op.cpu(run),
+            Self::Conv(op) => op.cpu(run),
+            Self::Scan(op) => op.cpu(run),
+            Self::Delta(op) => op.cpu(run),
             Self::Pointwise(op) => op.cpu(run),
             Self::Slice(op) => op.cpu(run),
             Self::Pick(op) => op.cpu(run),
@@ -124,6 +143,9 @@ impl Op {
             Self::Linear(op) => op.cpu_scratch(rows),
             Self::RopeKv(op) => op.cpu_scratch(),
             Self::Attend(op) => op.cpu_scratch(),
+            Self::Conv(op) => op.cpu_scratch(),
+            Self::Scan(op) => op.cpu_scratch(),
+            Self::Delta(op) => op.cpu_scratch(),
             _ => 0,
         }
     }

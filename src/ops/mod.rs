@@ -6,7 +6,9 @@
 
 mod attend;
 pub(crate) mod check;
+mod conv;
 pub(crate) mod cpu;
+mod delta;
 mod embed;
 mod kernels;
 mod kv_write;
@@ -17,14 +19,18 @@ pub(crate) mod oracle;
 
 mod pick;
 mod pointwise;
+mod recur;
 mod role;
 mod rope;
 mod rope_kv;
 pub(crate) mod sample;
+mod scan;
 mod slice;
 pub(crate) mod weights;
 
 pub use attend::{Attend, Kv, Mask};
+pub use conv::Conv;
+pub use delta::Delta;
 pub use embed::{Embed, Index};
 pub use kernels::KERNELS;
 pub use kv_write::KvWrite;
@@ -32,10 +38,12 @@ pub use linear::{Epi, Linear, Part, Pre};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use pick::Pick;
 pub use pointwise::{Act, Pointwise};
+pub use recur::Decay;
 pub use role::Role;
 pub use rope::{Pairing, Rope, RopeSpec};
 pub use rope_kv::RopeKv;
 pub use sample::SampleSpec;
+pub use scan::Scan;
 pub use slice::Slice;
 pub use weights::{CpuWeights, Matrix};
 
@@ -62,7 +70,7 @@ ids! {
     WeightId,
     /// A vector of weights `(n)`, always f32 in memory.
     VectorId,
-    /// A cache that a layer owns: the pages of its keys and values.
+    /// A cache that a layer owns: the pages of its keys and values, or its state.
     CacheId,
     /// A set of caches that share one block table.
     GroupId,
@@ -81,6 +89,9 @@ pub enum Op {
     KvWrite(KvWrite),
     RopeKv(RopeKv),
     Attend(Attend),
+    Conv(Conv),
+    Scan(Scan),
+    Delta(Delta),
     Pointwise(Pointwise),
     Slice(Slice),
     Pick(Pick),
@@ -117,6 +128,9 @@ impl Op {
             Self::KvWrite(_) => "kv_write",
             Self::RopeKv(_) => "rope_kv",
             Self::Attend(_) => "attend",
+            Self::Conv(_) => "conv",
+            Self::Scan(_) => "scan",
+            Self::Delta(_) => "delta",
             Self::Pointwise(p) => p.name(),
             Self::Slice(_) => "slice",
             Self::Pick(_) => "pick",
@@ -147,9 +161,22 @@ impl Op {
                     f(v);
                 }
             }
+            Self::Conv(op) => f(op.x),
+            Self::Scan(op) => [op.x, op.b, op.c, op.decay.x].into_iter().for_each(f),
+            Self::Delta(op) => [op.q, op.k, op.v, op.beta, op.decay.x].into_iter().for_each(f),
             Self::Pointwise(op) => op.reads(f),
             Self::Slice(op) => f(op.x),
             Self::Pick(op) => f(op.x),
+        }
+    }
+
+    /// The state that the op reads and writes, if it is recurrent.
+    pub fn state(&self) -> Option<CacheId> {
+        match self {
+            Self::Conv(op) => Some(op.state),
+            Self::Scan(op) => Some(op.state),
+            Self::Delta(op) => Some(op.state),
+            _ => None,
         }
     }
 
@@ -163,6 +190,7 @@ impl Op {
             Self::KvWrite(op) => op.lower(l),
             Self::RopeKv(op) => op.lower(l),
             Self::Attend(op) => op.lower(l),
+            Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => Err(lower::no_kernel(self.name())),
             Self::Pointwise(op) => op.lower(l),
             Self::Slice(op) => op.lower(l),
             Self::Pick(op) => op.lower(l),
@@ -179,6 +207,9 @@ impl Op {
             Self::KvWrite(_) => None,
             Self::RopeKv(op) => Some(op.out),
             Self::Attend(op) => Some(op.out),
+            Self::Conv(op) => Some(op.out),
+            Self::Scan(op) => Some(op.out),
+            Self::Delta(op) => Some(op.out),
             Self::Pointwise(op) => Some(op.out()),
             Self::Slice(op) => Some(op.out),
             Self::Pick(op) => Some(op.out),

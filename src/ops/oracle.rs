@@ -13,6 +13,9 @@ pub(crate) type Rows64 = Vec<Vec<f64>>;
 /// The keys and values of a cache: by (block, slot), for each KV head.
 pub(crate) type Cache64 = HashMap<(usize, usize), (Rows64, Rows64)>;
 
+/// The states of a recurrent layer: by slot.
+pub(crate) type State64 = HashMap<u32, Rows64>;
+
 /// What an oracle is given.
 pub(crate) struct OracleRun<'a> {
     pub(crate) step: &'a StepRows<'a>,
@@ -23,6 +26,8 @@ pub(crate) struct OracleRun<'a> {
     pub(crate) values: &'a mut [Rows64],
     /// For each cache, its group and what it holds.
     pub(crate) caches: &'a mut [(GroupId, Cache64)],
+    /// For each cache, its states.
+    pub(crate) states: &'a mut [State64],
 }
 
 impl OracleRun<'_> {
@@ -52,6 +57,20 @@ impl OracleRun<'_> {
         self.step.kv_slot(group.index(), self.step.rows[row].seq as usize, pos)
     }
 
+    /// Takes the state of a sequence, to be put back: `rows` vectors of `n`, zeros if the sequence begins.
+    pub(super) fn take_state(&mut self, cache: CacheId, seq: usize, rows: usize, n: usize) -> Rows64 {
+        let span = self.step.seqs[seq];
+        if self.step.rows[span.row0 as usize].pos == 0 {
+            return vec![vec![0.0; n]; rows];
+        }
+        self.states[cache.index()].remove(&span.slot).expect("a sequence that goes on has a state")
+    }
+
+    /// Puts the state of a sequence back.
+    pub(super) fn put_state(&mut self, cache: CacheId, seq: usize, state: Rows64) {
+        self.states[cache.index()].insert(self.step.seqs[seq].slot, state);
+    }
+
     /// Stores the key and value heads of a row at its position.
     pub(super) fn keep(&mut self, cache: CacheId, row: usize, k: Rows64, v: Rows64) {
         let at = self.slot(cache, row, self.step.rows[row].pos as usize);
@@ -70,6 +89,9 @@ impl Op {
             Self::KvWrite(op) => op.oracle(run),
             Self::RopeKv(op) => op.oracle(run),
             Self::Attend(op) => op.oracle(run),
+            Self::Conv(op) => op.oracle(run),
+            Self::Scan(op) => op.oracle(run),
+            Self::Delta(op) => op.oracle(run),
             Self::Pointwise(op) => op.oracle(run),
             Self::Slice(op) => op.oracle(run),
             Self::Pick(op) => op.oracle(run),

@@ -213,7 +213,7 @@ fn limits(context: u32, kind: Kind) -> Limits {
     // A step cannot be stopped: on a software adapter a row takes some 20 ms of a model of 135M parameters.
     let rows = if kind == Kind::Software { 16 } else { 256 };
     let blocks = context.div_ceil(BLOCK);
-    Limits { rows: rows.min(context), seqs: 1, outs: 1, block: BLOCK, blocks, context, in_flight: 3 }
+    Limits { rows: rows.min(context), seqs: 1, outs: 1, block: BLOCK, blocks, context, in_flight: 3, checkpoints: 0 }
 }
 
 /// What JavaScript is told of an error: `{code, message}`.

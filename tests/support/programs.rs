@@ -208,7 +208,7 @@ pub fn gpt2(shape: Shape) -> Program {
 }
 
 pub fn limits() -> Limits {
-    Limits { rows: 96, seqs: 4, outs: 96, block: 16, blocks: 40, context: 256, in_flight: 2 }
+    Limits { rows: 96, seqs: 4, outs: 96, block: 16, blocks: 40, context: 256, in_flight: 2, checkpoints: 2 }
 }
 
 /// The pages of a sequence, taken from a shuffled pool, so that neighbours are nowhere near each other.

@@ -3,7 +3,7 @@
 use crate::exec::{CacheOp, Limits};
 use crate::gpu::{Buffer, Device, wgpu};
 use crate::model::{CacheSpec, Program, Rows};
-use crate::ops::lower::{CacheBuffer, ValueBuffer};
+use crate::ops::lower::{CacheBuffer, ValueBuffer, no_kernel};
 use crate::{Error, Result};
 
 /// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
@@ -104,7 +104,10 @@ pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: b
     let most = device.caps().max_binding;
     let unused = Buffer::new(device, "unused", 16)?;
     let cache = |spec: &CacheSpec| {
-        let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } = *spec;
+        let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } = *spec else {
+            let recurrent = program.nodes.iter().find(|node| node.op.state().is_some());
+            return Err(no_kernel(recurrent.map_or("a state", |node| node.op.name())));
+        };
         let buffer = unused.clone();
         let mut cache = CacheBuffer { buffer, kv_heads, k_dim, v_dim, group: group.0, blocks: limits.blocks };
         let bytes = block_words(&cache, f16, limits.block) * 4 * u64::from(limits.blocks);
@@ -130,6 +133,7 @@ pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], f16: bool, bloc
     for op in ops {
         let group = match *op {
             CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. } => group.0,
+            CacheOp::CopyState { .. } => return Err(no_kernel("the copy of a state")),
         };
         for cache in caches.iter().filter(|c| c.group == group) {
             let bytes = block_words(cache, f16, block) * 4;
@@ -148,6 +152,7 @@ pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], f16: bool, bloc
                     encoder.copy_buffer_to_buffer(via.raw(), 0, cache.buffer.raw(), at(to)?, bytes);
                     vias.push(via);
                 }
+                CacheOp::CopyState { .. } => {}
             }
         }
     }

@@ -1,0 +1,118 @@
+//! `conv`: a short causal convolution over the positions of a sequence, each column by itself.
+
+use super::check::{Shapes, holds, same};
+use super::cpu::CpuRun;
+use super::oracle::OracleRun;
+use super::recur;
+use super::{CacheId, ValueId, VectorId, WeightId};
+use crate::Result;
+
+/// `out[t, c] = bias[c] + Σ_j weight[c, j] x[t - (taps - 1) + j, c]`, with zeros before the first position.
+///
+/// x (rows, n) | weight (n, taps) | out (rows, n) f32; the state is the last `taps - 1` rows of x.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Conv {
+    /// (rows, n)
+    pub x: ValueId,
+    /// Columns.
+    pub n: u32,
+    /// (n, taps): the last tap is the row's own.
+    pub weight: WeightId,
+    /// Rows that go into one, its own among them.
+    pub taps: u32,
+    /// (n)
+    pub bias: Option<VectorId>,
+    /// Where the rows before are kept.
+    pub state: CacheId,
+    /// (rows, n)
+    pub out: ValueId,
+}
+
+impl Conv {
+    /// Elements of the state.
+    pub(crate) fn state_len(n: u32, taps: u32) -> u32 {
+        n.saturating_mul(taps.saturating_sub(1))
+    }
+
+    pub(super) fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let name = "conv";
+        let (n, taps) = (s.matrix)(self.weight);
+        holds(name, (n, taps) == (self.n, self.taps) && taps > 0, || {
+            format!("w is ({n}, {taps}), but ({}, {}) is needed", self.n, self.taps)
+        })?;
+        if let Some(bias) = self.bias {
+            same(name, "its bias", (s.vector)(bias), self.n)?;
+        }
+        same(name, "x", (s.width)(self.x), self.n)?;
+        same(name, "its state", (s.state)(self.state), Self::state_len(self.n, self.taps))?;
+        same(name, "out", (s.width)(self.out), self.n)
+    }
+}
+
+// CPU
+
+impl Conv {
+    /// Splits columns.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (n, taps) = (self.n as usize, self.taps as usize);
+        let (x, out, weight) = (run.value(self.x), run.value(self.out), run.weight(self.weight));
+        let own = run.member.share(n, 16);
+        // (taps, own): transposed, so that columns lie side by side.
+        let (row, columns) = run.scratch().split_at_mut(taps);
+        for (i, c) in own.clone().enumerate() {
+            weight.decode(c, row);
+            row.iter().enumerate().for_each(|(j, w)| columns[j * own.len() + i] = *w);
+        }
+        for span in run.step.seqs {
+            let (row0, rows) = (span.row0 as usize, span.rows as usize);
+            let kept = |i: usize| run.state(self.state, span.slot, i * n + own.start, own.len());
+            if run.step.rows[row0].pos == 0 {
+                (0..taps - 1).for_each(|i| kept(i).fill(0.0));
+            }
+            // Rows by their number in the state followed by the step.
+            let input = |i: usize| -> &[f32] {
+                let Some(r) = i.checked_sub(taps - 1) else { return kept(i) };
+                x.slice((row0 + r) * n + own.start..(row0 + r) * n + own.end)
+            };
+            for r in 0..rows {
+                let out = out.slice_mut((row0 + r) * n + own.start..(row0 + r) * n + own.end);
+                match self.bias {
+                    Some(bias) => out.copy_from_slice(&run.vector(bias)[own.clone()]),
+                    None => out.fill(0.0),
+                }
+                for (j, weights) in columns.chunks_exact(own.len().max(1)).take(taps).enumerate() {
+                    let terms = weights.iter().zip(input(r + j));
+                    out.iter_mut().zip(terms).for_each(|(out, (w, x))| *out += w * x);
+                }
+            }
+            for i in 0..taps - 1 {
+                kept(i).copy_from_slice(input(rows + i));
+            }
+        }
+    }
+
+    pub(super) fn cpu_scratch(&self) -> usize {
+        self.taps as usize * (self.n as usize + 1)
+    }
+}
+
+// Oracle
+
+impl Conv {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let (n, taps) = (self.n as usize, self.taps as usize);
+        let weight: Vec<_> = (0..n).map(|c| run.weight_row(self.weight, c)).collect();
+        let bias = self.bias.map_or_else(|| vec![0.0; n], |bias| run.vector(bias));
+        let out = recur::oracle_sequences(run, self.state, (taps - 1, n), |run, rows, state| {
+            let row = |r: usize| {
+                state.push(run.value(self.x)[r].clone());
+                let sum = |c: usize| (0..taps).map(|j| weight[c][j] * state[j][c]).sum::<f64>();
+                let out = (0..n).map(|c| bias[c] + sum(c)).collect();
+                state.remove(0);
+                out
+            };
+            rows.map(row).collect()
+        });
+        run.set(self.out, out);
+    }
+}
