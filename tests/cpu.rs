@@ -2,6 +2,8 @@
 
 #[path = "support/programs.rs"]
 mod programs;
+#[path = "cpu/recurrent.rs"]
+mod recurrent;
 
 use std::sync::Arc;
 

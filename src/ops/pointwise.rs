@@ -33,6 +33,8 @@ pub enum Act {
     Relu,
     /// `max(x, 0)²`
     Relu2,
+    /// `1 / (1 + e^-x)`
+    Sigmoid,
 }
 
 impl Pointwise {
@@ -97,6 +99,7 @@ impl Act {
             }
             Self::Relu => x.max(0.0),
             Self::Relu2 => x.max(0.0) * x.max(0.0),
+            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         }
     }
 }
@@ -150,6 +153,7 @@ impl Act {
             }
             Self::Relu => x.max(0.0),
             Self::Relu2 => x.max(0.0).powi(2),
+            Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         }
     }
 }
@@ -192,6 +196,7 @@ impl Act {
             Self::GeluTanh => 2.0,
             Self::Relu => 3.0,
             Self::Relu2 => 4.0,
+            Self::Sigmoid => 6.0,
         };
         kernel.overrides.push(("ACT", number));
     }

@@ -81,7 +81,8 @@ impl<'a> Reference<'a> {
     /// An oracle that has seen `ids`, and their logits.
     fn run(&self, ids: &[u32]) -> (Oracle, Vec<f64>) {
         let n = ids.len() as u32;
-        let limits = Limits { rows: n, seqs: 1, outs: n, block: 16, blocks: n.div_ceil(16), context: n, in_flight: 1 };
+        let blocks = n.div_ceil(16);
+        let limits = Limits { rows: n, seqs: 1, outs: n, block: 16, blocks, context: n, in_flight: 1, checkpoints: 0 };
         let mut oracle = Oracle::new(&self.model.program, self.weights.clone(), limits);
         let tokens: Vec<_> = ids.iter().map(|&id| Token::Host(id)).collect();
         let table: Vec<u32> = (0..limits.blocks).rev().collect();

@@ -44,6 +44,7 @@ impl<D: Device> Runner<D> {
             blocks,
             context: context as u32,
             in_flight: 2,
+            checkpoints: 0,
         };
         let mut exec = D::load(model, numerics, limits)?;
         D::poison(&mut exec);

@@ -77,7 +77,8 @@ pub fn random_weights(program: &Program, formats: &[BlockFormat], rng: &mut Rng)
     }
     for spec in &program.vectors {
         let centre = if spec.tensor.ends_with("norm.weight") { 1.0 } else { 0.0 };
-        weights.vectors.push((0..spec.n).map(|_| centre + 0.3 * rng.normal() + spec.add).collect());
+        let one = |x: f32| if spec.neg_exp { -x.exp() } else { centre + x + spec.add };
+        weights.vectors.push((0..spec.n).map(|_| one(0.3 * rng.normal())).collect());
     }
     Arc::new(weights)
 }
