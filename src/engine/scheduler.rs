@@ -387,6 +387,7 @@ impl Scheduler {
                 slot: s.slot,
                 role: s.role,
                 tokens: &plan.tokens[s.tokens.clone()],
+                types: &[],
                 pos: s.pos,
                 tables,
                 outs: if s.draw == Draw::None { Outs::None } else { Outs::Last },

@@ -30,6 +30,7 @@ pub async fn score<E: Executor>(executor: &mut E, program: &Program, ids: &[u32]
             slot: 0,
             role: Role::Prompt,
             tokens: &tokens,
+            types: &[],
             pos,
             tables: &tables,
             outs: Outs::All,

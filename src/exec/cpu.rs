@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::packed::{Batch, Packed};
 use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket};
 use crate::cpu::{Cache, Job, Pages, Shared, States, Team};
-use crate::model::{CacheSpec, Out, Program, Rows, fuse};
+use crate::model::{CacheSpec, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, noise_key};
 use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, ValueId};
@@ -69,8 +69,8 @@ pub struct CpuExecutor {
     free: Vec<Box<Waiting>>,
     next_ticket: u64,
     out: StepOut,
-    /// Rows and output rows of the last batch.
-    last: [usize; 2],
+    /// Rows, output rows and sequences of the last batch.
+    last: [usize; 3],
 }
 
 /// A program of a role, ready to run.
@@ -80,6 +80,7 @@ struct Plan {
     /// Whether a barrier comes before each node.
     barriers: Vec<bool>,
     logits: Option<usize>,
+    pooled: Option<usize>,
 }
 
 enum Queued {
@@ -98,6 +99,8 @@ struct Waiting {
 /// order of sequences and not by role.
 struct SeqOuts {
     role: Role,
+    /// Its number within its batch, and in the step.
+    index: [usize; 2],
     slot: u32,
     outs: Range<usize>,
     drawn: Option<usize>,
@@ -167,8 +170,8 @@ impl CpuExecutor {
             queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
             free: (0..limits.in_flight).map(|_| waiting()).collect(),
             next_ticket: 0,
-            out: StepOut { drawn: Vec::with_capacity(seqs), logits: Vec::new() },
-            last: [0; 2],
+            out: StepOut { drawn: Vec::with_capacity(seqs), ..StepOut::default() },
+            last: [0; 3],
             team,
         })
     }
@@ -182,7 +185,7 @@ impl CpuExecutor {
     /// fused program skips is never written.
     pub fn value(&self, id: ValueId) -> Option<&[f32]> {
         let value = self.program.values.get(id.index()).filter(|_| self.kept)?;
-        let rows = self.last[usize::from(value.rows == Rows::Outs)];
+        let rows = self.last[value.rows as usize];
         Some(self.buffers[id.index()].slice(0..rows * value.width as usize))
     }
 
@@ -214,12 +217,18 @@ impl CpuExecutor {
         self.out.drawn.clear();
         self.out.drawn.resize(draws, Drawn { slot: 0, token: None });
         self.out.logits.resize(logits * vocab, 0.0);
+        let pooled = self.program.pooled().map_or(0, |v| self.program.value(v).width as usize);
+        self.out.pooled.resize(waiting.seqs.len() * pooled, 0.0);
         for role in Role::ALL {
             let batch = waiting.packed.batch(role);
             if !batch.rows.is_empty() {
                 self.load_rows(batch);
                 self.run_batch(role, batch);
-                waiting.seqs.iter().filter(|seq| seq.role == role).for_each(|seq| self.collect(seq));
+                waiting
+                    .seqs
+                    .iter()
+                    .filter(|seq| seq.role == role)
+                    .for_each(|seq| self.collect(seq, waiting.seqs.len()));
             }
         }
     }
@@ -227,9 +236,9 @@ impl CpuExecutor {
     /// Copies what ops read of a batch; tokens that were drawn here are looked up.
     fn load_rows(&mut self, batch: &Batch) {
         self.rows.clear();
-        self.rows.extend(batch.rows.iter().map(|row| {
+        self.rows.extend(batch.rows.iter().zip(&batch.types).map(|(row, &kind)| {
             let drawn = self.drawn[batch.seqs[row.seq as usize].slot as usize];
-            Row { token: if row.drawn != 0 { drawn } else { row.token }, pos: row.pos, seq: row.seq }
+            Row { token: if row.drawn != 0 { drawn } else { row.token }, kind, pos: row.pos, seq: row.seq }
         }));
         self.spans.clear();
         self.spans.extend(batch.seqs.iter().map(|s| Span {
@@ -240,7 +249,7 @@ impl CpuExecutor {
         }));
         self.out_rows.clear();
         self.out_rows.extend(batch.outs.iter().map(|out| out.row));
-        self.last = [batch.rows.len(), batch.outs.len()];
+        self.last = [batch.rows.len(), batch.outs.len(), batch.seqs.len()];
     }
 
     fn run_batch(&mut self, role: Role, batch: &Batch) {
@@ -282,8 +291,8 @@ impl CpuExecutor {
         self.team.run(job);
     }
 
-    /// Takes what a sequence of the batch that just ran gives.
-    fn collect(&mut self, seq: &SeqOuts) {
+    /// Takes what a sequence, one of `seqs`, of the batch that just ran gives.
+    fn collect(&mut self, seq: &SeqOuts, seqs: usize) {
         let vocab = self.program.vocab as usize;
         let members = self.team.count();
         if let (Some(at), Some(o)) = (seq.drawn, seq.outs.clone().last()) {
@@ -293,7 +302,13 @@ impl CpuExecutor {
             // A broken sequence ends; until it does, its rows need some token.
             self.drawn[seq.slot as usize] = token.unwrap_or(0);
         }
-        let logits = self.plans[seq.role as usize].logits;
+        let plan = &self.plans[seq.role as usize];
+        if let Some(pooled) = plan.pooled {
+            let width = self.out.pooled.len() / seqs;
+            let [from, to] = seq.index.map(|i| i * width..(i + 1) * width);
+            self.out.pooled[to].copy_from_slice(self.buffers[pooled].slice(from));
+        }
+        let logits = plan.logits;
         if let (Some(at), Some(logits)) = (seq.logits, logits) {
             let from = self.buffers[logits].slice(seq.outs.start * vocab..seq.outs.end * vocab);
             self.out.logits[at * vocab..][..from.len()].copy_from_slice(from);
@@ -406,9 +421,9 @@ impl Waiting {
     fn pack(&mut self, step: &Step<'_>, program: &Program, limits: &Limits) -> Result<()> {
         self.packed.pack(step, program, limits)?;
         self.seqs.clear();
-        let mut outs = [0; 2];
+        let (mut outs, mut of_role) = ([0; 2], [0; 2]);
         let (mut draws, mut logits) = (0, 0);
-        for seq in step.seqs {
+        for (at, seq) in step.seqs.iter().enumerate() {
             let count = match seq.outs {
                 Outs::None => 0,
                 Outs::Last => 1,
@@ -420,7 +435,10 @@ impl Waiting {
             let read = seq.read_logits.then_some(logits);
             draws += usize::from(drawn.is_some());
             logits += if seq.read_logits { count } else { 0 };
-            self.seqs.push(SeqOuts { role: seq.role, slot: seq.slot, outs: start..start + count, drawn, logits: read });
+            let index = [of_role[seq.role as usize], at];
+            of_role[seq.role as usize] += 1;
+            let outs = start..start + count;
+            self.seqs.push(SeqOuts { role: seq.role, index, slot: seq.slot, outs, drawn, logits: read });
         }
         Ok(())
     }
@@ -471,14 +489,6 @@ fn check(program: &Program, weights: &CpuWeights) -> Result<()> {
     Ok(())
 }
 
-/// Rows that a value has room for.
-fn room(rows: Rows, limits: &Limits) -> u32 {
-    match rows {
-        Rows::Step => limits.rows,
-        Rows::Outs => limits.outs,
-    }
-}
-
 /// The buffers behind values, while they are planned. Both roles' programs use the same, one after the other.
 struct Buffers {
     /// In numbers.
@@ -511,7 +521,7 @@ impl Plan {
     fn new(program: Program, limits: &Limits, buffers: &mut Buffers) -> Self {
         let len = |id: ValueId| {
             let value = program.value(id);
-            u64::from(room(value.rows, limits)) * u64::from(value.width)
+            u64::from(limits.room(value.rows)) * u64::from(value.width)
         };
         // The last node that reads a value: what is a result, or is kept, lives on.
         let mut last_read = vec![None; program.values.len()];
@@ -521,11 +531,9 @@ impl Plan {
             node.op.writes().into_iter().for_each(|v| written[v.index()] = true);
         }
         for out in &program.outs {
-            let (Out::Logits(v) | Out::Hidden(v)) = out;
-            last_read[v.index()] = Some(usize::MAX);
+            last_read[out.value().index()] = Some(usize::MAX);
         }
-        let mut places: Vec<_> =
-            program.values.iter().map(|v| Place { buffer: usize::MAX, outs: v.rows == Rows::Outs }).collect();
+        let mut places: Vec<_> = program.values.iter().map(|v| Place { buffer: usize::MAX, rows: v.rows }).collect();
         let mut free: Vec<usize> = if buffers.keep { Vec::new() } else { (0..buffers.lens.len()).collect() };
         for id in 0..program.values.len() {
             if buffers.keep || !written[id] && last_read[id].is_some() {
@@ -549,13 +557,13 @@ impl Plan {
             }
         }
         let barriers = barriers(&program, &places);
-        let logits = program.logits().map(|v| places[v.index()].buffer);
-        Self { program, places, barriers, logits }
+        let [logits, pooled] = [program.logits(), program.pooled()].map(|v| Some(places[v?.index()].buffer));
+        Self { program, places, barriers, logits, pooled }
     }
 
     /// Numbers that a member needs as scratch memory.
     fn scratch(&self, limits: &Limits) -> usize {
-        let rows = |op: &Op| op.writes().map_or(limits.rows, |v| room(self.program.value(v).rows, limits));
+        let rows = |op: &Op| op.writes().map_or(limits.rows, |v| limits.room(self.program.value(v).rows));
         self.program.nodes.iter().map(|node| node.op.cpu_scratch(rows(&node.op) as usize)).max().unwrap_or(0)
     }
 }

@@ -16,7 +16,7 @@ pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
-use crate::ops::GroupId;
+use crate::ops::{GroupId, Rows};
 
 /// How exact the arithmetic is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -47,6 +47,17 @@ pub struct Limits {
     pub in_flight: u32,
     /// States that are kept beside those of the slots, for programs with recurrent layers.
     pub checkpoints: u32,
+}
+
+impl Limits {
+    /// Rows that a value has room for, by what they stand for.
+    pub(crate) fn room(&self, rows: Rows) -> u32 {
+        match rows {
+            Rows::Step => self.rows,
+            Rows::Outs => self.outs,
+            Rows::Seqs => self.seqs,
+        }
+    }
 }
 
 /// Changes to the KV cache between steps, in order with them.

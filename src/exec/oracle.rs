@@ -65,8 +65,8 @@ impl Oracle {
             }
             let program = &self.programs[role as usize];
             self.values.resize(self.values.len().max(program.values.len()), Vec::new());
-            let row = |r: &super::RowEntry| Row { token: r.token, pos: r.pos, seq: r.seq };
-            let rows: Vec<_> = batch.rows.iter().map(row).collect();
+            let row = |(r, &kind): (&super::RowEntry, &u32)| Row { token: r.token, kind, pos: r.pos, seq: r.seq };
+            let rows: Vec<_> = batch.rows.iter().zip(&batch.types).map(row).collect();
             let span = |s: &super::SeqEntry| Span { row0: s.row0, rows: s.rows, slot: s.slot, context: s.context };
             let seqs: Vec<_> = batch.seqs.iter().map(span).collect();
             let outs: Vec<_> = batch.outs.iter().map(|out| out.row).collect();

@@ -62,6 +62,8 @@ pub struct OutEntry {
 pub struct Batch {
     /// One a token.
     pub rows: Vec<RowEntry>,
+    /// The type of each row's token.
+    pub types: Vec<u32>,
     /// One a sequence.
     pub seqs: Vec<SeqEntry>,
     /// One a row with logits.
@@ -77,6 +79,7 @@ pub struct Batch {
 impl Batch {
     fn clear(&mut self, groups: usize, ropes: usize) {
         self.rows.clear();
+        self.types.clear();
         self.seqs.clear();
         self.outs.clear();
         self.tables.resize_with(groups, Vec::new);
@@ -105,6 +108,7 @@ impl Packed {
         let blocks = limits.context.div_ceil(limits.block) as usize;
         let batch = || Batch {
             rows: Vec::with_capacity(rows),
+            types: Vec::with_capacity(rows),
             seqs: Vec::with_capacity(seqs),
             outs: Vec::with_capacity(outs),
             tables: (0..program.groups).map(|_| Vec::with_capacity(seqs * blocks)).collect(),
@@ -146,6 +150,18 @@ impl Packed {
                 );
                 return Err(Error::argument(name(), problem));
             }
+            if seq.pos > 0 && program.whole() {
+                let problem =
+                    format!("starts at position {}; this model needs whole sequences, from position 0", seq.pos);
+                return Err(Error::argument(name(), problem));
+            }
+            if (seq.sample.is_some() || seq.read_logits) && program.logits().is_none() {
+                return Err(Error::argument(name(), "asks for logits; this model gives none"));
+            }
+            if !seq.types.is_empty() && seq.types.len() != seq.tokens.len() {
+                let problem = format!("{} token types for {} tokens", seq.types.len(), seq.tokens.len());
+                return Err(Error::argument(name(), problem));
+            }
             let blocks = (end as usize).div_ceil(limits.block as usize);
             for (table, packed) in seq.tables.iter().zip(&mut batch.tables) {
                 let used = table.get(..blocks).filter(|t| t.iter().all(|&b| b < limits.blocks));
@@ -170,6 +186,8 @@ impl Packed {
                 };
                 batch.rows.push(RowEntry { token, drawn, pos: seq.pos + i as u32, seq: seq_index });
             }
+            batch.types.extend_from_slice(seq.types);
+            batch.types.resize(batch.rows.len(), 0);
             let rows = seq.tokens.len() as u32;
             batch.seqs.push(SeqEntry { row0, rows, slot: seq.slot, context: end as u32 });
             let first_out = match seq.outs {

@@ -18,6 +18,8 @@ pub struct SeqStep<'a> {
     pub role: Role,
     /// The rows.
     pub tokens: &'a [Token],
+    /// The types of the tokens, for models that know types (BERT: which of two texts); empty if all are 0.
+    pub types: &'a [u32],
     /// Position of the first row; positions before it are in the cache.
     pub pos: u32,
     /// The blocks of the sequence, for each cache group, that hold positions 0 to the last of this step.
@@ -61,6 +63,8 @@ pub struct StepOut {
     pub drawn: Vec<Drawn>,
     /// The output rows that were asked for, (rows, vocab), in the step's order of sequences.
     pub logits: Vec<f32>,
+    /// A vector for each sequence, (seqs, width), in the step's order, if the program pools.
+    pub pooled: Vec<f32>,
 }
 
 /// A token that was drawn.

@@ -38,6 +38,8 @@ pub enum Dim {
     Rows(u32),
     /// One for so many output rows.
     Outs(u32),
+    /// One for so many sequences.
+    Seqs(u32),
 }
 
 /// How much a step of a plan's class holds.
@@ -47,6 +49,8 @@ pub struct StepCounts {
     pub rows: u32,
     /// Output rows.
     pub outs: u32,
+    /// Sequences.
+    pub seqs: u32,
 }
 
 impl Dim {
@@ -55,6 +59,7 @@ impl Dim {
             Self::Fixed(n) => n,
             Self::Rows(per) => counts.rows.div_ceil(per),
             Self::Outs(per) => counts.outs.div_ceil(per),
+            Self::Seqs(per) => counts.seqs.div_ceil(per),
         }
     }
 }

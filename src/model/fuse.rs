@@ -13,13 +13,13 @@
 //!
 //! The unfused program stays the oracle of the fused one.
 
-use super::program::{Node, Out, Program, Rows, Value};
+use super::program::{Node, Program, Rows, Value};
 use crate::ops::{Epi, Linear, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, WeightId};
 
-/// Whether an op over these rows runs as matrix times vector: generated rows do, and the rows that logits are taken of,
-/// whatever brought them. It follows from what a row is, never from how many there are.
+/// Whether an op over these rows runs as matrix times vector: generated rows do, and, whatever brought them, the rows that
+/// logits are taken of and those that stand for sequences. It follows from what a row is, never from how many there are.
 pub fn as_vectors(role: Role, rows: Rows) -> bool {
-    role == Role::Generated || rows == Rows::Outs
+    role == Role::Generated || rows != Rows::Step
 }
 
 /// The program that an executor runs for steps of a role.
@@ -67,8 +67,7 @@ impl Fuser {
             }
         }
         for out in &self.program.outs {
-            let (Out::Logits(v) | Out::Hidden(v)) = out;
-            if *v == value {
+            if out.value() == value {
                 readers.push(usize::MAX);
             }
         }

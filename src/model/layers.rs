@@ -83,7 +83,7 @@ impl<'c> Net<'c> {
     ) -> ValueId {
         let window = match mask {
             Mask::Window(n) => Some(n),
-            Mask::Causal | Mask::Full => None,
+            Mask::Causal | Mask::Full | Mask::Near(_) => None,
         };
         let cache = self.b.pages(group, heads.kv_heads, heads.head_dim, heads.head_dim, window);
         self.b.kv_write(cache, k, v);

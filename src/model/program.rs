@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+pub use crate::ops::Rows;
 use crate::ops::check::Shapes;
 use crate::ops::{
     Act, Attend, CacheId, Conv, Decay, Delta, Embed, Epi, GroupId, Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec,
-    Op, Part, Pick, Pointwise, Pre, Rope, RopeId, RopeSpec, Scan, Slice, ValueId, VectorId, WeightId,
+    Op, Part, Pick, Pointwise, Pool, Pooling, Pre, Rope, RopeId, RopeSpec, Scan, Slice, ValueId, VectorId, WeightId,
 };
 use crate::{Error, Result};
 
@@ -54,15 +55,6 @@ pub struct Value {
     pub width: u32,
     /// What its rows stand for.
     pub rows: Rows,
-}
-
-/// What the rows of a value stand for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rows {
-    /// The rows of the step, one a token.
-    Step,
-    /// The step's output rows, those that somebody wants logits of.
-    Outs,
 }
 
 /// A matrix of weights: where its rows lie in the model's tensors.
@@ -135,6 +127,16 @@ pub enum Out {
     Logits(ValueId),
     /// (rows, dim): the input of the head, before the rows are picked.
     Hidden(ValueId),
+    /// (seqs, dim): a vector for each sequence, its embedding or its score.
+    Pooled(ValueId),
+}
+
+impl Out {
+    /// The value.
+    pub fn value(self) -> ValueId {
+        let (Self::Logits(value) | Self::Hidden(value) | Self::Pooled(value)) = self;
+        value
+    }
 }
 
 impl Program {
@@ -147,7 +149,7 @@ impl Program {
     pub fn logits(&self) -> Option<ValueId> {
         self.outs.iter().find_map(|o| match o {
             Out::Logits(v) => Some(*v),
-            Out::Hidden(_) => None,
+            Out::Hidden(_) | Out::Pooled(_) => None,
         })
     }
 
@@ -158,6 +160,20 @@ impl Program {
             CacheSpec::Pages { .. } => 0,
         };
         self.caches.iter().map(len).sum()
+    }
+
+    /// The value that holds a vector for each sequence, if the program pools.
+    pub fn pooled(&self) -> Option<ValueId> {
+        self.outs.iter().find_map(|o| match o {
+            Out::Pooled(v) => Some(*v),
+            Out::Logits(_) | Out::Hidden(_) => None,
+        })
+    }
+
+    /// Whether a sequence must come in one step: its rows see all others, or all of them are pooled.
+    pub fn whole(&self) -> bool {
+        let packed = |node: &Node| matches!(node.op, Op::Attend(Attend { kv: Kv::Packed { .. }, .. }));
+        self.pooled().is_some() || self.nodes.iter().any(packed)
     }
 
     /// Layers that have at least one node.
@@ -387,11 +403,20 @@ impl Builder {
 
     /// Attention over a cache, without soft-cap or sinks; the result can be changed through [`Builder::last`].
     pub fn attend(&mut self, q: ValueId, cache: CacheId, mask: Mask, scale: f32) -> ValueId {
-        let [kv_heads, k_dim, v_dim] = self.page_shape(cache);
+        self.attend_over(q, Kv::Cache(cache), self.page_shape(cache), mask, scale)
+    }
+
+    /// The same over the keys and values of this step's rows, in heads of a size: nothing is kept.
+    pub fn attend_packed(&mut self, [q, k, v]: [ValueId; 3], head_dim: u32, mask: Mask, scale: f32) -> ValueId {
+        let dims = [self.width(k) / head_dim, head_dim, head_dim];
+        self.attend_over(q, Kv::Packed { k, v }, dims, mask, scale)
+    }
+
+    fn attend_over(&mut self, q: ValueId, kv: Kv, dims: [u32; 3], mask: Mask, scale: f32) -> ValueId {
+        let [kv_heads, k_dim, v_dim] = dims;
         let (width, rows) = self.shape(q);
         let heads = width / k_dim.max(1);
         let out = self.value("attend", heads * v_dim, rows);
-        let kv = Kv::Cache(cache);
         self.push(Op::Attend(Attend {
             q,
             heads,
@@ -496,6 +521,14 @@ impl Builder {
         let (n, _) = self.shape(x);
         let out = self.value("pick", n, Rows::Outs);
         self.push(Op::Pick(Pick { x, n, out }));
+        out
+    }
+
+    /// One row for all rows of a sequence.
+    pub fn pool(&mut self, x: ValueId, pooling: Pooling) -> ValueId {
+        let (n, _) = self.shape(x);
+        let out = self.value("pool", n, Rows::Seqs);
+        self.push(Op::Pool(Pool { x, pooling, n, out }));
         out
     }
 

@@ -60,6 +60,8 @@ pub enum Mask {
     Window(u32),
     /// All of its sequence.
     Full,
+    /// Its own and the `n` on either side.
+    Near(u32),
 }
 
 // CPU
@@ -134,6 +136,7 @@ impl Mask {
             Self::Causal => 0..own + 1,
             Self::Window(n) => (own + 1).saturating_sub(n as usize)..own + 1,
             Self::Full => 0..count,
+            Self::Near(n) => own.saturating_sub(n as usize)..(own + n as usize + 1).min(count),
         }
     }
 }
@@ -200,6 +203,7 @@ impl Attend {
                 Mask::Causal => t <= own,
                 Mask::Window(n) => t <= own && own - t < n as usize,
                 Mask::Full => true,
+                Mask::Near(n) => t.abs_diff(own) <= n as usize,
             };
             let seen: Vec<_> = (0..all).filter(|&t| allowed(t)).map(|t| self.oracle_kv(run, r, t)).collect();
             let mut row = Vec::new();
@@ -270,6 +274,9 @@ impl Attend {
 
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let Kv::Cache(cache) = self.kv else { return Err(lower::no_kernel("attention over packed rows")) };
+        if let Mask::Near(_) = self.mask {
+            return Err(lower::no_kernel("attention to both sides within a window"));
+        }
         if self.v_dim > 4 * Self::TILE || self.k_dim > 8 * Self::TILE {
             return Err(lower::no_kernel(&format!("attention with heads of {} and {}", self.k_dim, self.v_dim)));
         }

@@ -104,6 +104,10 @@ impl Op {
                 width("x", op.x, op.n)?;
                 width("out", op.out, op.n)
             }
+            Self::Pool(op) => {
+                width("x", op.x, op.n)?;
+                width("out", op.out, op.n)
+            }
         }
     }
 }

@@ -4,7 +4,7 @@
 //! barrier wherever the next op touches what this one wrote.
 
 use super::weights::{CpuWeights, WeightView};
-use super::{CacheId, Op, ValueId, VectorId, WeightId};
+use super::{CacheId, Op, Rows, ValueId, VectorId, WeightId};
 use crate::cpu::{Cache, Member, Pages, Shared};
 use crate::quant::Simd;
 
@@ -26,10 +26,11 @@ pub(crate) struct StepRows<'a> {
     pub(crate) generated: bool,
 }
 
-/// A row: its token, its position, its sequence.
+/// A row: its token, the token's type, its position, its sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) token: u32,
+    pub(crate) kind: u32,
     pub(crate) pos: u32,
     pub(crate) seq: u32,
 }
@@ -58,7 +59,7 @@ pub(crate) struct CpuRun<'a> {
     pub(crate) weights: &'a CpuWeights,
     /// The buffer of each value; values that are not alive together may have the same.
     pub(crate) values: &'a [Shared<f32>],
-    /// For each value, its buffer and whether its rows are output rows.
+    /// For each value, its buffer and what its rows stand for.
     pub(crate) places: &'a [Place],
     pub(crate) caches: &'a [Cache],
     /// Activations are rounded to eight bits where a block format multiplies whole numbers, by these instructions.
@@ -72,7 +73,7 @@ pub(crate) struct CpuRun<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) buffer: usize,
-    pub(crate) outs: bool,
+    pub(crate) rows: Rows,
 }
 
 impl<'a> CpuRun<'a> {
@@ -82,7 +83,11 @@ impl<'a> CpuRun<'a> {
 
     /// Rows of a value in this step.
     pub(super) fn rows(&self, id: ValueId) -> usize {
-        if self.places[id.index()].outs { self.step.outs.len() } else { self.step.rows.len() }
+        match self.places[id.index()].rows {
+            Rows::Step => self.step.rows.len(),
+            Rows::Outs => self.step.outs.len(),
+            Rows::Seqs => self.step.seqs.len(),
+        }
     }
 
     pub(super) fn weight(&self, id: WeightId) -> WeightView<'a> {
@@ -134,6 +139,7 @@ impl Op {
             Self::Pointwise(op) => op.cpu(run),
             Self::Slice(op) => op.cpu(run),
             Self::Pick(op) => op.cpu(run),
+            Self::Pool(op) => op.cpu(run),
         }
     }
 

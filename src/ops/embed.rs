@@ -32,6 +32,8 @@ pub enum Index {
     Token,
     /// The row's position in its sequence, plus a constant (learned positions; OPT starts at 2).
     Position(u32),
+    /// The type of the row's token, 0 but where a model is given two texts (BERT's segments).
+    Type,
 }
 
 // CPU
@@ -45,6 +47,7 @@ impl Embed {
             let index = match self.index {
                 Index::Token => row.token,
                 Index::Position(offset) => row.pos.saturating_add(offset),
+                Index::Type => row.kind,
             };
             let out = out.slice_mut(r * dim..(r + 1) * dim);
             table.decode((index as usize).min(table.n - 1), out);
@@ -59,11 +62,12 @@ impl Embed {
 
 impl Embed {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
-        let index = |pos: u32, token: u32| match self.index {
-            Index::Token => token.min(self.n - 1),
-            Index::Position(offset) => (pos + offset).min(self.n - 1),
+        let index = |r: &super::cpu::Row| match self.index {
+            Index::Token => r.token.min(self.n - 1),
+            Index::Position(offset) => (r.pos + offset).min(self.n - 1),
+            Index::Type => r.kind.min(self.n - 1),
         };
-        let row = |r: &super::cpu::Row| run.weight_row(self.table, index(r.pos, r.token) as usize);
+        let row = |r: &super::cpu::Row| run.weight_row(self.table, index(r) as usize);
         let scaled = |row: Vec<f64>| row.into_iter().map(|x| x * f64::from(self.scale)).collect();
         let out = run.step.rows.iter().map(|r| scaled(row(r))).collect();
         run.set(self.out, out);
@@ -92,6 +96,7 @@ impl Embed {
         let (by_pos, offset) = match self.index {
             Index::Token => (0, 0),
             Index::Position(offset) => (1, offset),
+            Index::Type => return Err(lower::no_kernel("embed by token types")),
         };
         let mut kernel = l.kernel("embed");
         lower::weights(&mut kernel, table.format);

@@ -3,7 +3,7 @@
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64};
-use super::{Act, NormSpec, RopeKv, RopeSpec, ValueId, VectorId, WeightId};
+use super::{Act, NormSpec, RopeKv, RopeSpec, Rows, ValueId, VectorId, WeightId};
 use crate::cpu::simd;
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::quant::{BlockFormat, Q8, Simd};
@@ -325,7 +325,7 @@ impl Linear {
     }
 
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let vectors = l.generated || l.value(self.x).outs;
+        let vectors = l.generated || l.value(self.x).rows != Rows::Step;
         let mut segments = self.segments(l);
         let mut params = Params::default();
         if let Epi::Gated(_) = self.epi {

@@ -1,6 +1,6 @@
 //! What an op's GPU lowering works with: buffers for its operands, and the plan that it adds dispatches to.
 
-use super::{CacheId, RopeId, ValueId, VectorId, WeightId};
+use super::{CacheId, RopeId, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::compose::lib;
 use crate::gpu::{Arg, Buffer, Dim, Fragment, Kernel, PlanBuilder};
 use crate::quant::BlockFormat;
@@ -11,8 +11,8 @@ use crate::{Error, Result};
 pub(crate) struct ValueBuffer {
     pub(crate) buffer: Buffer,
     pub(crate) width: u32,
-    /// The value's rows are the step's output rows.
-    pub(crate) outs: bool,
+    /// What its rows stand for.
+    pub(crate) rows: Rows,
 }
 
 impl ValueBuffer {
@@ -22,12 +22,20 @@ impl ValueBuffer {
 
     /// The word of the step buffer that counts its rows.
     pub(crate) fn rows_at(&self) -> u32 {
-        if self.outs { 2 } else { 0 }
+        match self.rows {
+            Rows::Step => 0,
+            Rows::Seqs => 1,
+            Rows::Outs => 2,
+        }
     }
 
     /// Workgroups, if each takes `per` rows.
     pub(crate) fn rows(&self, per: u32) -> Dim {
-        if self.outs { Dim::Outs(per) } else { Dim::Rows(per) }
+        match self.rows {
+            Rows::Step => Dim::Rows(per),
+            Rows::Seqs => Dim::Seqs(per),
+            Rows::Outs => Dim::Outs(per),
+        }
     }
 }
 

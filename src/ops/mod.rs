@@ -19,6 +19,7 @@ pub(crate) mod oracle;
 
 mod pick;
 mod pointwise;
+mod pool;
 mod recur;
 mod role;
 mod rope;
@@ -38,8 +39,9 @@ pub use linear::{Epi, Linear, Part, Pre};
 pub use norm::{Norm, NormKind, NormSpec};
 pub use pick::Pick;
 pub use pointwise::{Act, Pointwise};
+pub use pool::{Pool, Pooling};
 pub use recur::Decay;
-pub use role::Role;
+pub use role::{Role, Rows};
 pub use rope::{Pairing, Rope, RopeSpec};
 pub use rope_kv::RopeKv;
 pub use sample::SampleSpec;
@@ -95,6 +97,7 @@ pub enum Op {
     Pointwise(Pointwise),
     Slice(Slice),
     Pick(Pick),
+    Pool(Pool),
 }
 
 /// What an op costs for a step: the bytes it moves and the multiplications and additions it makes.
@@ -134,6 +137,7 @@ impl Op {
             Self::Pointwise(p) => p.name(),
             Self::Slice(_) => "slice",
             Self::Pick(_) => "pick",
+            Self::Pool(_) => "pool",
         }
     }
 
@@ -167,6 +171,7 @@ impl Op {
             Self::Pointwise(op) => op.reads(f),
             Self::Slice(op) => f(op.x),
             Self::Pick(op) => f(op.x),
+            Self::Pool(op) => f(op.x),
         }
     }
 
@@ -194,6 +199,7 @@ impl Op {
             Self::Pointwise(op) => op.lower(l),
             Self::Slice(op) => op.lower(l),
             Self::Pick(op) => op.lower(l),
+            Self::Pool(op) => op.lower(l),
         }
     }
 
@@ -213,6 +219,7 @@ impl Op {
             Self::Pointwise(op) => Some(op.out()),
             Self::Slice(op) => Some(op.out),
             Self::Pick(op) => Some(op.out),
+            Self::Pool(op) => Some(op.out),
         }
     }
 }

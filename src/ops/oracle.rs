@@ -95,6 +95,7 @@ impl Op {
             Self::Pointwise(op) => op.oracle(run),
             Self::Slice(op) => op.oracle(run),
             Self::Pick(op) => op.oracle(run),
+            Self::Pool(op) => op.oracle(run),
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum Act {
     Relu2,
     /// `1 / (1 + e^-x)`
     Sigmoid,
+    /// `tanh(x)`
+    Tanh,
 }
 
 impl Pointwise {
@@ -100,6 +102,7 @@ impl Act {
             Self::Relu => x.max(0.0),
             Self::Relu2 => x.max(0.0) * x.max(0.0),
             Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Self::Tanh => x.tanh(),
         }
     }
 }
@@ -154,6 +157,7 @@ impl Act {
             Self::Relu => x.max(0.0),
             Self::Relu2 => x.max(0.0).powi(2),
             Self::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+            Self::Tanh => x.tanh(),
         }
     }
 }
@@ -197,6 +201,7 @@ impl Act {
             Self::Relu => 3.0,
             Self::Relu2 => 4.0,
             Self::Sigmoid => 6.0,
+            Self::Tanh => 5.0,
         };
         kernel.overrides.push(("ACT", number));
     }

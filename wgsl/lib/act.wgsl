@@ -1,4 +1,4 @@
-//! act: activation functions, chosen by ACT: 0 SiLU, 1 GELU (erf), 2 GELU (tanh), 3 ReLU, 4 ReLU²,
+//! act: activation functions, chosen by ACT: 0 SiLU, 1 GELU (erf), 2 GELU (tanh), 3 ReLU, 4 ReLU², 5 tanh,
 //! 6 sigmoid.
 override ACT: u32 = 0u;
 
@@ -35,6 +35,7 @@ fn act(x: f32) -> f32 {
         case 3u: { return max(x, 0.0); }
         case 4u: { let y = max(x, 0.0); return y * y; }
         case 6u: { return 1.0 / (1.0 + exp(-x)); }
+        case 5u: { return tanh_safe(x); }
         default: { return x / (1.0 + exp(-x)); }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::exec::{CacheOp, Limits};
 use crate::gpu::{Buffer, Device, wgpu};
-use crate::model::{CacheSpec, Program, Rows};
+use crate::model::{CacheSpec, Program};
 use crate::ops::lower::{CacheBuffer, ValueBuffer, no_kernel};
 use crate::{Error, Result};
 
@@ -42,16 +42,10 @@ impl Values {
                 touch(out);
             }
         }
-        let results: Vec<usize> = program
-            .outs
-            .iter()
-            .map(|o| match o {
-                crate::model::Out::Logits(v) | crate::model::Out::Hidden(v) => v.index(),
-            })
-            .collect();
+        let results: Vec<usize> = program.outs.iter().map(|o| o.value().index()).collect();
         let bytes = |v: usize| {
             let value = &program.values[v];
-            let rows = if value.rows == Rows::Outs { limits.outs } else { limits.rows };
+            let rows = limits.room(value.rows);
             u64::from(value.width.next_multiple_of(4)) * u64::from(rows) * 4
         };
         let mut chosen: Vec<Option<Buffer>> = vec![None; count];
@@ -86,7 +80,7 @@ impl Values {
         let buffers = chosen.into_iter().zip(&program.values).map(|(buffer, value)| ValueBuffer {
             buffer: buffer.unwrap_or_else(|| unused.clone()),
             width: value.width,
-            outs: value.rows == Rows::Outs,
+            rows: value.rows,
         });
         Ok(Self { buffers: buffers.collect() })
     }

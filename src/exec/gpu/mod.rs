@@ -343,7 +343,8 @@ impl Executor for GpuExecutor {
             for role in Role::ALL {
                 let batch = self.packed.batch(role);
                 if let Some((forward, draw)) = &self.roles[role as usize].plan {
-                    let counts = StepCounts { rows: batch.rows.len() as u32, outs: batch.outs.len() as u32 };
+                    let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
+                    let counts = StepCounts { rows, outs, seqs };
                     if counts.rows > 0 {
                         forward.encode(&mut pass, counts);
                     }

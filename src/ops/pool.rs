@@ -1,0 +1,99 @@
+//! `pool`: one row for all rows of a sequence.
+
+use super::ValueId;
+use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
+use super::oracle::OracleRun;
+use crate::cpu::simd;
+
+/// `out[s, :] = pooling of x[r, :]` over the rows r of sequence s.
+///
+/// x (rows, n) f32 | out (seqs, n) f32: from here on a program works on the step's sequences. A sequence must be whole in
+/// the step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// (rows, n)
+    pub x: ValueId,
+    /// How.
+    pub pooling: Pooling,
+    /// Columns.
+    pub n: u32,
+    /// (seqs, n)
+    pub out: ValueId,
+}
+
+/// How the rows of a sequence become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// The first, BERT's `[CLS]`.
+    Cls,
+    /// The last, the only one that has seen all others where attention is causal.
+    Last,
+}
+
+impl std::str::FromStr for Pooling {
+    type Err = crate::Error;
+
+    fn from_str(s: &str) -> crate::Result<Self> {
+        match s {
+            "mean" => Ok(Self::Mean),
+            "cls" => Ok(Self::Cls),
+            "last" => Ok(Self::Last),
+            _ => Err(crate::Error::argument("pooling", format!("{s:?}; mean, cls and last work"))),
+        }
+    }
+}
+
+// CPU
+
+impl Pool {
+    /// Splits sequences. Rows are added in their order, so that a sum does not depend on who adds it up.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
+        for s in run.member.share(run.step.seqs.len(), 1) {
+            let span = run.step.seqs[s];
+            let (first, rows) = (span.row0 as usize, span.rows as usize);
+            let row = |r: usize| x.slice(r * n..(r + 1) * n);
+            let out = out.slice_mut(s * n..(s + 1) * n);
+            match self.pooling {
+                Pooling::Cls => out.copy_from_slice(row(first)),
+                Pooling::Last => out.copy_from_slice(row(first + rows - 1)),
+                Pooling::Mean => {
+                    out.fill(0.0);
+                    (first..first + rows).for_each(|r| simd::add_scaled(out, 1.0, row(r)));
+                    out.iter_mut().for_each(|o| *o /= rows as f32);
+                }
+            }
+        }
+    }
+}
+
+// Oracle
+
+impl Pool {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let x = run.value(self.x);
+        let pooled = |span: &super::cpu::Span| {
+            let rows = &x[span.row0 as usize..(span.row0 + span.rows) as usize];
+            match self.pooling {
+                Pooling::Cls => rows[0].clone(),
+                Pooling::Last => rows[rows.len() - 1].clone(),
+                Pooling::Mean => {
+                    (0..self.n as usize).map(|i| rows.iter().map(|r| r[i]).sum::<f64>() / rows.len() as f64).collect()
+                }
+            }
+        };
+        let out = run.step.seqs.iter().map(pooled).collect();
+        run.set(self.out, out);
+    }
+}
+
+// GPU
+
+impl Pool {
+    pub(crate) fn lower(&self, _: &mut Lower<'_>) -> Lowered {
+        Err(lower::no_kernel("pool"))
+    }
+}
