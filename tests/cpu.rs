@@ -11,9 +11,9 @@ use programs::*;
 use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token,
 };
-use wgslm::model::{Program, fuse};
+use wgslm::model::{Builder, Out, Program, fuse};
 use wgslm::ops::{
-    Act, Attend, CpuWeights, GroupId, Index, Kv, Mask, NormKind, NormSpec, Op, Pairing, RopeSpec, SampleSpec,
+    Act, Attend, CpuWeights, GroupId, Index, Kv, Mask, NormKind, NormSpec, Op, Pairing, Pooling, RopeSpec, SampleSpec,
 };
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
@@ -119,7 +119,7 @@ fn norms() {
 #[test]
 fn pointwise_ops_and_activations() {
     for n in [1, 63, 65, 257] {
-        for act in [Act::Silu, Act::GeluErf, Act::GeluTanh, Act::Relu, Act::Relu2] {
+        for act in [Act::Silu, Act::GeluErf, Act::GeluTanh, Act::Relu, Act::Relu2, Act::Tanh] {
             for deviation in [0.1, 1.0, 10.0] {
                 let op = OneOp::new(&[n], |b, x| b.act("y", x[0], act));
                 let (_, distance) = one_op(&op, &[F32], 5, deviation, 3);
@@ -141,7 +141,7 @@ fn pointwise_ops_and_activations() {
 /// The relative error of an activation far out, where NMSE over many values would not see it.
 #[test]
 fn activations_keep_their_tails() {
-    for act in [Act::Silu, Act::GeluErf, Act::GeluTanh] {
+    for act in [Act::Silu, Act::GeluErf, Act::GeluTanh, Act::Tanh] {
         for x in [-12.0f32, -8.0, -5.0, -2.5, -0.5, -1e-3, -1e-20, 1e-20, 0.7, 3.0, 9.0, 1e4] {
             let op = OneOp::new(&[1], |b, v| b.act("y", v[0], act));
             let weights = random_weights(&op.program, &[F32], &mut Rng(1));
@@ -190,8 +190,109 @@ fn rows_that_only_move_do_not_change() {
 
 /// Attention over a cache that this step fills, and over packed rows, with everything that an attend can have.
 #[test]
+fn pooling() {
+    for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last] {
+        for n in [1, 63, 257] {
+            let op = OneOp::new(&[n], |b, x| b.pool(x[0], pooling));
+            for rows in [1, 2, 7, 95] {
+                let (_, distance) = one_op(&op, &[F32], rows, 1.0, 5);
+                assert!(distance < EXACT, "{pooling:?} of {rows} rows of {n}: {distance:e}");
+            }
+        }
+    }
+}
+
+/// Two attention layers, one of a window, between an embedding by tokens and by types and a pooled head.
+fn encoder() -> Program {
+    let mut b = Builder::new(64, 96);
+    let tokens = b.embed("embed.weight", Index::Token, 64, 48, 1.0);
+    let types = b.embed("embed_types.weight", Index::Type, 3, 48, 1.0);
+    let mut x = b.add("embeddings", tokens, types);
+    for (layer, mask) in (0..).zip([Mask::Full, Mask::Near(4)]) {
+        b.layer(layer, format!("layers.{layer}."));
+        let [q, k, v] = ["q", "k", "v"].map(|name| {
+            let w = b.weight(name, 48, 48);
+            b.linear(name, x, w, None)
+        });
+        let h = b.attend_packed([q, k, v], 16, mask, 0.25);
+        x = b.add("residual", x, h);
+    }
+    b.end_layers();
+    let pooled = b.pool(x, Pooling::Mean);
+    let w = b.weight("dense", 24, 48);
+    let pooled = b.linear("dense", pooled, w, None);
+    let pooled = b.act("tanh", pooled, Act::Tanh);
+    b.finish(vec![Out::Hidden(x), Out::Pooled(pooled)])
+}
+
+/// A sequence's vector is the oracle's, and its bits are the same alone and in any company, on any number of threads.
+#[test]
+fn encoders_pool_packed_sequences() {
+    let program = encoder();
+    program.check(&[]).unwrap();
+    let mut rng = Rng(9);
+    let weights = random_weights(&program, &[F32], &mut rng);
+    let texts: Vec<Vec<Token>> =
+        [1, 31, 7, 50].map(|n| (0..n).map(|_| Token::Host(rng.below(64) as u32)).collect()).into();
+    let types: Vec<Vec<u32>> = texts.iter().map(|t| (0..t.len()).map(|i| (2 * i / t.len()) as u32).collect()).collect();
+    let seq = |i: usize, slot: u32| SeqStep {
+        outs: Outs::None,
+        read_logits: false,
+        types: if i == 2 { &[] } else { &types[i] },
+        ..rows(slot, Role::Prompt, &texts[i], 0, &[])
+    };
+    let pooled = |cpu: &mut CpuExecutor, seqs: &[SeqStep<'_>]| {
+        cpu.enqueue(&Step { seqs }).unwrap();
+        let mut pooled = Vec::new();
+        cpu.poll(&mut |_, out| pooled = out.unwrap().pooled.clone());
+        pooled
+    };
+    let mut oracle = Oracle::new(&program, weights.clone(), limits());
+    let mut expected = Vec::new();
+    for i in 0..4 {
+        oracle.step(&Step { seqs: &[seq(i, 0)] }).unwrap();
+        expected.extend(flat(oracle.value(program.pooled().unwrap())));
+    }
+    for threads in [1, 3] {
+        for fuse in [true, false] {
+            let mut cpu = executor(&program, &weights, CpuOptions { fuse, ..exact(threads) });
+            let alone: Vec<f32> = (0..4).flat_map(|i| pooled(&mut cpu, &[seq(i, 0)])).collect();
+            let distance = nmse(&alone, &expected);
+            assert!(distance < EXACT, "{threads} threads, fused {fuse}: {distance:e}");
+            for order in [[0, 1, 2, 3], [3, 1, 0, 2]] {
+                let seqs: Vec<_> = (0..).zip(order).map(|(slot, i)| seq(i, slot)).collect();
+                let together = pooled(&mut cpu, &seqs);
+                for (place, i) in order.into_iter().enumerate() {
+                    assert_eq!(bits(&together[place * 24..][..24]), bits(&alone[i * 24..][..24]), "{order:?}, {i}");
+                }
+            }
+            // Roles may be mixed; results keep the step's order.
+            let seqs = [
+                SeqStep { role: Role::Generated, ..seq(1, 0) },
+                seq(0, 1),
+                SeqStep { role: Role::Generated, ..seq(2, 2) },
+            ];
+            let together: Vec<f32> = pooled(&mut cpu, &seqs);
+            let wanted = [&expected[24..48], &expected[..24], &expected[48..72]].concat();
+            assert!(nmse(&together, &wanted) < EXACT, "roles are mixed up");
+            for (wrong, words) in [
+                (SeqStep { pos: 3, ..seq(0, 0) }, "whole sequences"),
+                (SeqStep { read_logits: true, ..seq(0, 0) }, "gives none"),
+                (SeqStep { types: &[0, 1], ..seq(1, 0) }, "2 token types for 31 tokens"),
+            ] {
+                let error = cpu.enqueue(&Step { seqs: &[wrong] }).unwrap_err().to_string();
+                assert!(error.contains(words), "{error}");
+            }
+        }
+    }
+}
+
+const MASKS: [Mask; 7] =
+    [Mask::Causal, Mask::Window(5), Mask::Window(70), Mask::Full, Mask::Near(0), Mask::Near(3), Mask::Near(90)];
+
+#[test]
 fn attention_in_all_forms() {
-    for (case, mask) in [Mask::Causal, Mask::Window(5), Mask::Window(70), Mask::Full].into_iter().enumerate() {
+    for (case, mask) in MASKS.into_iter().enumerate() {
         for (heads, kv_heads, k_dim, v_dim) in [(1, 1, 1, 1), (4, 2, 16, 16), (6, 1, 65, 63), (3, 3, 32, 8)] {
             for packed in [false, true] {
                 for (softcap, sink) in [(0.0, false), (2.0, true)] {

@@ -88,8 +88,17 @@ impl<'a> Reference<'a> {
         let table: Vec<u32> = (0..limits.blocks).rev().collect();
         let tables = vec![&table[..]; self.model.program.groups as usize];
         let (role, outs) = (Role::Prompt, Outs::All);
-        let seq =
-            SeqStep { slot: 0, role, tokens: &tokens, pos: 0, tables: &tables, outs, sample: None, read_logits: true };
+        let seq = SeqStep {
+            slot: 0,
+            role,
+            tokens: &tokens,
+            types: &[],
+            pos: 0,
+            tables: &tables,
+            outs,
+            sample: None,
+            read_logits: true,
+        };
         let logits = oracle.step(&Step { seqs: &[seq] }).unwrap();
         (oracle, logits.into_iter().flatten().collect())
     }
