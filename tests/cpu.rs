@@ -111,6 +111,12 @@ fn norms() {
             });
             // One element has no variance: its result is the bias, or x / |x|.
             let (_, distance) = one_op(&op, &[F32], 7, 3.0, u64::from(n));
+            let own = OneOp::new(&[n * groups], |b, x| {
+                let weight = Some(norm_weight(b, n * groups));
+                b.norm_of_groups("y", x[0], NormSpec { kind, n, weight, bias: None, eps: 1e-5 }, true)
+            });
+            let (_, with_own) = one_op(&own, &[F32], 7, 3.0, u64::from(n));
+            assert!(with_own < EXACT || n == 1, "{kind:?}, own weights of {groups} groups of {n}: {with_own:e}");
             assert!(distance < EXACT, "{kind:?} of {groups} groups of {n}: {distance:e}");
         }
     }

@@ -1,5 +1,5 @@
 //! norm: groups of n elements of each row, by the root of their mean square or by mean and variance
-//! x (rows, groups * n) f32 | weight, bias (n) f32 | out (rows, groups * n) f32
+//! x (rows, groups * n) f32 | weight, bias (n) or (groups * n) f32 | out (rows, groups * n) f32
 //! grid: x one workgroup for a group, y one for a row
 //! use: lib/step, <reduce>
 struct Params {
@@ -13,6 +13,7 @@ struct Params {
 override NORM: u32 = 1u;            // 1 RMS, 2 layer norm
 override HAS_NORM_W: bool = false;
 override HAS_NORM_B: bool = false;
+override PER_GROUP: bool = false;   // weight and bias (groups * n)
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
@@ -40,13 +41,14 @@ fn norm(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group:
         squares += d * d;
     }
     let scale = inverseSqrt(wg_sum(squares, lid) / f32(n) + params.eps);
+    let own = select(0u, group.x * n, PER_GROUP);
     for (var i = lid; i < n; i += WG) {
         var y = (x[at + i] - mean) * scale;
         if HAS_NORM_W {
-            y *= vecs[params.norm_w + i / 4u][i % 4u];
+            y *= vecs[params.norm_w + (own + i) / 4u][(own + i) % 4u];
         }
         if HAS_NORM_B {
-            y += vecs[params.norm_b + i / 4u][i % 4u];
+            y += vecs[params.norm_b + (own + i) / 4u][(own + i) % 4u];
         }
         out[at + i] = y;
     }

@@ -371,9 +371,14 @@ impl Builder {
 
     /// A norm over groups of `spec.n` elements.
     pub fn norm(&mut self, name: &str, x: ValueId, spec: NormSpec) -> ValueId {
+        self.norm_of_groups(name, x, spec, false)
+    }
+
+    /// The same; `per_group`: each group has its own part of weight and bias.
+    pub fn norm_of_groups(&mut self, name: &str, x: ValueId, spec: NormSpec, per_group: bool) -> ValueId {
         let (width, rows) = self.shape(x);
         let out = self.value(name, width, rows);
-        self.push(Op::Norm(Norm { x, spec, groups: width / spec.n, out }));
+        self.push(Op::Norm(Norm { x, spec, groups: width / spec.n, per_group, out }));
         out
     }
 
@@ -383,6 +388,16 @@ impl Builder {
         let n = self.program.weights[weight.index()].n;
         let out = self.value(name, n, rows);
         let parts = vec![Part { weight, n, bias }];
+        self.push(Op::Linear(Linear { x, k, parts, pre: Pre::None, epi: Epi::None, out }));
+        out
+    }
+
+    /// `W x` with a matrix of several runs of rows, (first, rows), of one tensor.
+    pub fn linear_of_rows(&mut self, name: &str, x: ValueId, tensor: &str, runs: &[(u32, u32)]) -> ValueId {
+        let (k, rows) = self.shape(x);
+        let part = |&(start, n): &(u32, u32)| Part { weight: self.weight_rows(tensor, start, n, k), n, bias: None };
+        let parts: Vec<_> = runs.iter().map(part).collect();
+        let out = self.value(name, parts.iter().map(|part| part.n).sum(), rows);
         self.push(Op::Linear(Linear { x, k, parts, pre: Pre::None, epi: Epi::None, out }));
         out
     }

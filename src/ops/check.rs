@@ -38,7 +38,7 @@ impl Op {
                 width("out", *out, *dim)
             }
             Self::Norm(op) => {
-                op.spec.check(name, s)?;
+                op.spec.check(name, if op.per_group { op.groups } else { 1 }, s)?;
                 holds(name, op.spec.n > 0, || "groups are empty".to_owned())?;
                 width("x", op.x, op.groups * op.spec.n)?;
                 width("out", op.out, op.groups * op.spec.n)
@@ -113,9 +113,9 @@ impl Op {
 }
 
 impl NormSpec {
-    fn check(&self, op: &str, s: &Shapes<'_>) -> Result<()> {
+    fn check(&self, op: &str, groups: u32, s: &Shapes<'_>) -> Result<()> {
         for vector in [self.weight, self.bias].into_iter().flatten() {
-            same(op, "its weight or bias", (s.vector)(vector), self.n)?;
+            same(op, "its weight or bias", (s.vector)(vector), groups * self.n)?;
         }
         Ok(())
     }
@@ -144,7 +144,7 @@ impl Linear {
             }
         }
         if let super::Pre::Norm(norm) = &self.pre {
-            norm.check(name, s)?;
+            norm.check(name, 1, s)?;
             same(name, "the norm of x", norm.n, self.k)?;
         }
         let out = match &self.epi {

@@ -87,7 +87,7 @@ impl Linear {
             Pre::Norm(spec) => {
                 for r in 0..rows {
                     let row = r * k..(r + 1) * k;
-                    spec.cpu(run, stored.slice(row.clone()), &mut own[row]);
+                    spec.cpu(run, 0, stored.slice(row.clone()), &mut own[row]);
                 }
                 own
             }
@@ -224,7 +224,7 @@ impl Linear {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
         let x: Rows64 = match self.pre {
             Pre::None => run.value(self.x).clone(),
-            Pre::Norm(spec) => run.value(self.x).iter().map(|row| spec.oracle(run, row)).collect(),
+            Pre::Norm(spec) => run.value(self.x).iter().map(|row| spec.oracle(run, 0, row)).collect(),
         };
         let mut y: Rows64 = vec![Vec::new(); x.len()];
         for part in &self.parts {

@@ -18,6 +18,8 @@ pub struct Norm {
     pub spec: NormSpec,
     /// Groups in a row: 1 for a norm of the whole row, the number of heads for a per-head norm.
     pub groups: u32,
+    /// Weight and bias are (groups * n): each group has its own.
+    pub per_group: bool,
     /// (rows, groups * n)
     pub out: ValueId,
 }
@@ -32,7 +34,7 @@ pub struct NormSpec {
     pub kind: NormKind,
     /// Elements that are normalised together.
     pub n: u32,
-    /// (n); none means ones. The same for every group.
+    /// (n); none means ones. The same for every group, but where a [`Norm`] says otherwise.
     pub weight: Option<VectorId>,
     /// (n); none means zeros.
     pub bias: Option<VectorId>,
@@ -57,14 +59,15 @@ impl Norm {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.spec.n as usize);
         for group in run.member.share(run.rows(self.x) * self.groups as usize, 1) {
             let range = group * n..(group + 1) * n;
-            self.spec.cpu(run, x.slice(range.clone()), out.slice_mut(range));
+            let own = if self.per_group { group % self.groups as usize * n } else { 0 };
+            self.spec.cpu(run, own, x.slice(range.clone()), out.slice_mut(range));
         }
     }
 }
 
 impl NormSpec {
-    /// Normalises one group of elements.
-    pub(super) fn cpu(&self, run: &CpuRun<'_>, x: &[f32], out: &mut [f32]) {
+    /// Normalises one group of elements, whose weight and bias begin at element `own`.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>, own: usize, x: &[f32], out: &mut [f32]) {
         let n = x.len() as f32;
         let (mean, square) = match self.kind {
             NormKind::Rms => (0.0, simd::sum(x, |x| x * x) / n),
@@ -78,10 +81,10 @@ impl NormSpec {
             *out = (x - mean) * scale;
         }
         if let Some(weight) = self.weight {
-            out.iter_mut().zip(run.vector(weight)).for_each(|(out, w)| *out *= w);
+            out.iter_mut().zip(&run.vector(weight)[own..]).for_each(|(out, w)| *out *= w);
         }
         if let Some(bias) = self.bias {
-            out.iter_mut().zip(run.vector(bias)).for_each(|(out, b)| *out += b);
+            out.iter_mut().zip(&run.vector(bias)[own..]).for_each(|(out, b)| *out += b);
         }
     }
 }
@@ -90,14 +93,18 @@ impl NormSpec {
 
 impl Norm {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
-        let groups = |row: &Vec<f64>| row.chunks(self.spec.n as usize).flat_map(|x| self.spec.oracle(run, x)).collect();
+        let n = self.spec.n as usize;
+        let own = |group: usize| if self.per_group { group * n } else { 0 };
+        let groups = |row: &Vec<f64>| {
+            row.chunks(n).enumerate().flat_map(|(g, x)| self.spec.oracle(run, own(g), x)).collect()
+        };
         let out = run.value(self.x).iter().map(groups).collect();
         run.set(self.out, out);
     }
 }
 
 impl NormSpec {
-    pub(super) fn oracle(&self, run: &OracleRun<'_>, x: &[f64]) -> Vec<f64> {
+    pub(super) fn oracle(&self, run: &OracleRun<'_>, own: usize, x: &[f64]) -> Vec<f64> {
         let n = x.len() as f64;
         let mean = match self.kind {
             NormKind::Rms => 0.0,
@@ -108,7 +115,7 @@ impl NormSpec {
         let bias = self.bias.map(|b| run.vector(b));
         let normalised = x.iter().map(|x| (x - mean) / (variance + f64::from(self.eps)).sqrt());
         let affine =
-            |(i, y): (usize, f64)| y * weight.as_ref().map_or(1.0, |w| w[i]) + bias.as_ref().map_or(0.0, |b| b[i]);
+            |(i, y): (usize, f64)| y * weight.as_ref().map_or(1.0, |w| w[own + i]) + bias.as_ref().map_or(0.0, |b| b[own + i]);
         normalised.enumerate().map(affine).collect()
     }
 }
@@ -146,6 +153,7 @@ impl Norm {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let mut kernel = l.kernel("norm");
         let (norm_w, norm_b) = self.spec.lower(l, &mut kernel);
+        kernel.overrides.push(("PER_GROUP", f64::from(u8::from(self.per_group))));
         l.reduce(&mut kernel, l.layout.reduce);
         let (n, eps) = (self.spec.n, self.spec.eps);
         let params = Params { n, rows_at: x.rows_at(), stride: x.stride(), norm_w, norm_b, eps };
