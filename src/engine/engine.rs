@@ -20,7 +20,7 @@ pub struct Engine<E> {
 impl<E: Executor> Engine<E> {
     /// An engine for the program that the executor was made for.
     pub fn new(executor: E, program: &Program) -> Self {
-        let scheduler = Scheduler::new(executor.limits(), program.groups, program.vocab);
+        let scheduler = Scheduler::new(executor.limits(), program);
         Self { executor, scheduler, stalls: 0 }
     }
 
@@ -67,10 +67,16 @@ impl<E: Executor> Engine<E> {
         self.scheduler.preemptions()
     }
 
+    /// Checkpoints of recurrent layers' states that are kept now: at most `Limits::checkpoints`.
+    pub fn checkpoints(&self) -> u32 {
+        self.scheduler.checkpoints()
+    }
+
     /// Schedules and runs as many steps as the executor takes, and gives what has happened since the last call: at least one
     /// event, unless there is nothing to do or a step finished that drew no token.
     pub async fn step(&mut self) -> Result<Vec<Event>> {
         while let Some(plan) = self.scheduler.schedule() {
+            self.change_caches()?;
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }
         // A request that was cancelled is told of at once, whatever of it is still under way.
@@ -79,7 +85,14 @@ impl<E: Executor> Engine<E> {
             self.executor.wait().await?;
             self.poll();
         }
+        self.change_caches()?;
         Ok(self.scheduler.emit())
+    }
+
+    /// Copies the states that the scheduler wants kept or taken up again.
+    fn change_caches(&mut self) -> Result<()> {
+        let ops = self.scheduler.take_cache_ops();
+        if ops.is_empty() { Ok(()) } else { self.executor.cache(&ops) }
     }
 
     fn poll(&mut self) -> usize {

@@ -6,6 +6,10 @@
 //! computed again. So the oldest request always goes on.
 //!
 //! A request whose tokens are drawn on the device runs ahead: its next row is enqueued before the host has seen the token.
+//! A recurrent model's states cannot be cut back. Those of a sequence that stays open are copied to a checkpoint when a turn ends,
+//! when its prompt ends, and now and then within a long prompt; a request that goes on from there, or from any position before,
+//! begins with the nearest checkpoint, or from the start. When all places are taken, the sequence with the most checkpoints gives one.
+//!
 //! Blocks may be given away while steps that use them are under way, since steps run in order: whoever gets a block
 //! overwrites a position before it reads it.
 
@@ -15,8 +19,9 @@ use std::sync::Arc;
 
 use super::sequence::Sequence;
 use super::{Event, Finish, Request, RequestId, SeqId, Usage};
-use crate::exec::{Limits, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
+use crate::exec::{CacheOp, Limits, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
 use crate::kv::{Kv, OutOfBlocks};
+use crate::model::Program;
 use crate::ops::SampleSpec;
 use crate::sample::Chain;
 use crate::{Error, Result};
@@ -42,6 +47,8 @@ pub(super) struct Scheduler {
     last_id: u64,
     /// How often a running request had to give its blocks up.
     preemptions: u64,
+    /// Copies of states, to be made before the next step.
+    cache_ops: Vec<CacheOp>,
 }
 
 /// A sequence as the scheduler keeps it.
@@ -105,8 +112,12 @@ struct Flight {
 }
 
 impl Scheduler {
-    pub(super) fn new(limits: Limits, groups: u32, vocab: u32) -> Self {
-        let kv = Kv::new(groups, limits.blocks, limits.block);
+    pub(super) fn new(limits: Limits, program: &Program) -> Self {
+        let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
+        if program.state_bytes() > 0 {
+            kv = kv.with_states(limits.checkpoints);
+        }
+        let vocab = program.vocab;
         let free_slots = (0..limits.seqs).rev().collect();
         Self {
             limits,
@@ -123,6 +134,7 @@ impl Scheduler {
             events: Vec::new(),
             last_id: 0,
             preemptions: 0,
+            cache_ops: Vec::new(),
         }
     }
 
@@ -213,6 +225,16 @@ impl Scheduler {
     /// Limits the rows of a step; every sequence has room for one at least.
     pub(super) fn set_rows(&mut self, rows: u32) {
         self.rows = rows.max(self.limits.seqs).min(self.limits.rows);
+    }
+
+    /// What is to be done to the caches before the next step.
+    pub(super) fn take_cache_ops(&mut self) -> Vec<CacheOp> {
+        std::mem::take(&mut self.cache_ops)
+    }
+
+    /// Checkpoints that are kept.
+    pub(super) fn checkpoints(&self) -> u32 {
+        self.kv.states_kept()
     }
 
     /// Whether there is something to tell.
@@ -373,6 +395,11 @@ impl Scheduler {
         if active.usage.generated == 0 {
             active.usage.reused = cached;
         }
+        if let (Some(to), Some(last)) = (active.slot, kept.sequence.checkpoints().last())
+            && cached > 0
+        {
+            self.cache_ops.push(CacheOp::CopyState { from: self.limits.seqs + last.state, to });
+        }
         Some(id)
     }
 
@@ -406,9 +433,53 @@ impl Scheduler {
                 }
                 let requests = plan.seqs.iter().map(|s| (s.request, s.draw)).collect();
                 self.flights.push_back(Flight { ticket, requests });
+                let prompts = plan.seqs.iter().filter(|s| s.role == Role::Prompt);
+                prompts.for_each(|s| self.prompt_checkpoint(s));
             }
             Err(error) => self.fail(plan.seqs.iter().map(|s| s.request), error),
         }
+    }
+
+    /// Keeps the states of an open sequence at the end of its prompt, and now and then before.
+    fn prompt_checkpoint(&mut self, s: &PlanSeq) {
+        /// Checkpoints of a prompt as long as the context.
+        const MOST: u32 = 8;
+        let kept = &self.sequences[&s.seq];
+        let last = kept.sequence.checkpoints().last().map_or(0, |last| last.positions);
+        let far = kept.sequence.cached() - last >= (self.limits.context / MOST).max(self.limits.block);
+        if kept.open && (far || s.draw != Draw::None) {
+            self.checkpoint(s.seq, s.slot);
+        }
+    }
+
+    /// Keeps the states of a sequence, which lie in a slot, if there is a place or one can be made.
+    fn checkpoint(&mut self, seq: SeqId, slot: u32) {
+        let sequence = &self.sequences[&seq].sequence;
+        let positions = sequence.cached();
+        if !self.kv.recurrent()
+            || positions == 0
+            || sequence.checkpoints().last().is_some_and(|c| c.positions == positions)
+        {
+            return;
+        }
+        let Some(state) = self.kv.take_state().or_else(|| self.free_state(seq)) else { return };
+        self.sequences.get_mut(&seq).expect("it was found above").sequence.keep(state);
+        self.cache_ops.push(CacheOp::CopyState { from: slot, to: self.limits.seqs + state });
+    }
+
+    /// Takes the place of a checkpoint from the sequence that has the most; of several, from the least recently used one.
+    /// `live` has its states in a slot.
+    fn free_state(&mut self, live: SeqId) -> Option<u32> {
+        let most =
+            |(_, kept): &(&SeqId, &mut Kept)| (kept.sequence.checkpoints().len(), std::cmp::Reverse(kept.last_use));
+        let (seq, kept) = self.sequences.iter_mut().max_by_key(most)?;
+        kept.sequence.thin(&mut self.kv);
+        let running = kept.user.is_some_and(|user| self.requests.get(&user).is_some_and(|r| r.slot.is_some()));
+        if !running && *seq != live {
+            // What it has in the cache is what its last checkpoint has.
+            kept.sequence.settle(kept.sequence.cached(), &mut self.kv);
+        }
+        self.kv.take_state()
     }
 
     fn fail(&mut self, requests: impl Iterator<Item = RequestId>, error: Error) {
@@ -486,8 +557,13 @@ impl Scheduler {
         // conversation is computed as generated text and what as the next prompt.
         let known = kept.sequence.len();
         let settled = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };
+        let (open, ran_ahead) = (kept.open, kept.sequence.cached() > settled);
+        if let Some(slot) = active.slot.filter(|_| open && !ran_ahead) {
+            self.checkpoint(active.seq, slot);
+        }
+        let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
         kept.sequence.settle(settled, &mut self.kv);
-        if !kept.open {
+        if !open {
             self.forget(active.seq);
         }
         self.events.push(Event::Finished { request: id, reason, usage: active.usage });

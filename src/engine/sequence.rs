@@ -18,6 +18,16 @@ pub(super) struct Sequence {
     /// tokens that only the device knows are under way.
     cached: u32,
     pub(super) table: Table,
+    /// Where states of recurrent layers were kept, in the order of positions. A sequence that is not running and has something
+    /// in the cache has its state in the last of them.
+    checkpoints: Vec<Checkpoint>,
+}
+
+/// The states of a sequence that had seen so many positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Checkpoint {
+    pub(super) positions: u32,
+    pub(super) state: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +38,7 @@ struct Span {
 
 impl Sequence {
     pub(super) fn new(table: Table) -> Self {
-        Self { tokens: Vec::new(), spans: Vec::new(), cached: 0, table }
+        Self { tokens: Vec::new(), spans: Vec::new(), cached: 0, table, checkpoints: Vec::new() }
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -65,10 +75,40 @@ impl Sequence {
         self.spans.retain(|s| s.start < len);
     }
 
-    /// Forgets the cache behind the first `positions` positions.
+    /// Forgets the cache behind the first `positions` positions. Of a recurrent model that is not running, what lies behind the
+    /// last checkpoint before them goes, too.
     pub(super) fn settle(&mut self, positions: u32, kv: &mut Kv) {
         self.cached = self.cached.min(positions);
+        if kv.recurrent() {
+            while let Some(last) = self.checkpoints.pop_if(|last| last.positions > self.cached) {
+                kv.release_state(last.state);
+            }
+            self.cached = self.checkpoints.last().map_or(0, |last| last.positions);
+        }
         kv.truncate(&mut self.table, self.cached);
+    }
+
+    /// The checkpoints.
+    pub(super) fn checkpoints(&self) -> &[Checkpoint] {
+        &self.checkpoints
+    }
+
+    /// Notes that the states at the present position are kept in a place.
+    pub(super) fn keep(&mut self, state: u32) {
+        self.checkpoints.push(Checkpoint { positions: self.cached, state });
+    }
+
+    /// Gives up a checkpoint: of several, the one whose neighbours are nearest to each other, but not the last.
+    pub(super) fn thin(&mut self, kv: &mut Kv) {
+        let gap = |&i: &usize| {
+            let before = i.checked_sub(1).map_or(0, |i| self.checkpoints[i].positions);
+            self.checkpoints[i + 1].positions - before
+        };
+        let last = self.checkpoints.len().saturating_sub(1);
+        let at = (0..last).min_by_key(gap).unwrap_or(0);
+        if at < self.checkpoints.len() {
+            kv.release_state(self.checkpoints.remove(at).state);
+        }
     }
 
     /// Gives all blocks back: everything must be computed again.
@@ -100,6 +140,7 @@ mod tests {
             spans: s.spans.clone(),
             cached: s.cached,
             table: Kv::new(1, 9, 4).table(),
+            checkpoints: Vec::new(),
         };
         let mut rows = Vec::new();
         while let Some((role, range)) = copy.next_rows() {
@@ -139,5 +180,44 @@ mod tests {
         assert_eq!((s.cached(), s.table.blocks()), (4, 1));
         s.resume(&[2], &mut kv);
         assert_eq!((s.table.blocks(), rows(&s)), (0, vec![(Role::Prompt, 0..1)]));
+    }
+
+    #[test]
+    fn states_go_back_to_the_last_checkpoint() {
+        let mut kv = Kv::new(1, 9, 4).with_states(3);
+        let mut s = Sequence::new(kv.table());
+        let keep = |s: &mut Sequence, kv: &mut Kv, positions| {
+            kv.grow(&mut s.table, positions).unwrap();
+            s.computed(positions);
+            s.keep(kv.take_state().unwrap());
+        };
+        s.resume(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &mut kv);
+        keep(&mut s, &mut kv, 2);
+        keep(&mut s, &mut kv, 6);
+        keep(&mut s, &mut kv, 9);
+        // The last position is computed again, and no state has seen the eight before it.
+        s.resume(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &mut kv);
+        assert_eq!((s.cached(), s.table.blocks(), kv.states_kept()), (6, 2, 2));
+        s.resume(&[1, 2, 3, 9], &mut kv);
+        assert_eq!((s.cached(), kv.states_kept()), (2, 1));
+        s.resume(&[1, 9], &mut kv);
+        assert_eq!((s.cached(), kv.states_kept(), kv.free()), (0, 0, 9));
+    }
+
+    #[test]
+    fn thinning_keeps_the_last_and_spreads_the_others() {
+        let mut kv = Kv::new(0, 9, 4).with_states(9);
+        let mut s = Sequence::new(kv.table());
+        for positions in [10, 20, 22, 30, 40] {
+            s.computed(positions);
+            s.keep(kv.take_state().unwrap());
+        }
+        let mut left = Vec::new();
+        while !s.checkpoints().is_empty() {
+            s.thin(&mut kv);
+            left.push(s.checkpoints().iter().map(|c| c.positions).collect::<Vec<_>>());
+        }
+        assert_eq!(left, [vec![10, 20, 30, 40], vec![20, 30, 40], vec![20, 40], vec![40], vec![]]);
+        assert_eq!(kv.states_kept(), 0);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 use crate::exec::{CacheOp, Drawn, Executor, Limits, Outs, Packed, Role, Step, StepOut, Ticket, Token};
-use crate::model::Program;
+use crate::model::{CacheSpec, Program};
 use crate::sample::Sampling;
 use crate::testing::{Random, mix};
 use crate::{Error, Result};
@@ -17,11 +17,18 @@ fn program() -> Program {
     Program { groups: GROUPS as u32, vocab: VOCAB, context: 1 << 20, ..Program::default() }
 }
 
+/// The same with a recurrent layer.
+fn recurrent() -> Program {
+    Program { caches: vec![CacheSpec::State { len: 1 }], ..program() }
+}
+
 /// What a row leaves in the cache: its token, position and role.
 type Cell = (u32, u32, Role);
 
 /// Runs a step when it is enqueued, on its own memory, and delivers it at some later poll.
 struct Fake {
+    /// Looks at its states.
+    recurrent: bool,
     limits: Limits,
     packed: Packed,
     pages: Vec<Vec<Option<Cell>>>,
@@ -36,11 +43,16 @@ struct Fake {
     poison: Option<u32>,
     /// The step that fails.
     fails: Option<u64>,
+    /// What a recurrent layer has seen: positions, and a hash of their cells.
+    states: Vec<(u32, u64)>,
+    /// States that were copied.
+    copies: usize,
 }
 
 impl Fake {
-    fn new(limits: Limits, seed: u64) -> Self {
+    fn new(limits: Limits, seed: u64, program: &Program) -> Self {
         Self {
+            recurrent: !program.caches.is_empty(),
             limits,
             packed: Packed::default(),
             pages: vec![vec![None; (limits.blocks * limits.block) as usize]; GROUPS],
@@ -52,11 +64,30 @@ impl Fake {
             rows: 0,
             poison: None,
             fails: None,
+            states: vec![(u32::MAX, 0); (limits.seqs + limits.checkpoints) as usize],
+            copies: 0,
         }
+    }
+
+    /// A row goes through the state of its slot.
+    fn recur(&mut self, slot: usize, pos: u32, token: u32, role: Role) {
+        let state = &mut self.states[slot];
+        if pos == 0 {
+            *state = (0, 1);
+        }
+        *state = (pos + 1, mix(state.1 ^ mix(u64::from(token) * 2 + role as u64)));
     }
 
     /// Logits that depend on every token before, and on the kernels it ran in.
     fn logits(&self, tables: &[&[u32]], context: u32) -> Vec<f32> {
+        match self.history(tables, context) {
+            Some(hash) => (0..VOCAB).map(|t| (mix(hash ^ u64::from(t)) >> 40) as f32 / 4e6).collect(),
+            None => vec![f32::NAN; VOCAB as usize],
+        }
+    }
+
+    /// A hash of the cells of the first positions, unless they are poisoned.
+    fn history(&self, tables: &[&[u32]], context: u32) -> Option<u64> {
         let mut hash = 1;
         for pos in 0..context {
             let cell = |group: usize| {
@@ -66,11 +97,11 @@ impl Fake {
             let (token, at, role) = cell(0).expect("an unwritten position is read");
             assert_eq!((at, cell(0)), (pos, cell(1)), "a position holds another sequence's row");
             if self.poison == Some(token) {
-                return vec![f32::NAN; VOCAB as usize];
+                return None;
             }
             hash = mix(hash ^ mix(u64::from(token) * 2 + role as u64));
         }
-        (0..VOCAB).map(|t| (mix(hash ^ u64::from(t)) >> 40) as f32 / 4e6).collect()
+        Some(hash)
     }
 }
 
@@ -100,6 +131,7 @@ impl Executor for Fake {
                     Token::Host(id) => id,
                     Token::Drawn => self.drawn[seq.slot as usize].expect("a token was drawn before"),
                 };
+                self.recur(seq.slot as usize, pos, token, seq.role);
                 for group in 0..GROUPS {
                     let block = seq.tables[group][(pos / self.limits.block) as usize];
                     let at = block * self.limits.block + pos % self.limits.block;
@@ -112,6 +144,9 @@ impl Executor for Fake {
                 continue;
             }
             let end = seq.pos + seq.tokens.len() as u32;
+            if let Some(hash) = self.history(seq.tables, end).filter(|_| self.recurrent) {
+                assert_eq!(self.states[seq.slot as usize], (end, hash), "the state has seen something else");
+            }
             let logits = self.logits(seq.tables, end);
             if let Some(spec) = seq.sample {
                 let sampling = Sampling { temperature: spec.temperature, seed: spec.seed, ..Sampling::GREEDY };
@@ -131,7 +166,12 @@ impl Executor for Fake {
         Ok(Ticket(self.next))
     }
 
-    fn cache(&mut self, _: &[CacheOp]) -> Result<()> {
+    fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
+        for op in ops {
+            let CacheOp::CopyState { from, to } = *op else { panic!("{op:?}") };
+            self.states[to as usize] = self.states[from as usize];
+            self.copies += 1;
+        }
         Ok(())
     }
 
@@ -170,7 +210,11 @@ struct Bench {
 
 impl Bench {
     fn new(limits: Limits, seed: u64) -> Self {
-        Self { engine: Engine::new(Fake::new(limits, seed), &program()), answers: BTreeMap::new() }
+        Self::of(&program(), limits, seed)
+    }
+
+    fn of(program: &Program, limits: Limits, seed: u64) -> Self {
+        Self { engine: Engine::new(Fake::new(limits, seed, program), program), answers: BTreeMap::new() }
     }
 
     fn step(&mut self) {
@@ -233,7 +277,8 @@ fn answers_do_not_depend_on_company() {
     for seed in 0..400 {
         let mut random = Random::new(seed);
         let in_flight = 1 + random.below(3);
-        let mut bench = Bench::new(Limits { in_flight, ..TIGHT }, seed);
+        let program = if seed % 2 == 0 { program() } else { recurrent() };
+        let mut bench = Bench::of(&program, Limits { in_flight, ..TIGHT }, seed);
         let mut requests = BTreeMap::new();
         let mut cancelled = Vec::new();
         for _ in 0..60 {
@@ -276,9 +321,13 @@ fn answers_do_not_depend_on_company() {
 #[test]
 fn conversations_are_continued_as_if_computed_anew() {
     let (mut turns, mut reused, mut evicted) = (0, 0, 0);
-    for seed in 0..200 {
+    let (mut copies, mut checkpoints) = (0, 0);
+    for seed in 0..600 {
         let mut random = Random::new(seed);
-        let mut bench = Bench::new(TIGHT, seed);
+        // Of a recurrent model less is kept, according to the room for checkpoints.
+        let program = if seed % 3 == 0 { program() } else { recurrent() };
+        let recurrent = seed % 3 != 0;
+        let mut bench = Bench::of(&program, Limits { checkpoints: seed as u32 % 5, ..TIGHT }, seed);
         // The oracle keeps its sequences too, with room for all, so that roles are the same.
         let mut oracle = Bench::new(ROOMY, 1);
         let conversations = [bench.engine.open(), bench.engine.open()];
@@ -299,7 +348,9 @@ fn conversations_are_continued_as_if_computed_anew() {
                 let (expected, expected_reason, full) =
                     oracle.answer(Request { sequence: Some(oracles[i]), ..request });
                 assert_eq!((&tokens, reason.unwrap().name()), (&expected, expected_reason), "seed {seed}");
-                assert!(usage.reused == full.reused || usage.reused == 0);
+                assert!(usage.reused == full.reused || usage.reused == 0 || recurrent && usage.reused < full.reused);
+                assert!(bench.engine.checkpoints() <= seed as u32 % 5, "more checkpoints than there is room for");
+                checkpoints = checkpoints.max(bench.engine.checkpoints());
                 assert!(full.reused < context);
                 turns += 1;
                 reused += usize::from(usage.reused > 0);
@@ -316,9 +367,12 @@ fn conversations_are_continued_as_if_computed_anew() {
             }
         }
         conversations.into_iter().for_each(|c| bench.engine.close(c));
-        assert_eq!(bench.engine.scheduler.free_blocks(), TIGHT.blocks);
+        assert_eq!((bench.engine.scheduler.free_blocks(), bench.engine.checkpoints()), (TIGHT.blocks, 0));
+        copies += bench.engine.executor().copies;
+        assert!(recurrent || bench.engine.executor().copies == 0);
     }
-    assert!(reused > turns / 4 && evicted > turns / 20, "{turns} turns, {reused} reused, {evicted} evicted");
+    assert!(copies > 1000 && checkpoints == 4, "{copies} copies of states, {checkpoints} checkpoints");
+    assert!(reused > turns / 5 && evicted > turns / 20, "{turns} turns, {reused} reused, {evicted} evicted");
 }
 
 #[test]
@@ -332,6 +386,36 @@ fn the_second_turn_computes_only_its_new_tokens() {
     let (_, _, usage) = bench.answer(Request { sequence: Some(seq), max_tokens: Some(1), ..Request::new(prompt) });
     // The last token of the answer was never a row; it is one now.
     assert_eq!((usage.prompt, usage.reused, bench.engine.executor().rows), (12, 9, 12));
+}
+
+#[test]
+fn a_recurrent_sequence_goes_back_to_a_checkpoint() {
+    let limits = Limits { checkpoints: 6, ..ROOMY };
+    let mut bench = Bench::of(&recurrent(), limits, 3);
+    let seq = bench.engine.open();
+    let turn = |prompt: Vec<u32>| Request { sequence: Some(seq), max_tokens: Some(4), ..Request::new(prompt) };
+    let (answer, _, usage) = bench.answer(turn(vec![1, 2, 3, 4]));
+    assert_eq!((usage.reused, bench.engine.checkpoints()), (0, 2));
+    // All that was computed: the prompt and three tokens.
+    let whole = [&[1, 2, 3, 4], answer.as_slice(), &[8]].concat();
+    assert_eq!(bench.answer(turn(whole)).2.reused, 7);
+    // Another way on after the first token of the answer: from the end of the prompt.
+    let other = vec![1, 2, 3, 4, answer[0], 9, 9];
+    let (tokens, _, usage) = bench.answer(turn(other.clone()));
+    assert_eq!(usage.reused, 4);
+    let mut pages = Bench::new(ROOMY, 3);
+    assert_eq!(pages.engine.open(), seq);
+    pages.answer(turn(vec![1, 2, 3, 4]));
+    let (expected, _, usage) = pages.answer(turn(other));
+    assert_eq!((tokens, usage.reused), (expected, 5));
+    // Nothing in common: from the start.
+    assert_eq!(bench.answer(turn(vec![9, 1])).2.reused, 0);
+    // Without room for checkpoints too.
+    let mut bench = Bench::of(&recurrent(), Limits { checkpoints: 0, ..ROOMY }, 3);
+    let seq = bench.engine.open();
+    let (first, ..) = bench.answer(Request { sequence: Some(seq), ..turn(vec![1, 2, 3, 4]) });
+    assert_eq!(first, answer);
+    assert_eq!(bench.answer(Request { sequence: Some(seq), ..turn(vec![1, 2, 3, 4, 5]) }).2.reused, 0);
 }
 
 #[test]
@@ -415,7 +499,7 @@ fn only_draws_of_the_host_stall_the_device() {
 
 #[test]
 fn scoring_gives_the_logits_of_every_position() {
-    let mut fake = Fake::new(TIGHT, 0);
+    let mut fake = Fake::new(TIGHT, 0, &program());
     let ids: Vec<u32> = (0..11).collect();
     let logits = pollster::block_on(score(&mut fake, &program(), &ids)).unwrap();
     assert_eq!(logits.len(), 11 * VOCAB as usize);

@@ -1,7 +1,8 @@
 //! The bookkeeping of the KV cache: which blocks of the executor's storage belong to which sequence.
 //!
 //! Nothing here touches a device: a block is a number below [`Limits::blocks`](crate::exec::Limits), and what it holds is the
-//! executor's business. Blocks are counted by reference, so that sequences can come to share the blocks of a common prefix.
+//! executor's business. Blocks are counted by reference, so that sequences can come to share the blocks of a common prefix. A checkpoint of a
+//! recurrent model's states is a number, too.
 
 mod pool;
 mod table;
@@ -14,6 +15,8 @@ pub use table::Table;
 pub struct Kv {
     pools: Vec<Pool>,
     block: u32,
+    /// Places for the checkpoints of states; none for models without recurrent layers.
+    states: Option<Pool>,
 }
 
 /// A group has too few free blocks: not an error, but the moment to evict or to wait.
@@ -29,7 +32,34 @@ impl Kv {
     /// `groups` pools of `blocks` blocks of `block` positions.
     pub fn new(groups: u32, blocks: u32, block: u32) -> Self {
         assert!(block > 0, "a block holds at least one position");
-        Self { pools: (0..groups).map(|_| Pool::new(blocks)).collect(), block }
+        Self { pools: (0..groups).map(|_| Pool::new(blocks)).collect(), block, states: None }
+    }
+
+    /// The same for a model with recurrent layers, with places for so many checkpoints.
+    pub fn with_states(self, checkpoints: u32) -> Self {
+        Self { states: Some(Pool::new(checkpoints)), ..self }
+    }
+
+    /// Whether sequences have states, which cannot be cut back.
+    pub fn recurrent(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// A place for a checkpoint, if one is free.
+    pub fn take_state(&mut self) -> Option<u32> {
+        self.states.as_mut()?.alloc()
+    }
+
+    /// Gives the place of a checkpoint back.
+    pub fn release_state(&mut self, state: u32) {
+        if let Some(states) = &mut self.states {
+            states.release(state);
+        }
+    }
+
+    /// Checkpoints that are kept.
+    pub fn states_kept(&self) -> u32 {
+        self.states.as_ref().map_or(0, |states| states.capacity() - states.free())
     }
 
     /// Blocks that hold so many positions.

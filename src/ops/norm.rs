@@ -95,9 +95,8 @@ impl Norm {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
         let n = self.spec.n as usize;
         let own = |group: usize| if self.per_group { group * n } else { 0 };
-        let groups = |row: &Vec<f64>| {
-            row.chunks(n).enumerate().flat_map(|(g, x)| self.spec.oracle(run, own(g), x)).collect()
-        };
+        let groups =
+            |row: &Vec<f64>| row.chunks(n).enumerate().flat_map(|(g, x)| self.spec.oracle(run, own(g), x)).collect();
         let out = run.value(self.x).iter().map(groups).collect();
         run.set(self.out, out);
     }
@@ -114,8 +113,9 @@ impl NormSpec {
         let weight = self.weight.map(|w| run.vector(w));
         let bias = self.bias.map(|b| run.vector(b));
         let normalised = x.iter().map(|x| (x - mean) / (variance + f64::from(self.eps)).sqrt());
-        let affine =
-            |(i, y): (usize, f64)| y * weight.as_ref().map_or(1.0, |w| w[own + i]) + bias.as_ref().map_or(0.0, |b| b[own + i]);
+        let affine = |(i, y): (usize, f64)| {
+            y * weight.as_ref().map_or(1.0, |w| w[own + i]) + bias.as_ref().map_or(0.0, |b| b[own + i])
+        };
         normalised.enumerate().map(affine).collect()
     }
 }
