@@ -5,7 +5,7 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::prompt;
+use super::{Transcript, prompt};
 use crate::text::{ChatTemplate, Origin, Segment, Tokenizer};
 use crate::{Error, Result};
 
@@ -38,25 +38,21 @@ pub struct Prompt {
 
 /// A system message and turns, each a user's message and its answer.
 ///
-/// The ids of earlier turns stay what the model read and wrote: where a template only adds to what it wrote before, the new text
-/// alone is encoded, at a control token, so that a kept sequence has all but the new tokens in its cache. (To encode an answer's
-/// text once more may give other ids than those that were drawn.)
+/// The ids of earlier turns stay what the model read and wrote ([`Transcript`]), so that a kept sequence has all but the new
+/// tokens in its cache.
 #[derive(Clone, Debug)]
 pub struct Conversation<T> {
     tokenizer: T,
     /// None: texts are continued as they are, one after the other.
     template: Option<ChatTemplate>,
     messages: Vec<Message>,
-    /// The last prompt with its answer, as text and as ids.
-    told: (String, Vec<u32>),
-    /// The text of the last prompt.
-    asked: (String, Vec<u32>),
+    transcript: Transcript,
 }
 
 impl<T: Deref<Target = Tokenizer>> Conversation<T> {
     /// An empty conversation, with a tokenizer that is borrowed or shared.
     pub fn new(tokenizer: T, template: Option<ChatTemplate>) -> Self {
-        Self { tokenizer, template, messages: Vec::new(), told: Default::default(), asked: Default::default() }
+        Self { tokenizer, template, messages: Vec::new(), transcript: Transcript::default() }
     }
 
     /// Everything that was said.
@@ -119,9 +115,7 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
 
     /// Adds the answer to the last [`prompt`](Conversation::prompt): its ids, without the token that ended it, and its text.
     pub fn hear(&mut self, ids: &[u32], text: &str) {
-        self.told = std::mem::take(&mut self.asked);
-        self.told.0.push_str(text);
-        self.told.1.extend_from_slice(ids);
+        self.transcript.hear(ids, text);
         self.messages.push(Message { role: "assistant".to_owned(), content: text.to_owned() });
     }
 
@@ -134,7 +128,8 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
     pub fn prompt(&mut self, answer: &[u32], room: Room, now: Option<i64>) -> Result<Prompt> {
         let mut forgotten = 0;
         loop {
-            let (text, mut ids) = self.encode(now)?;
+            let segments = self.segments(now)?;
+            let mut ids = self.transcript.encode(&self.tokenizer, &segments, self.template.is_none())?;
             let needed = ids.len() + answer.len();
             let wanted = if room.shift { needed + room.context as usize / 4 } else { needed };
             if wanted >= room.context as usize && room.shift && self.can_forget() {
@@ -150,7 +145,7 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
                     instead: "a larger context or fewer turns work".to_owned(),
                 });
             }
-            self.asked = (text, ids.clone());
+            self.transcript.ask(&segments, &ids);
             ids.extend_from_slice(answer);
             return Ok(Prompt { ids, forgotten });
         }
@@ -165,26 +160,15 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
         }
     }
 
-    /// The conversation as text and as ids.
-    fn encode(&self, now: Option<i64>) -> Result<(String, Vec<u32>)> {
-        let segments = match &self.template {
+    /// The conversation as the template writes it.
+    fn segments(&self, now: Option<i64>) -> Result<Vec<Segment>> {
+        match &self.template {
             Some(template) => {
                 let messages: Vec<Value> = self.messages.iter().map(to_json).collect();
-                prompt::render(template, &messages, &Map::new(), now)?
+                prompt::render(template, &messages, &Map::new(), now)
             }
-            None => vec![Segment { text: self.joined(), origin: Origin::User }],
-        };
-        let text: String = segments.iter().map(|s| s.text.as_str()).collect();
-        let (told, told_ids) = &self.told;
-        if !told_ids.is_empty() && text.starts_with(told.as_str()) {
-            let new = self.tokenizer.encode_segments(&behind(&segments, told.len()))?;
-            // Elsewhere than at a control token, an id could span the border. A text that is continued has none.
-            if self.template.is_none() || new.first().is_some_and(|&id| self.tokenizer.is_control(id)) {
-                return Ok((text, [told_ids.as_slice(), &new].concat()));
-            }
+            None => Ok(vec![Segment { text: self.joined(), origin: Origin::User }]),
         }
-        let ids = prompt::begun(&self.tokenizer, self.tokenizer.encode_segments(&segments)?)?;
-        Ok((text, ids))
     }
 
     /// All texts, those of different people on different lines.
@@ -202,21 +186,6 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
 
 fn to_json(message: &Message) -> Value {
     serde_json::json!({ "role": message.role, "content": message.content })
-}
-
-/// What of `segments` lies behind the first `bytes`, which end at a character's border.
-fn behind(segments: &[Segment], mut bytes: usize) -> Vec<Segment> {
-    let mut rest = Vec::new();
-    for segment in segments {
-        if bytes >= segment.text.len() {
-            bytes -= segment.text.len();
-            continue;
-        }
-        let text = segment.text.get(bytes..).unwrap_or_default().to_owned();
-        rest.push(Segment { text, origin: segment.origin });
-        bytes = 0;
-    }
-    rest
 }
 
 #[cfg(test)]

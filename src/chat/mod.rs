@@ -9,6 +9,8 @@
 
 mod conversation;
 mod prompt;
+mod transcript;
 
 pub use conversation::{Conversation, Message, Prompt, Room};
-pub use prompt::{continuation, messages, stops};
+pub use prompt::{continuation, messages, render, stops};
+pub use transcript::Transcript;

@@ -23,7 +23,8 @@ pub fn messages(
     begun(tokenizer, tokenizer.encode_segments(&render(template, messages, extra, now)?)?)
 }
 
-pub(super) fn render(
+/// Messages as the template writes them, in pieces that remember who wrote them: `extra` and `now` as for [`messages`].
+pub fn render(
     template: &ChatTemplate,
     messages: &[Value],
     extra: &Map<String, Value>,

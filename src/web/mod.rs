@@ -13,7 +13,7 @@ use wasm_bindgen::prelude::*;
 
 use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
-use crate::chat;
+use crate::chat::{self, Transcript};
 use crate::engine::{Engine, Event, Finish, RequestId, SeqId};
 use crate::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use crate::file::ModelFile;
@@ -53,6 +53,8 @@ pub struct WebEngine {
     engine: Engine<GpuExecutor>,
     /// The conversation whose cache is kept from one request to the next.
     conversation: SeqId,
+    /// What was read and written on it last.
+    transcript: Transcript,
     answers: Vec<Answer>,
 }
 
@@ -61,7 +63,8 @@ struct Answer {
     request: RequestId,
     text: TextStream<Rc<Tokenizer>>,
     stops: StopMatcher,
-    on_conversation: bool,
+    /// On the conversation's sequence: the ids and the text so far, to be recognised in the next request.
+    told: Option<(Vec<u32>, String)>,
 }
 
 #[wasm_bindgen]
@@ -146,13 +149,23 @@ impl WebEngine {
         }
         let mut engine = Engine::new(executor, &model.program);
         let conversation = engine.open();
-        Ok(Self { model, tokenizer, template, engine, conversation, answers: Vec::new() })
+        Ok(Self {
+            model,
+            tokenizer,
+            template,
+            engine,
+            conversation,
+            transcript: Transcript::default(),
+            answers: Vec::new(),
+        })
     }
 
     fn start(&mut self, request: &str) -> Result<f64> {
         let request = ChatRequest::parse(request)?;
-        let prompt = request.prompt(self.template.as_ref(), &self.tokenizer)?;
-        let on_conversation = !self.answers.iter().any(|answer| answer.on_conversation);
+        let on_conversation = self.answers.iter().all(|answer| answer.told.is_none());
+        let mut apart = Transcript::default();
+        let transcript = if on_conversation { &mut self.transcript } else { &mut apart };
+        let prompt = request.prompt(self.template.as_ref(), &self.tokenizer, transcript)?;
         let stop = chat::stops(&self.model, &self.tokenizer);
         let text = TextStream::after(Rc::clone(&self.tokenizer), &prompt);
         let request_id = self.engine.submit(crate::engine::Request {
@@ -163,7 +176,8 @@ impl WebEngine {
             sequence: on_conversation.then_some(self.conversation),
         })?;
         let stops = StopMatcher::new(request.stops());
-        self.answers.push(Answer { request: request_id, text, stops, on_conversation });
+        let told = on_conversation.then(Default::default);
+        self.answers.push(Answer { request: request_id, text, stops, told });
         Ok(request_id.0 as f64)
     }
 
@@ -181,6 +195,10 @@ impl WebEngine {
                         continue;
                     }
                     let text = answer.stops.push(&answer.text.push(id));
+                    if let Some((ids, all)) = &mut answer.told {
+                        ids.push(id);
+                        all.push_str(&text);
+                    }
                     told.push(json!({ "request": request.0, "text": text, "id": id }));
                     if answer.stops.stopped().is_some() {
                         self.engine.cancel(request);
@@ -191,6 +209,10 @@ impl WebEngine {
                     let stopped = answer.stops.stopped().is_some();
                     let mut text = answer.stops.push(&answer.text.finish());
                     text += &answer.stops.finish();
+                    // Where a string ended it, the ids say more than the text.
+                    if let Some((ids, all)) = answer.told.filter(|_| !stopped) {
+                        self.transcript.hear(&ids, &(all + &text));
+                    }
                     let error = if let Finish::Error(error) = &reason { Some(describe(error)) } else { None };
                     told.push(json!({
                         "request": request.0,

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::chat;
+use crate::chat::{self, Transcript};
 use crate::sample::{Draw, Sampling};
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -39,7 +39,12 @@ impl ChatRequest {
     }
 
     /// The prompt's ids: the messages as the model's template writes them, or the prompt as it is.
-    pub(super) fn prompt(&self, template: Option<&ChatTemplate>, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    pub(super) fn prompt(
+        &self,
+        template: Option<&ChatTemplate>,
+        tokenizer: &Tokenizer,
+        transcript: &mut Transcript,
+    ) -> Result<Vec<u32>> {
         match (&self.messages, &self.prompt) {
             (Some(messages), None) => {
                 let template = template.ok_or_else(|| {
@@ -48,9 +53,15 @@ impl ChatRequest {
                 })?;
                 let messages: Vec<Value> = messages.iter().cloned().map(Value::Object).collect();
                 let now = (js_sys::Date::now() / 1000.0) as i64;
-                chat::messages(tokenizer, template, &messages, &self.chat_template_kwargs, Some(now))
+                let segments = chat::render(template, &messages, &self.chat_template_kwargs, Some(now))?;
+                let ids = transcript.encode(tokenizer, &segments, false)?;
+                transcript.ask(&segments, &ids);
+                Ok(ids)
             }
-            (None, Some(prompt)) => chat::continuation(tokenizer, prompt),
+            (None, Some(prompt)) => {
+                *transcript = Transcript::default();
+                chat::continuation(tokenizer, prompt)
+            }
             _ => Err(Error::argument("messages", "either messages or a prompt is needed")),
         }
     }

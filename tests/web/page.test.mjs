@@ -162,6 +162,36 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   assert.ok(asked.filter(({ path }) => path === "/tiny.gguf").every(({ range }, i, all) => range || i === all.length - 1), "by ranges");
 });
 
+limited("a turn computes its new tokens only, whatever was drawn before", async () => {
+  fresh();
+  const turns = await inPage(
+    `async (wgslm) => {
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL);
+      const [messages, turns] = [[], []];
+      for (const content of ["Tell me a story about a small fox.", "And then?", "Why?", "How does it end?"]) {
+        messages.push({ role: "user", content });
+        // Hot: drawn ids are often not those that their text is encoded to.
+        const { choices, usage, timings } = await engine.chat.completions.create({ messages, temperature: 2, seed: messages.length, max_tokens: 24 });
+        messages.push(choices[0].message);
+        turns.push({ ...usage, ...timings });
+      }
+      // Another conversation shares nothing but its beginning.
+      const other = await engine.chat.completions.create({ messages: [{ role: "user", content: "A dog ran." }], max_tokens: 1 });
+      await engine.dispose();
+      return [...turns, other.usage];
+    }`,
+  );
+  const other = turns.pop();
+  assert.ok(other.prompt_tokens_details.cached_tokens < 8, "nothing of another conversation is kept");
+  const kept = turns.map((turn) => turn.prompt_tokens_details.cached_tokens);
+  for (let i = 1; i < turns.length; i++) {
+    const before = turns[i - 1].prompt_tokens + turns[i - 1].completion_tokens;
+    // The last token of an answer that was cut off has been drawn, not read.
+    assert.ok(kept[i] >= before - 1, `turn ${i + 1}: ${kept[i]} of ${before} tokens were kept`);
+    assert.ok(turns[i].prompt_tokens - kept[i] < 24, `turn ${i + 1} computed ${turns[i].prompt_tokens - kept[i]} tokens`);
+  }
+});
+
 limited("SmolLM2 streams from a server to the GPU and gives the reference's tokens", async (t) => {
   fresh();
   // The first prompt of real-models/smollm2 (golden.npz, greedy_0): the margins of these steps are 0.014 or more.
@@ -363,7 +393,7 @@ for (const [width, height, colorScheme] of [[1280, 800, "light"], [390, 780, "da
     await page.keyboard.type("And then?");
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => document.querySelectorAll("#log .foot").length === 2, null, { timeout });
-    assert.match(await page.innerText("#log li:last-child .foot"), /tokens\/s · first after/);
+    assert.match(await page.innerText("#log li:last-child .foot"), /tokens\/s · first after .* · \d+ of \d+ tokens read/);
     await shot("answered");
 
     await page.click("#clear");

@@ -146,6 +146,7 @@ async function answer(): Promise<void> {
       {
         messages,
         stream: true,
+        stream_options: { include_usage: true },
         temperature: element<HTMLInputElement>("temperature").valueAsNumber || 0,
         max_tokens: element<HTMLInputElement>("tokens").valueAsNumber || 256,
       },
@@ -164,6 +165,10 @@ async function answer(): Promise<void> {
         const { first_token_ms, tokens_per_second } = chunk.timings;
         note = `${tokens_per_second.toFixed(1)} tokens/s · first after ${(first_token_ms / 1000).toFixed(2)} s`;
         if (chunk.choices[0]?.finish_reason === "length") note += " · cut off";
+      }
+      if (chunk.usage) {
+        const { prompt_tokens, prompt_tokens_details } = chunk.usage;
+        note += ` · ${prompt_tokens - prompt_tokens_details.cached_tokens} of ${prompt_tokens} tokens read`;
       }
     }
   } catch (error) {
