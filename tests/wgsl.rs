@@ -1,54 +1,29 @@
 //! Every composed module, through the validators of all targets: naga to SPIR-V, MSL and HLSL, and Tint for browsers.
 
+#[path = "support/modules.rs"]
+mod modules;
+
 use std::path::Path;
 use std::process::Command;
 
 use naga::back::pipeline_constants::process_overrides;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use wgslm::gpu::compose::{compose, lib, lib::LIB};
-use wgslm::gpu::{Fragment, Kernel};
+use wgslm::gpu::Kernel;
+use wgslm::gpu::compose::{compose, lib::LIB};
 use wgslm::ops::KERNELS;
-use wgslm::quant::BlockFormat;
-
-/// The fragments that may fill a role.
-fn choices(role: &str) -> Vec<Fragment> {
-    match role {
-        "weights" => BlockFormat::ALL.iter().map(|f| Fragment { name: f.info().name, source: f.info().wgsl }).collect(),
-        "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
-        "kv" => vec![lib::KV_F32, lib::KV_F16],
-        "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
-        other => panic!("a kernel uses the role <{other}>, which this test does not know"),
-    }
-}
-
-fn roles(source: &'static str) -> Vec<&'static str> {
-    let used = source.lines().find_map(|l| l.strip_prefix("//! use:")).unwrap_or("");
-    used.split(',').filter_map(|name| name.trim().strip_prefix('<')?.strip_suffix('>')).collect()
-}
 
 /// Every kernel with every choice of fragments: (name, whether it uses subgroups, text).
-fn modules() -> Vec<(String, bool, String)> {
-    let mut modules = Vec::new();
-    for &(name, source) in KERNELS {
-        let mut filled: Vec<Vec<(&'static str, Fragment)>> = vec![Vec::new()];
-        for role in roles(source) {
-            let with = |chosen: &Vec<_>, f| chosen.iter().copied().chain([(role, f)]).collect::<Vec<_>>();
-            filled = filled.iter().flat_map(|c| choices(role).into_iter().map(move |f| with(c, f))).collect();
-        }
-        for roles in filled {
-            let fragments = roles.iter().map(|(_, f)| f.name.replace('/', "-"));
-            let label = std::iter::once(name.to_owned()).chain(fragments).collect::<Vec<_>>().join("+");
-            let subgroups = roles.iter().any(|(_, f)| f.name.contains("subgroup"));
-            let kernel = Kernel { name, source, roles, overrides: Vec::new() };
-            modules.push((label, subgroups, compose(&kernel).expect("composes")));
-        }
-    }
-    modules
+fn texts() -> Vec<(String, bool, String)> {
+    let text = |kernel: Kernel| {
+        let label = modules::name(&kernel).replace('/', "-").replace(' ', "+");
+        (label, modules::uses_subgroups(&kernel), compose(&kernel).expect("composes"))
+    };
+    modules::all().into_iter().map(text).collect()
 }
 
 #[test]
 fn every_module_is_valid_and_translates_to_every_target() {
-    let modules = modules();
+    let modules = texts();
     assert!(modules.len() > 50, "{} modules", modules.len());
     for (label, subgroups, text) in &modules {
         let module =
@@ -91,7 +66,7 @@ fn every_module_passes_the_validator_of_chromium() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tint");
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("a folder for modules");
-    for (label, subgroups, text) in modules() {
+    for (label, subgroups, text) in texts() {
         let text = if subgroups { format!("enable subgroups;\n{text}") } else { text };
         std::fs::write(folder.join(format!("{label}.wgsl")), text).expect("a module is written");
     }

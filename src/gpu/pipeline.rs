@@ -31,6 +31,11 @@ impl Pipelines {
         self.pipelines.len()
     }
 
+    /// The modules that were made: a kernel and its fragments, `matvec Q8_0 lib/reduce`.
+    pub fn modules(&self) -> impl Iterator<Item = &str> {
+        self.modules.keys().map(String::as_str)
+    }
+
     /// The device that they run on.
     pub fn device(&self) -> &Device {
         &self.device

@@ -251,6 +251,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A program of one op over random inputs.
+#[derive(Clone)]
 pub struct OneOp {
     pub program: Program,
     pub inputs: Vec<ValueId>,

@@ -1,20 +1,17 @@
 // The package and its page in Chromium, on SwiftShader: node --test tests/web/page.test.mjs, after scripts/build-web.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
-import { createRequire } from "node:module";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { serve } from "../../web/serve.mjs";
+import { launch, PLAIN } from "./chromium.mjs";
 
-const { chromium } = createRequire(new URL("../../web/", import.meta.url))("playwright-core");
 const root = fileURLToPath(new URL("../../", import.meta.url));
 const models = process.env.WGSLM_TEST_MODELS ?? join(homedir(), ".cache/wgslm-test-models");
 const shots = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "screenshots");
 const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-const FLAGS = ["--no-sandbox", "--disable-dev-shm-usage"];
-const WEBGPU = [...FLAGS, "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
 
 /** A test that does not hang. Times are for two slow cores under load. */
 const limited = (name, run) => test(name, { timeout: 240_000 }, run);
@@ -34,7 +31,7 @@ before(async () => {
   };
   server = await serve({ folder: join(root, "web/dist"), models, first });
   address = `http://127.0.0.1:${server.address().port}`;
-  browser = await launch(WEBGPU);
+  browser = await launch();
 });
 
 after(async () => {
@@ -42,10 +39,6 @@ after(async () => {
   server?.closeAllConnections();
   server?.close();
 });
-
-function launch(args) {
-  return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args });
-}
 
 /** Runs `run` in an empty page, with the package as `wgslm` and `argument`. */
 async function inPage(run, argument) {
@@ -327,7 +320,7 @@ limited("a download can be aborted", async () => {
 
 limited("without WebGPU the page says so and asks for nothing", async () => {
   fresh();
-  const plain = await launch(FLAGS);
+  const plain = await launch(PLAIN);
   try {
     const page = await plain.newPage({ viewport: { width: 390, height: 780 } });
     await page.goto(address);

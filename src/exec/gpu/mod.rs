@@ -272,6 +272,11 @@ impl GpuExecutor {
         plan.flat_map(|(p, _)| &p.dispatches).map(|d| (d.label, d.layer)).collect()
     }
 
+    /// The shader modules made so far: each a kernel and its fragments, `matvec Q8_0 lib/reduce`.
+    pub fn modules(&self) -> Vec<String> {
+        self.pipelines.modules().map(str::to_owned).collect()
+    }
+
     /// Submissions so far.
     pub fn submissions(&self) -> u64 {
         self.submissions

@@ -1,0 +1,45 @@
+//! Every module that there can be: each kernel with every choice of fragments.
+#![allow(unreachable_pub, reason = "it is part of several test binaries")]
+
+use wgslm::gpu::compose::lib;
+use wgslm::gpu::{Fragment, Kernel};
+use wgslm::ops::KERNELS;
+use wgslm::quant::BlockFormat;
+
+/// The fragments that may fill a role.
+fn choices(role: &str) -> Vec<Fragment> {
+    match role {
+        "weights" => BlockFormat::ALL.iter().map(|f| Fragment { name: f.info().name, source: f.info().wgsl }).collect(),
+        "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
+        "kv" => vec![lib::KV_F32, lib::KV_F16],
+        "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
+        other => panic!("a kernel uses the role <{other}>, which this test does not know"),
+    }
+}
+
+fn roles(source: &'static str) -> Vec<&'static str> {
+    let used = source.lines().find_map(|l| l.strip_prefix("//! use:")).unwrap_or("");
+    used.split(',').filter_map(|name| name.trim().strip_prefix('<')?.strip_suffix('>')).collect()
+}
+
+pub fn all() -> Vec<Kernel> {
+    let mut modules = Vec::new();
+    for &(name, source) in KERNELS {
+        let mut filled: Vec<Vec<(&'static str, Fragment)>> = vec![Vec::new()];
+        for role in roles(source) {
+            let with = |chosen: &Vec<_>, f| chosen.iter().copied().chain([(role, f)]).collect::<Vec<_>>();
+            filled = filled.iter().flat_map(|c| choices(role).into_iter().map(move |f| with(c, f))).collect();
+        }
+        modules.extend(filled.into_iter().map(|roles| Kernel { name, source, roles, overrides: Vec::new() }));
+    }
+    modules
+}
+
+/// Its kernel and fragments: `matvec Q8_0 lib/reduce`.
+pub fn name(kernel: &Kernel) -> String {
+    std::iter::once(kernel.name).chain(kernel.roles.iter().map(|(_, f)| f.name)).collect::<Vec<_>>().join(" ")
+}
+
+pub fn uses_subgroups(kernel: &Kernel) -> bool {
+    kernel.roles.iter().any(|(_, f)| f.name.contains("subgroup"))
+}

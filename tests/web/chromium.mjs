@@ -1,0 +1,12 @@
+// Chromium without a window, on SwiftShader.
+import { createRequire } from "node:module";
+
+const { chromium } = createRequire(new URL("../../web/", import.meta.url))("playwright-core");
+
+export const PLAIN = ["--no-sandbox", "--disable-dev-shm-usage"];
+export const WEBGPU = [...PLAIN, "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
+
+/** Starts it; CHROMIUM names another than Debian's. */
+export function launch(args = WEBGPU) {
+  return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args });
+}

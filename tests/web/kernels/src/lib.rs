@@ -1,0 +1,56 @@
+//! The kernel tests in a browser: the same cases against the same oracle as natively, on the adapter that the browser has.
+#![cfg(target_arch = "wasm32")]
+
+#[path = "../../../support/kernel_cases.rs"]
+mod cases;
+#[path = "../../../support/modules.rs"]
+mod modules;
+#[path = "../../../support/programs.rs"]
+mod programs;
+
+use cases::Case;
+use serde_json::json;
+use wasm_bindgen::prelude::*;
+use wgslm::gpu::{Choice, Device};
+
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_namespace = console, js_name = error)]
+    fn console_error(message: &str);
+}
+
+/// The cases, and a device to run them on.
+#[wasm_bindgen]
+pub struct Kernels {
+    device: Device,
+    cases: Vec<Case>,
+}
+
+#[wasm_bindgen]
+impl Kernels {
+    pub async fn open() -> Result<Kernels, String> {
+        // A panic ends the instance with the word "unreachable"; its message goes to the console.
+        std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
+        let choice = Choice { software: true, ..Choice::default() };
+        let device = Device::open(&choice).await.map_err(|e| e.to_string())?;
+        Ok(Self { device, cases: cases::for_browsers() })
+    }
+
+    pub fn count(&self) -> usize {
+        self.cases.len()
+    }
+
+    /// The names of all modules that a browser can be given, as a JSON list.
+    pub fn modules() -> String {
+        let modules = modules::all();
+        json!(modules.iter().filter(|m| !modules::uses_subgroups(m)).map(modules::name).collect::<Vec<_>>()).to_string()
+    }
+
+    /// Runs a case: `{name, distance, bound, modules}`. A distance that is no number is null.
+    pub async fn run(&self, index: usize) -> String {
+        let case = &self.cases[index];
+        let (distance, modules) = case.distance(&self.device).await;
+        self.device.check().expect("the device took everything");
+        json!({ "name": case.name, "distance": distance, "bound": case.bound, "modules": modules }).to_string()
+    }
+}
