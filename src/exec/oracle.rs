@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::packed::Packed;
 use super::{CacheOp, Limits, Role, Step};
 use crate::Result;
-use crate::model::{CacheSpec, Out, Program};
+use crate::model::{CacheSpec, Out, Program, RopeTable};
 use crate::ops::cpu::{Row, Span, StepRows};
 use crate::ops::oracle::{Cache64, OracleRun, Rows64, State64};
 use crate::ops::{CpuWeights, GroupId, ValueId};
@@ -17,7 +17,7 @@ pub struct Oracle {
     programs: [Program; 2],
     weights: Arc<CpuWeights>,
     limits: Limits,
-    ropes: Vec<(Vec<f64>, f64)>,
+    ropes: Vec<RopeTable>,
     values: Vec<Rows64>,
     caches: Vec<(GroupId, Cache64)>,
     states: Vec<State64>,
@@ -32,7 +32,7 @@ impl Oracle {
     /// An oracle that runs a program for prompt rows and one for generated rows: `fuse`'s.
     pub fn of_roles(programs: [Program; 2], weights: Arc<CpuWeights>, limits: Limits) -> Self {
         let [program, _] = &programs;
-        let ropes = program.ropes.iter().map(|table| (table.divisors.clone(), f64::from(table.factor))).collect();
+        let ropes = program.ropes.clone();
         let group = |cache: &CacheSpec| match cache {
             CacheSpec::Pages { group, .. } => *group,
             CacheSpec::State { .. } => GroupId(u32::MAX), // of no group
@@ -70,6 +70,7 @@ impl Oracle {
             let span = |s: &super::SeqEntry| Span { row0: s.row0, rows: s.rows, slot: s.slot, context: s.context };
             let seqs: Vec<_> = batch.seqs.iter().map(span).collect();
             let outs: Vec<_> = batch.outs.iter().map(|out| out.row).collect();
+            let (ropes, context) = (&self.ropes, self.limits.context);
             let mut run = OracleRun {
                 step: &StepRows {
                     rows: &rows,
@@ -82,7 +83,7 @@ impl Oracle {
                     generated: role == Role::Generated,
                 },
                 weights: &self.weights,
-                ropes: &self.ropes,
+                ropes: &|id, pos| (ropes[id.index()].divisors(context), ropes[id.index()].factor(pos)),
                 values: &mut self.values,
                 caches: &mut self.caches,
                 states: &mut self.states,

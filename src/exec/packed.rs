@@ -226,10 +226,11 @@ impl Packed {
                 }
             }
             for (table, angles) in program.ropes.iter().zip(&mut batch.angles) {
+                let divisors = table.divisors(limits.context);
                 for row in &batch.rows {
-                    angles.extend(table.divisors.iter().map(|divisor| {
+                    let factor = table.factor(row.pos);
+                    angles.extend(divisors.iter().map(|divisor| {
                         let (sin, cos) = (f64::from(row.pos) * divisor).sin_cos();
-                        let factor = f64::from(table.factor);
                         [(cos * factor) as f32, (sin * factor) as f32]
                     }));
                 }

@@ -108,7 +108,7 @@ impl<'a> Config<'a> {
                 self.insert(&key, source, Value::from_gguf(value));
             }
         }
-        let tied = self.names.find("lm_head.weight").is_none();
+        let tied = self.names.file.find("output.weight").is_none();
         self.insert("tie_word_embeddings", "output.weight", Value::Bool(tied));
         if !self.entries.contains_key("vocab_size")
             && let Some(table) = self.names.find(self.names.arch.embedding)
@@ -118,10 +118,14 @@ impl<'a> Config<'a> {
         Ok(())
     }
 
-    /// Llama 3's scaling of the rotary frequencies is a tensor of divisors in GGUF files.
+    /// Factors of the rotary frequencies are tensors of divisors in GGUF files: Llama 3's, and LongRoPE's two lists.
     async fn read_factors(&mut self, file: &ModelFile) -> Result<()> {
         const LONGEST: u64 = (MAX_HEADS / 2) as u64;
-        for (tensor, key) in [("rope_freqs.weight", "rope_parameters.freq_factors")] {
+        for (tensor, key) in [
+            ("rope_freqs.weight", "rope_parameters.freq_factors"),
+            ("rope_factors_short.weight", "rope_parameters.short_factor"),
+            ("rope_factors_long.weight", "rope_parameters.long_factor"),
+        ] {
             if let Some(info) = file.find(tensor) {
                 if info.len() > LONGEST {
                     return Err(Error::Model(format!("tensor {tensor} has {} elements; {LONGEST} fit", info.len())));
@@ -269,6 +273,118 @@ impl<'a> Config<'a> {
         .ok_or_else(|| self.wrong(key, "a list of positive numbers"))
     }
 
+    /// Whether there is any key that begins so.
+    pub(super) fn has_any(&self, prefix: &str) -> bool {
+        self.entries.iter().any(|(key, entry)| key.starts_with(prefix) && entry.value != Value::Null)
+    }
+
+    #[allow(dead_code, reason = "models whose layers differ in size follow")]
+    /// A whole number for each layer: a list, or one for all.
+    pub(super) fn per_layer(&self, key: &str, layers: u32, range: RangeInclusive<u32>) -> Result<Vec<u32>> {
+        let Some(Entry { value: Value::List(list), .. }) = self.get(key) else {
+            return Ok(vec![self.int(key, range)?; layers as usize]);
+        };
+        let number = |v: &Value| match v {
+            Value::Int(v) => u32::try_from(*v).ok().filter(|v| range.contains(v)),
+            _ => None,
+        };
+        let list = list.iter().map(number).collect::<Option<Vec<_>>>().filter(|list| list.len() == layers as usize);
+        let works = format!("a whole number from {} to {}, or one for each layer,", range.start(), range.end());
+        list.ok_or_else(|| self.wrong(key, &works))
+    }
+
+    /// Yes or no for each layer, as numbers or as flags, if there is a list.
+    pub(super) fn maybe_flags(&self, key: &str, layers: u32) -> Result<Option<Vec<bool>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let flag = |v: &Value| match v {
+            Value::Bool(v) => Some(*v),
+            Value::Int(v) => Some(*v != 0),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) if list.len() == layers as usize => list.iter().map(flag).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of {layers} flags")))
+    }
+
+    /// For each layer, the positions that it sees if it does not see all: `sliding_window`, for the layers that `layer_types`
+    /// or `sliding_window_pattern` name, or else those that `sliding` does.
+    pub(super) fn windows(&self, layers: u32, sliding: impl Fn(u32) -> bool) -> Result<Vec<Option<u32>>> {
+        let window = self.maybe_int("sliding_window", 0..=1 << 30)?.filter(|&window| window > 0);
+        let named = match self.layer_types(layers)? {
+            Some(types) => {
+                let works = || format!("a list of {layers}, each full_attention or sliding_attention,");
+                let kind = |kind: &String| match kind.as_str() {
+                    "full_attention" => Some(false),
+                    "sliding_attention" => Some(true),
+                    _ => None,
+                };
+                let kinds: Option<Vec<bool>> = types.iter().map(kind).collect();
+                Some(kinds.ok_or_else(|| self.wrong("layer_types", &works()))?)
+            }
+            None => self.window_pattern(layers)?,
+        };
+        if named.as_ref().is_some_and(|kinds| kinds.contains(&true)) && window.is_none() {
+            return Err(self.wrong("sliding_window", "the number of positions that some layers see"));
+        }
+        let slides = |layer: u32| named.as_ref().map_or_else(|| sliding(layer), |kinds| kinds[layer as usize]);
+        Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect())
+    }
+
+    /// The same for a model without windows, whatever `sliding_window` says.
+    pub(super) fn no_windows(&self, layers: u32) -> Result<Vec<Option<u32>>> {
+        self.get("sliding_window");
+        if self.layer_types(layers)?.is_some_and(|types| types.iter().any(|kind| kind != "full_attention")) {
+            return Err(self.wrong("layer_types", &format!("a list of {layers}, each full_attention,")));
+        }
+        Ok(vec![None; layers as usize])
+    }
+
+    /// The kind of each layer, if `layer_types` names it.
+    pub(super) fn layer_types(&self, layers: u32) -> Result<Option<Vec<String>>> {
+        let key = "layer_types";
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let text = |v: &Value| if let Value::Text(text) = v { Some(text.clone()) } else { None };
+        match &entry.value {
+            Value::List(list) if list.len() == layers as usize => list.iter().map(text).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of {layers} names")))
+    }
+
+    /// Which layers `sliding_window_pattern` gives a window: every n-th has none; or a flag for each (GGUF); or a word that
+    /// repeats, like "LLLG".
+    fn window_pattern(&self, layers: u32) -> Result<Option<Vec<bool>>> {
+        let key = "sliding_window_pattern";
+        let kinds = match self.get(key).map(|entry| &entry.value) {
+            None => return Ok(None),
+            Some(Value::Int(n)) if (1..=1 << 16).contains(n) => {
+                (1..=i128::from(layers)).map(|layer| layer % n != 0).collect()
+            }
+            Some(Value::Text(word)) if !word.is_empty() && word.bytes().all(|c| c == b'L' || c == b'G') => {
+                word.bytes().cycle().map(|c| c == b'L').take(layers as usize).collect()
+            }
+            Some(Value::List(_)) => return self.maybe_flags(key, layers),
+            Some(_) => {
+                return Err(self.wrong(key, "a whole number from 1, a flag for each layer or a word like \"LLLG\""));
+            }
+        };
+        Ok(Some(kinds))
+    }
+
+    /// A factor that is 1 where nothing is said.
+    pub(super) fn factor(&self, key: &str) -> Result<f32> {
+        Ok(self.maybe_float(key, 1e-9..=1e9)?.unwrap_or(1.0) as f32)
+    }
+
+    /// A soft cap; 0 is none.
+    pub(super) fn softcap(&self, key: &str) -> Result<f32> {
+        Ok(self.maybe_float(key, 0.0..=1e9)?.unwrap_or(0.0) as f32)
+    }
+
     /// Yes or no.
     pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
         match self.get(key).map(|entry| &entry.value) {
@@ -381,11 +497,15 @@ impl Heads {
     }
 }
 
-/// `config.json` of a folder.
+/// `config.json` of a folder. What a model of several parts says of its language model stands in `text_config`.
 pub(super) fn config_json(file: &ModelFile) -> Result<serde_json::Map<String, serde_json::Value>> {
     const NAME: &str = "config.json";
     let missing = || Error::Model(format!("{NAME} is missing beside {}", file.name()));
-    file::json::parse(NAME, file.text(NAME).ok_or_else(missing)?)
+    let mut json: serde_json::Map<_, _> = file::json::parse(NAME, file.text(NAME).ok_or_else(missing)?)?;
+    if let Some(serde_json::Value::Object(text)) = json.remove("text_config") {
+        json.extend(text);
+    }
+    Ok(json)
 }
 
 /// `{"a": {"b": 1}}` as `a.b = 1`. Recursion ends: the parser limits nesting.

@@ -20,6 +20,7 @@ pub(super) const GGUF: Keys = &[
     ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
     ("attention.layer_norm_epsilon", "layer_norm_eps"),
     ("attention.sliding_window", "sliding_window"),
+    ("attention.sliding_window_pattern", "sliding_window_pattern"),
     ("attention.scale", "attention_multiplier"),
     ("attention.clamp_kqv", "clip_qkv"),
     ("attention.max_alibi_bias", "alibi_bias_max"),
@@ -39,12 +40,16 @@ pub(super) const GGUF: Keys = &[
     ("expert_count", "num_experts"),
     ("expert_used_count", "num_experts_per_tok"),
     ("rope.freq_base", "rope_parameters.rope_theta"),
+    ("rope.freq_base_swa", "rope_parameters.sliding_attention.rope_theta"),
     ("rope.dimension_count", "rotary_dim"),
+    ("rope.dimension_count_swa", "rotary_dim_swa"),
     ("rope.scale_linear", "rope_scale_linear"),
     ("rope.scaling.type", "rope_parameters.rope_type"),
     ("rope.scaling.factor", "rope_parameters.factor"),
     ("rope.scaling.attn_factor", "rope_parameters.attention_factor"),
     ("rope.scaling.original_context_length", "rope_parameters.original_max_position_embeddings"),
+    ("rope.scaling.yarn_beta_fast", "rope_parameters.beta_fast"),
+    ("rope.scaling.yarn_beta_slow", "rope_parameters.beta_slow"),
 ];
 
 /// Keys of `config.json` files that have gone by another name. One that ends in a dot stands for all that lie inside.
@@ -52,6 +57,7 @@ pub(super) const FOLDER: Keys = &[
     ("rope_scaling.type", "rope_parameters.rope_type"),
     ("rope_scaling.", "rope_parameters."),
     ("rope_theta", "rope_parameters.rope_theta"),
+    ("rope_local_base_freq", "rope_parameters.sliding_attention.rope_theta"),
     ("rotary_emb_base", "rope_parameters.rope_theta"),
     ("partial_rotary_factor", "rope_parameters.partial_rotary_factor"),
     ("rotary_pct", "rope_parameters.partial_rotary_factor"),
@@ -111,6 +117,7 @@ pub(super) const ARITHMETIC: &[(&str, &[&str])] = &[
     ("use_parallel_residual", &["false"]),
     ("use_qk_norm", &["false"]),
     ("use_qkv_bias", &["false"]),
+    ("use_sliding_window", &["false"]),
     ("v_head_dim", &[]),
 ];
 

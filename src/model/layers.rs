@@ -1,23 +1,119 @@
 //! The layers that architectures are made of: canonical ops with the names of their tensors, where models agree on them.
 
 use super::config::{Bias, Config, Heads};
-use super::program::{Builder, Out, Program};
-use crate::ops::{GroupId, Index, Mask, NormKind, NormSpec, Pairing, RopeSpec, ValueId, VectorId};
-use crate::{Error, Result};
+use super::program::{Builder, Out, Program, Runs};
+use super::rotary::Rotary;
+use crate::Result;
+use crate::ops::{Act, CacheId, GroupId, Index, Mask, NormKind, NormSpec, Op, RopeSpec, ValueId, VectorId};
 
 /// A program in the making, beside the hyper-parameters that it follows.
 pub(super) struct Net<'c> {
     c: &'c Config<'c>,
     vocab: u32,
+    /// The groups of caches, by the window that their layers see.
+    groups: Vec<(Option<u32>, GroupId)>,
+    /// What norms' weights lack in the file.
+    norm_offset: f32,
     /// The builder, for single ops.
     pub(super) b: Builder,
+}
+
+/// An attention layer, where models differ.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attention {
+    /// Its heads.
+    pub(super) heads: Heads,
+    /// Biases of the projections to queries, keys and values.
+    pub(super) bias: Bias,
+    /// Bias of the projection back.
+    pub(super) out_bias: Bias,
+    /// Norms of queries and keys.
+    pub(super) norms: QkNorm,
+    /// The rotation of queries and keys.
+    pub(super) rope: Option<RopeSpec>,
+    /// Positions that a row sees, its own among them; none: all.
+    pub(super) window: Option<u32>,
+    /// Factor on the scores.
+    pub(super) scale: f32,
+    /// `cap * tanh(score / cap)` if not zero.
+    pub(super) softcap: f32,
+}
+
+/// Norms of queries and keys before they are rotated: `q_norm.weight` and `k_norm.weight`, with an epsilon.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum QkNorm {
+    /// There are none.
+    None,
+    /// Of each head, with one weight for all heads.
+    Heads(f32),
+    /// Of all heads together.
+    Whole(f32),
+}
+
+impl Attention {
+    /// Plain attention: no biases, scores divided by the root of the head's size, every position before.
+    pub(super) fn new(heads: Heads, rope: Option<RopeSpec>) -> Self {
+        let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
+        let (bias, norms) = (Bias::No, QkNorm::None);
+        Self { heads, bias, out_bias: bias, norms, rope, window: None, scale, softcap: 0.0 }
+    }
+
+    /// Which positions a row sees.
+    pub(super) fn mask(&self) -> Mask {
+        self.window.map_or(Mask::Causal, Mask::Window)
+    }
+}
+
+/// A feed-forward layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mlp {
+    /// Columns inside.
+    pub(super) ffn: u32,
+    /// The activation.
+    pub(super) act: Act,
+    /// Biases of all its projections.
+    pub(super) bias: Bias,
+}
+
+/// The output head, where models differ.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    /// The matrix, without `.weight`, where it is not the embedding table.
+    pub(super) name: &'static str,
+    /// Whether it is the embedding table where nothing is said.
+    pub(super) tied: bool,
+    /// Its bias.
+    pub(super) bias: Bias,
+    /// Factor on the logits.
+    pub(super) scale: f32,
+    /// `cap * tanh(logit / cap)` if not zero, behind the factor.
+    pub(super) softcap: f32,
+}
+
+impl Mlp {
+    /// One without biases: `intermediate_size` and `hidden_act`.
+    pub(super) fn read(c: &Config<'_>, act: Act) -> Result<Self> {
+        Ok(Self { ffn: c.dim("intermediate_size")?, act: c.activation("hidden_act", act)?, bias: Bias::No })
+    }
+}
+
+impl Head {
+    /// `lm_head`, without more.
+    pub(super) const PLAIN: Self = Self { name: "lm_head", tied: false, bias: Bias::No, scale: 1.0, softcap: 0.0 };
+    /// The same, the embedding table where nothing is said.
+    pub(super) const TIED: Self = Self { tied: true, ..Self::PLAIN };
 }
 
 impl<'c> Net<'c> {
     /// An empty program for the model's vocabulary and context.
     pub(super) fn new(c: &'c Config<'c>) -> Result<Self> {
         let vocab = c.vocab()?;
-        Ok(Self { c, vocab, b: Builder::new(vocab, c.context()?) })
+        Ok(Self { c, vocab, groups: Vec::new(), norm_offset: 0.0, b: Builder::new(vocab, c.context()?) })
+    }
+
+    /// Norms' weights are stored less 1: Gemma's folders.
+    pub(super) fn norms_less_one(&mut self) {
+        self.norm_offset = 1.0;
     }
 
     /// The embeddings of the tokens, times `scale`.
@@ -28,19 +124,19 @@ impl<'c> Net<'c> {
 
     /// The table of a rotation, as the program's.
     pub(super) fn rotary(&mut self, rotary: &Rotary) -> RopeSpec {
-        let table = self.b.rope_table(rotary.divisors.clone(), rotary.factor);
-        RopeSpec { table, pairing: rotary.pairing, dims: 2 * rotary.divisors.len() as u32 }
+        let table = self.b.rope_table_of(rotary.table.clone());
+        RopeSpec { table, pairing: rotary.pairing, dims: rotary.dims() }
     }
 
     /// `NAME.bias`, from its element `start` on, if there is one.
-    fn bias(&mut self, name: &str, start: u32, n: u32, bias: Bias) -> Option<VectorId> {
+    fn bias(&mut self, name: &str, start: u32, n: u32, runs: Runs, bias: Bias) -> Option<VectorId> {
         let name = format!("{name}.bias");
         let there = match bias {
             Bias::Yes => true,
             Bias::No => false,
             Bias::IfPresent => self.c.names.find(&self.b.tensor(&name)).is_some(),
         };
-        there.then(|| self.b.vector_part(&name, start, n, 0.0))
+        there.then(|| self.b.vector_runs(&name, start, n, runs, 0.0))
     }
 
     /// `W x + b` with `NAME.weight` (n, width of x) and `NAME.bias`.
@@ -50,16 +146,33 @@ impl<'c> Net<'c> {
 
     /// The same with rows `start..start + n` of the tensor: of one that holds several matrices.
     pub(super) fn linear_part(&mut self, name: &str, x: ValueId, start: u32, n: u32, bias: Bias) -> ValueId {
-        let bias = self.bias(name, start, n, bias);
+        self.linear_runs(name, x, start, n, Runs::ONE, bias)
+    }
+
+    /// The same with rows that do not all follow each other.
+    pub(super) fn linear_runs(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        start: u32,
+        n: u32,
+        runs: Runs,
+        bias: Bias,
+    ) -> ValueId {
+        let bias = self.bias(name, start, n, runs, bias);
         let k = self.b.width(x);
-        let weight = self.b.weight_rows(&format!("{name}.weight"), start, n, k);
+        let weight = self.b.weight_runs(&format!("{name}.weight"), start, n, runs, k);
         self.b.linear(name, x, weight, bias)
     }
 
     /// By the root of the mean square of each row, times `NAME.weight`.
     pub(super) fn rms_norm(&mut self, name: &str, x: ValueId, eps: f32) -> ValueId {
-        let n = self.b.width(x);
-        let weight = Some(self.b.vector(&format!("{name}.weight"), n));
+        self.head_norm(name, x, self.b.width(x), eps)
+    }
+
+    /// By the root of the mean square of each `n` elements, times `NAME.weight` (n).
+    pub(super) fn head_norm(&mut self, name: &str, x: ValueId, n: u32, eps: f32) -> ValueId {
+        let weight = Some(self.b.vector_part(&format!("{name}.weight"), 0, n, self.norm_offset));
         self.b.norm(name, x, NormSpec { kind: NormKind::Rms, n, weight, bias: None, eps })
     }
 
@@ -67,114 +180,155 @@ impl<'c> Net<'c> {
     pub(super) fn layer_norm(&mut self, name: &str, x: ValueId, eps: f32, bias: Bias) -> ValueId {
         let n = self.b.width(x);
         let weight = Some(self.b.vector(&format!("{name}.weight"), n));
-        let bias = self.bias(name, 0, n, bias);
+        let bias = self.bias(name, 0, n, Runs::ONE, bias);
         self.b.norm(name, x, NormSpec { kind: NormKind::Layer, n, weight, bias, eps })
     }
 
-    /// Attention of q over k and v, those of this step and those kept, with scores divided by the root of the head's size.
-    pub(super) fn attention(
-        &mut self,
-        q: ValueId,
-        k: ValueId,
-        v: ValueId,
-        heads: Heads,
-        group: GroupId,
-        mask: Mask,
-    ) -> ValueId {
-        let window = match mask {
-            Mask::Window(n) => Some(n),
-            Mask::Causal | Mask::Full | Mask::Near(_) => None,
-        };
-        let cache = self.b.pages(group, heads.kv_heads, heads.head_dim, heads.head_dim, window);
-        self.b.kv_write(cache, k, v);
-        self.b.attend(q, cache, mask, (1.0 / f64::from(heads.head_dim).sqrt()) as f32)
+    /// The layers of most decoders, and the last norm: attention and feed-forward, each of the normed stream and added to it.
+    pub(super) fn decoder(&mut self, x: ValueId, eps: f32, layers: &[Attention], mlp: &Mlp) -> ValueId {
+        self.scaled_decoder(x, eps, layers, mlp, 1.0)
     }
 
-    /// The logits: by `lm_head.weight`, or by the embedding table where `tie_word_embeddings` says so.
-    pub(super) fn head(mut self, x: ValueId, tied: bool) -> Result<Program> {
-        let tied = self.c.flag("tie_word_embeddings", tied)?;
-        let name = if tied { self.c.names.arch.embedding } else { "lm_head.weight" };
+    /// The same with `by` times what is added.
+    pub(super) fn scaled_decoder(
+        &mut self,
+        mut x: ValueId,
+        eps: f32,
+        layers: &[Attention],
+        mlp: &Mlp,
+        by: f32,
+    ) -> ValueId {
+        for (layer, attention) in (0..).zip(layers) {
+            self.b.layer(layer, format!("model.layers.{layer}."));
+            let h = self.rms_norm("input_layernorm", x, eps);
+            let h = self.self_attention(h, attention);
+            let h = self.scaled("attention", h, by);
+            x = self.b.add("attention residual", x, h);
+
+            let h = self.rms_norm("post_attention_layernorm", x, eps);
+            let h = self.gated_mlp("mlp", h, mlp);
+            let h = self.scaled("mlp", h, by);
+            x = self.b.add("mlp residual", x, h);
+        }
+        self.b.end_layers();
+        self.rms_norm("model.norm", x, eps)
+    }
+
+    /// Self-attention: `self_attn.q_proj`, `k_proj`, `v_proj` and `o_proj`.
+    pub(super) fn self_attention(&mut self, x: ValueId, a: &Attention) -> ValueId {
+        let dim = self.b.width(x);
+        let q = self.linear("self_attn.q_proj", x, a.heads.q(), a.bias);
+        let k = self.linear("self_attn.k_proj", x, a.heads.kv(), a.bias);
+        let v = self.linear("self_attn.v_proj", x, a.heads.kv(), a.bias);
+        let h = self.attention(q, k, v, a);
+        self.linear("self_attn.o_proj", h, dim, a.out_bias)
+    }
+
+    /// Attention of q over k and v, those of this step and those kept. Queries and keys are normed and rotated first.
+    pub(super) fn attention(&mut self, q: ValueId, k: ValueId, v: ValueId, a: &Attention) -> ValueId {
+        let q = self.turned("q", q, a);
+        let k = self.turned("k", k, a);
+        let cache = self.cache(a);
+        self.b.kv_write(cache, k, v);
+        self.attend(q, cache, a)
+    }
+
+    /// Queries or keys, normed and rotated.
+    pub(super) fn turned(&mut self, name: &str, x: ValueId, a: &Attention) -> ValueId {
+        let norm = format!("self_attn.{name}_norm");
+        let x = match a.norms {
+            QkNorm::None => x,
+            QkNorm::Heads(eps) => self.head_norm(&norm, x, a.heads.head_dim, eps),
+            QkNorm::Whole(eps) => self.rms_norm(&norm, x, eps),
+        };
+        a.rope.map_or(x, |rope| self.b.rope(name, x, a.heads.head_dim, rope))
+    }
+
+    /// A cache for a layer's keys and values, in the group of its window.
+    pub(super) fn cache(&mut self, a: &Attention) -> CacheId {
+        let Heads { kv_heads, head_dim, .. } = a.heads;
+        let group = self.group(a.window);
+        self.b.pages(group, kv_heads, head_dim, head_dim, a.window)
+    }
+
+    /// The group of the caches whose layers see so many positions; none: all.
+    pub(super) fn group(&mut self, window: Option<u32>) -> GroupId {
+        let found = self.groups.iter().find(|(of, _)| *of == window).map(|(_, group)| *group);
+        found.unwrap_or_else(|| {
+            let group = self.b.group();
+            self.groups.push((window, group));
+            group
+        })
+    }
+
+    /// Attention of q, normed and rotated, over a cache.
+    pub(super) fn attend(&mut self, q: ValueId, cache: CacheId, a: &Attention) -> ValueId {
+        let out = self.b.attend(q, cache, a.mask(), a.scale);
+        if let Some(Op::Attend(attend)) = self.b.last() {
+            attend.softcap = a.softcap;
+        }
+        out
+    }
+
+    /// `down(act(gate x) * up x)`: `NAME.gate_proj`, `up_proj` and `down_proj`.
+    pub(super) fn gated_mlp(&mut self, name: &str, x: ValueId, mlp: &Mlp) -> ValueId {
+        let dim = self.b.width(x);
+        let gate = self.linear(&format!("{name}.gate_proj"), x, mlp.ffn, mlp.bias);
+        let up = self.linear(&format!("{name}.up_proj"), x, mlp.ffn, mlp.bias);
+        let h = self.gated(gate, up, mlp.act);
+        self.linear(&format!("{name}.down_proj"), h, dim, mlp.bias)
+    }
+
+    /// The same with gate and up in one tensor, `NAME.gate_up_proj`, gate first.
+    pub(super) fn stacked_mlp(&mut self, name: &str, x: ValueId, mlp: &Mlp) -> ValueId {
+        let dim = self.b.width(x);
+        let stack = format!("{name}.gate_up_proj");
+        let gate = self.linear_part(&stack, x, 0, mlp.ffn, mlp.bias);
+        let up = self.linear_part(&stack, x, mlp.ffn, mlp.ffn, mlp.bias);
+        let h = self.gated(gate, up, mlp.act);
+        self.linear(&format!("{name}.down_proj"), h, dim, mlp.bias)
+    }
+
+    /// `down(act(up x))`
+    pub(super) fn plain_mlp(&mut self, up: &str, down: &str, x: ValueId, mlp: &Mlp) -> ValueId {
+        let dim = self.b.width(x);
+        let h = self.linear(up, x, mlp.ffn, mlp.bias);
+        let h = self.b.act("act", h, mlp.act);
+        self.linear(down, h, dim, mlp.bias)
+    }
+
+    /// `act(gate) * up`
+    pub(super) fn gated(&mut self, gate: ValueId, up: ValueId, act: Act) -> ValueId {
+        let gate = self.b.act("act", gate, act);
+        self.b.mul("gated", gate, up)
+    }
+
+    /// `by * x`, if that is not x.
+    pub(super) fn scaled(&mut self, name: &str, x: ValueId, by: f32) -> ValueId {
+        if by == 1.0 { x } else { self.b.scale(name, x, by) }
+    }
+
+    /// `cap * tanh(x / cap)`, if there is a cap.
+    pub(super) fn softcap(&mut self, name: &str, x: ValueId, cap: f32) -> ValueId {
+        if cap == 0.0 {
+            return x;
+        }
+        let x = self.b.scale(name, x, 1.0 / cap);
+        let x = self.b.act(name, x, Act::Tanh);
+        self.b.scale(name, x, cap)
+    }
+
+    /// The logits of the head's input: by the head's matrix, or by the embedding table where `tie_word_embeddings` says so.
+    pub(super) fn head(mut self, x: ValueId, head: Head) -> Result<Program> {
+        let tied = self.c.flag("tie_word_embeddings", head.tied)?;
+        let name = if tied { self.c.names.arch.embedding.to_owned() } else { format!("{}.weight", head.name) };
         let k = self.b.width(x);
         let picked = self.b.pick(x);
-        let weight = self.b.weight(name, self.vocab, k);
-        let logits = self.b.linear("logits", picked, weight, None);
+        let weight = self.b.weight(&name, self.vocab, k);
+        let bias = self.bias(head.name, 0, self.vocab, Runs::ONE, head.bias);
+        let logits = self.b.linear("logits", picked, weight, bias);
+        let logits = self.scaled("logits", logits, head.scale);
+        let logits = self.softcap("logits", logits, head.softcap);
         Ok(self.b.finish(vec![Out::Hidden(x), Out::Logits(logits)]))
     }
-}
-
-/// A rotary embedding: which elements turn, by what angles.
-///
-/// Pair i of d rotated elements turns by `position / theta^(2i/d)`, as scaled by `rope_parameters`:
-/// * `linear`: positions divided by `factor` (Chen et al. 2023)
-/// * `llama3`: long waves as in `linear`, short ones as they are, those between interpolated (Llama 3.1)
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Rotary {
-    /// Radians a position, of each pair. In f64: rounding them to f32, as transformers does, brings the logits of its fixtures no nearer.
-    divisors: Vec<f64>,
-    factor: f32,
-    pairing: Pairing,
-}
-
-impl Rotary {
-    /// The rotation that the hyper-parameters describe for heads of a size.
-    pub(super) fn read(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
-        let dims = rotated(c, head_dim)?;
-        let theta = c.maybe_float("rope_parameters.rope_theta", 1e-3..=1e15)?.unwrap_or(1e4);
-        let mut divisors: Vec<f64> = (0..dims / 2).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(dims))).collect();
-        match c.text("rope_parameters.rope_type")?.unwrap_or("default") {
-            "default" | "none" => {}
-            "linear" => {
-                let factor = c.float("rope_parameters.factor", FACTOR)?;
-                divisors.iter_mut().for_each(|f| *f /= factor);
-            }
-            "llama3" => llama3(c, &mut divisors)?,
-            other => {
-                let what = format!("rope_type = {other:?} in a {} model", c.names.arch.name());
-                return Err(Error::unsupported(what, "default, linear and llama3 work"));
-            }
-        }
-        if let Some(factors) = c.maybe_floats("rope_parameters.freq_factors")? {
-            if factors.len() != divisors.len() {
-                return Err(c.wrong("rope_parameters.freq_factors", &format!("one of {} elements", divisors.len())));
-            }
-            divisors.iter_mut().zip(factors).for_each(|(f, by)| *f /= by);
-        }
-        Ok(Self { divisors, factor: 1.0, pairing })
-    }
-}
-
-const FACTOR: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
-
-/// How many elements of a head are rotated.
-fn rotated(c: &Config<'_>, head_dim: u32) -> Result<u32> {
-    let (key, dims) = match c.maybe_int("rotary_dim", 2..=head_dim.max(2))? {
-        Some(dims) => ("rotary_dim", dims),
-        None => {
-            let key = "rope_parameters.partial_rotary_factor";
-            let part = c.maybe_float(key, 1e-6..=1.0)?.unwrap_or(1.0);
-            (key, (f64::from(head_dim) * part) as u32)
-        }
-    };
-    if dims < 2 || dims > head_dim || !dims.is_multiple_of(2) {
-        let works = format!("rope turns {dims} of a head's {head_dim} elements by that, an even number");
-        return Err(c.wrong(key, &works));
-    }
-    Ok(dims)
-}
-
-/// Llama 3.1's scaling, by the length of a pair's wave in positions.
-fn llama3(c: &Config<'_>, divisors: &mut [f64]) -> Result<()> {
-    let factor = c.float("rope_parameters.factor", FACTOR)?;
-    let low = c.float("rope_parameters.low_freq_factor", FACTOR)?;
-    let high = c.float("rope_parameters.high_freq_factor", FACTOR)?;
-    let context = f64::from(c.int("rope_parameters.original_max_position_embeddings", 1..=1 << 30)?);
-    if low >= high {
-        return Err(c.wrong("rope_parameters.high_freq_factor", &format!("a number above {low}, low_freq_factor,")));
-    }
-    for f in divisors {
-        let waves = context * *f / std::f64::consts::TAU; // in the original context
-        let keep = ((waves - low) / (high - low)).clamp(0.0, 1.0);
-        *f = (1.0 - keep) * *f / factor + keep * *f;
-    }
-    Ok(())
 }

@@ -8,12 +8,13 @@ mod layers;
 mod names;
 mod open;
 mod program;
+mod rotary;
 mod source;
 mod weights;
 
 pub use config::Asked;
 pub use fuse::{as_vectors, fuse};
 pub use open::{Model, Specials, architectures};
-pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Value, VectorSpec, WeightSpec};
+pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec};
 pub use source::{Tensor, WeightSource};
 pub use weights::{Located, MatrixAt, VectorAt};

@@ -57,6 +57,26 @@ pub struct Value {
     pub rows: Rows,
 }
 
+/// Runs of rows (or elements) of a tensor: after each `run` of them, `skip` belong to something else. Tensors that hold q, k
+/// and v head by head are cut into such runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Rows in a run.
+    pub run: u32,
+    /// Rows between two runs.
+    pub skip: u32,
+}
+
+impl Runs {
+    /// One run, however long.
+    pub const ONE: Self = Self { run: u32::MAX, skip: 0 };
+
+    /// How far behind the first row the row number `row` lies.
+    pub fn offset(&self, row: u32) -> u64 {
+        u64::from(row) + u64::from(row / self.run.max(1)) * u64::from(self.skip)
+    }
+}
+
 /// A matrix of weights: where its rows lie in the model's tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WeightSpec {
@@ -66,6 +86,8 @@ pub struct WeightSpec {
     pub start: u32,
     /// Rows.
     pub n: u32,
+    /// How they follow each other.
+    pub runs: Runs,
     /// Columns.
     pub k: u32,
     /// Stored as (k, n): GPT-2's safetensors files.
@@ -81,19 +103,48 @@ pub struct VectorSpec {
     pub start: u32,
     /// Elements.
     pub n: u32,
+    /// How they follow each other.
+    pub runs: Runs,
     /// Added to each element at load (Gemma's norms hold `weight - 1` in safetensors files).
     pub add: f32,
     /// Each element x stands for `-e^x` (the decays of recurrent layers in safetensors files).
     pub neg_exp: bool,
 }
 
-/// Rotary angles: position p turns pair i by `p * divisors[i]`; cosine and sine are multiplied by `factor`.
+/// Rotary angles: position p turns pair i by `p * divisors[i]`; cosine and sine are multiplied by a factor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
     /// One a pair of rotated elements, in f64 so that every device is given the same angles.
     pub divisors: Vec<f64>,
     /// YaRN's and LongRoPE's attention factor; else 1.
     pub factor: f32,
+    /// LongRoPE: in contexts of more than so many positions, these are the divisors. Keys are kept rotated, so the context that
+    /// an executor is made for decides, not the length that a sequence has reached.
+    pub long: Option<(u32, Vec<f64>)>,
+    /// Llama 4: queries at position p are multiplied by `1 + beta * ln(1 + floor(p / span))`; (beta, span).
+    pub growth: Option<(f32, u32)>,
+}
+
+impl Default for RopeTable {
+    fn default() -> Self {
+        Self { divisors: Vec::new(), factor: 1.0, long: None, growth: None }
+    }
+}
+
+impl RopeTable {
+    /// Radians a position of each pair, where sequences may have so many positions.
+    pub fn divisors(&self, context: u32) -> &[f64] {
+        match &self.long {
+            Some((beyond, long)) if context > *beyond => long,
+            _ => &self.divisors,
+        }
+    }
+
+    /// What cosine and sine are multiplied by at a position.
+    pub fn factor(&self, pos: u32) -> f64 {
+        let growth = |(beta, span): (f32, u32)| 1.0 + f64::from(beta) * f64::from(pos / span.max(1)).ln_1p();
+        f64::from(self.factor) * self.growth.map_or(1.0, growth)
+    }
 }
 
 /// What a layer keeps between steps.
@@ -289,7 +340,12 @@ impl Builder {
 
     /// Rows `start..start + n` of a tensor of `k` columns, as a matrix of its own. The same rows give the same id.
     pub fn weight_rows(&mut self, tensor: &str, start: u32, n: u32, k: u32) -> WeightId {
-        let spec = WeightSpec { tensor: self.tensor(tensor), start, n, k, transposed: self.transposed };
+        self.weight_runs(tensor, start, n, Runs::ONE, k)
+    }
+
+    /// The same with rows that do not all follow each other.
+    pub fn weight_runs(&mut self, tensor: &str, start: u32, n: u32, runs: Runs, k: u32) -> WeightId {
+        let spec = WeightSpec { tensor: self.tensor(tensor), start, n, runs, k, transposed: self.transposed };
         let weights = &mut self.program.weights;
         let at = weights.iter().position(|w| *w == spec).unwrap_or_else(|| {
             weights.push(spec);
@@ -305,14 +361,19 @@ impl Builder {
 
     /// Elements `start..start + n` of a vector, plus `add`.
     pub fn vector_part(&mut self, tensor: &str, start: u32, n: u32, add: f32) -> VectorId {
-        let spec = VectorSpec { tensor: self.tensor(tensor), start, n, add, neg_exp: false };
-        self.program.vectors.push(spec);
-        VectorId(self.program.vectors.len() as u32 - 1)
+        self.vector_runs(tensor, start, n, Runs::ONE, add)
     }
 
     /// A vector (n) of decays: `-e^x` of each element if the file holds their logarithms, else as they are.
     pub fn decays(&mut self, tensor: &str, n: u32, logarithms: bool) -> VectorId {
-        let spec = VectorSpec { tensor: self.tensor(tensor), start: 0, n, add: 0.0, neg_exp: logarithms };
+        let (tensor, runs) = (self.tensor(tensor), Runs::ONE);
+        self.program.vectors.push(VectorSpec { tensor, start: 0, n, runs, add: 0.0, neg_exp: logarithms });
+        VectorId(self.program.vectors.len() as u32 - 1)
+    }
+
+    /// The same with elements that do not all follow each other.
+    pub fn vector_runs(&mut self, tensor: &str, start: u32, n: u32, runs: Runs, add: f32) -> VectorId {
+        let spec = VectorSpec { tensor: self.tensor(tensor), start, n, runs, add, neg_exp: false };
         self.program.vectors.push(spec);
         VectorId(self.program.vectors.len() as u32 - 1)
     }
@@ -324,7 +385,11 @@ impl Builder {
 
     /// A table of rotary divisors.
     pub fn rope_table(&mut self, divisors: Vec<f64>, factor: f32) -> RopeId {
-        let table = RopeTable { divisors, factor };
+        self.rope_table_of(RopeTable { divisors, factor, ..RopeTable::default() })
+    }
+
+    /// Any table of rotary angles. The same table gives the same id.
+    pub fn rope_table_of(&mut self, table: RopeTable) -> RopeId {
         let ropes = &mut self.program.ropes;
         let at = ropes.iter().position(|r| *r == table).unwrap_or_else(|| {
             ropes.push(table);

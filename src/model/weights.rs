@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::names::Names;
-use super::program::{Program, VectorSpec, WeightSpec};
+use super::program::{Program, Runs, VectorSpec, WeightSpec};
 use crate::file::{ByteSource, Bytes, ModelFile, TensorInfo};
 use crate::ops::{CpuWeights, Matrix, VectorId, WeightId};
 use crate::quant::BlockFormat;
@@ -31,6 +31,8 @@ pub struct MatrixAt {
     pub start: u32,
     /// Rows of the matrix.
     pub n: u32,
+    /// How they follow each other.
+    pub runs: Runs,
     /// Columns of the matrix.
     pub k: u32,
     /// Stored as (k, n), in a format of single numbers.
@@ -46,6 +48,8 @@ pub struct VectorAt {
     pub start: u32,
     /// Elements.
     pub n: u32,
+    /// How they follow each other.
+    pub runs: Runs,
     /// Added to each of them.
     pub add: f32,
     /// Each element x stands for `-e^x`.
@@ -64,8 +68,13 @@ impl MatrixAt {
         u64::from(self.n) * self.row_bytes()
     }
 
-    /// Where the matrix lies in its tensor, counted in bytes from the tensor's start. For one that is stored transposed,
-    /// this is where it would lie if it were not.
+    /// Whether its rows follow each other in the file.
+    pub fn in_one_piece(&self) -> bool {
+        !self.transposed && self.runs.offset(self.n - 1) == u64::from(self.n - 1)
+    }
+
+    /// Where the matrix lies in its tensor, counted in bytes from the tensor's start. For one that does not lie there in one
+    /// piece, this is where it would lie if it did.
     pub fn bytes(&self) -> Range<u64> {
         let start = u64::from(self.start) * self.row_bytes();
         start..start + self.size()
@@ -76,8 +85,9 @@ impl MatrixAt {
 pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
     // A tensor may hold several matrices, and must hold nothing else: what is not used was misunderstood.
     let mut rows = HashMap::<&str, u64>::new();
-    let weights = program.weights.iter().map(|w| (w.tensor.as_str(), u64::from(w.start) + u64::from(w.n)));
-    let vectors = program.vectors.iter().map(|v| (v.tensor.as_str(), u64::from(v.start) + u64::from(v.n)));
+    let end = |start: u32, n: u32, runs: &Runs| u64::from(start) + runs.offset(n.saturating_sub(1)) + 1;
+    let weights = program.weights.iter().map(|w| (w.tensor.as_str(), end(w.start, w.n, &w.runs)));
+    let vectors = program.vectors.iter().map(|v| (v.tensor.as_str(), end(v.start, v.n, &v.runs)));
     for (tensor, end) in weights.chain(vectors) {
         let rows = rows.entry(tensor).or_default();
         *rows = end.max(*rows);
@@ -115,8 +125,8 @@ fn matrix(spec: &WeightSpec, rows: u64, names: Names<'_>) -> Result<MatrixAt> {
         let what = format!("tensor {} of type {}, which is stored transposed", info.name, format.name());
         return Err(Error::unsupported(what, "F32, F16 and BF16 work"));
     }
-    let WeightSpec { start, n, k, transposed, .. } = *spec;
-    Ok(MatrixAt { tensor: info.clone(), format, start, n, k, transposed })
+    let WeightSpec { start, n, runs, k, transposed, .. } = *spec;
+    Ok(MatrixAt { tensor: info.clone(), format, start, n, runs, k, transposed })
 }
 
 fn vector(spec: &VectorSpec, n: u64, names: Names<'_>) -> Result<VectorAt> {
@@ -125,7 +135,8 @@ fn vector(spec: &VectorSpec, n: u64, names: Names<'_>) -> Result<VectorAt> {
     if info.shape != [n] {
         return Err(wrong_shape(info, &[n]));
     }
-    Ok(VectorAt { tensor: info.clone(), start: spec.start, n: spec.n, add: spec.add, neg_exp: spec.neg_exp })
+    let VectorSpec { start, n, runs, add, neg_exp, .. } = *spec;
+    Ok(VectorAt { tensor: info.clone(), start, n, runs, add, neg_exp })
 }
 
 impl Located {
@@ -150,17 +161,30 @@ impl Located {
         }
         let mut buffer = Vec::new();
         for first in (0..at.n).step_by(rows as usize) {
-            let start = at.bytes().start + u64::from(first) * at.row_bytes();
             buffer.resize(rows.min(at.n - first) as usize * row_bytes, 0);
-            file.read(&at.tensor, start..start + buffer.len() as u64, &mut buffer).await?;
+            self.read_runs(file, at, first, &mut buffer).await?;
             each(first, &buffer)?;
+        }
+        Ok(())
+    }
+
+    /// The rows of a matrix from `first` on, as many as the buffer holds.
+    async fn read_runs(&self, file: &ModelFile, at: &MatrixAt, first: u32, mut buffer: &mut [u8]) -> Result<()> {
+        let row_bytes = to_usize(at.row_bytes())?.max(1);
+        let mut row = first;
+        while !buffer.is_empty() {
+            let rows = (at.runs.run - row % at.runs.run).min((buffer.len() / row_bytes) as u32).max(1);
+            let (part, rest) = buffer.split_at_mut(rows as usize * row_bytes);
+            let start = (u64::from(at.start) + at.runs.offset(row)) * at.row_bytes();
+            file.read(&at.tensor, start..start + part.len() as u64, part).await?;
+            (row, buffer) = (row + rows, rest);
         }
         Ok(())
     }
 
     /// The bytes of a matrix where they lie, if the file is in memory and holds it by rows.
     pub fn mapped<'a>(&self, file: &'a ModelFile, weight: WeightId) -> Option<&'a [u8]> {
-        let at = self.matrix(weight).ok().filter(|at| !at.transposed)?;
+        let at = self.matrix(weight).ok().filter(|at| at.in_one_piece())?;
         let Range { start, end } = at.bytes();
         file.mapped(&at.tensor)?.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
@@ -172,7 +196,7 @@ impl Located {
             return self.transposed(file, at).await;
         }
         let mut bytes = vec![0; to_usize(at.size())?];
-        file.read(&at.tensor, at.bytes(), &mut bytes).await?;
+        self.read_runs(file, at, 0, &mut bytes).await?;
         Ok(bytes)
     }
 
@@ -181,9 +205,9 @@ impl Located {
         let at =
             self.vectors.get(vector.index()).ok_or_else(|| Error::argument("vector", "it is of another program"))?;
         let all = file.read_f32(&at.tensor).await?;
-        let part = all.get(at.start as usize..at.start as usize + at.n as usize);
         let map = |v: &f32| if at.neg_exp { -f64::from(*v).exp() as f32 } else { v + at.add };
-        Ok(part.unwrap_or_default().iter().map(map).collect())
+        let element = |i| all.get((u64::from(at.start) + at.runs.offset(i)) as usize).map(map);
+        Ok((0..at.n).map_while(element).collect())
     }
 
     /// The weights for a CPU: matrices where they lie, if the file is in memory and holds them by rows; else copies.
@@ -195,7 +219,7 @@ impl Located {
         for (i, at) in self.weights.iter().enumerate() {
             let id = WeightId(i as u32);
             let in_place = file.source(&at.tensor)?;
-            let (source, start) = if in_place.mapped().is_some() && !at.transposed {
+            let (source, start) = if in_place.mapped().is_some() && at.in_one_piece() {
                 (in_place.clone(), at.tensor.offset + at.bytes().start)
             } else {
                 let copy = Bytes::new(at.tensor.name.clone(), self.read_matrix(file, id).await?);

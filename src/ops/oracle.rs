@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::cpu::StepRows;
 use super::weights::CpuWeights;
-use super::{CacheId, GroupId, Op, ValueId, VectorId, WeightId};
+use super::{CacheId, GroupId, Op, RopeId, ValueId, VectorId, WeightId};
 
 /// A matrix of f64: a vector a row.
 pub(crate) type Rows64 = Vec<Vec<f64>>;
@@ -20,8 +20,8 @@ pub(crate) type State64 = HashMap<u32, Rows64>;
 pub(crate) struct OracleRun<'a> {
     pub(crate) step: &'a StepRows<'a>,
     pub(crate) weights: &'a CpuWeights,
-    /// Divisors and factor of each rope table.
-    pub(crate) ropes: &'a [(Vec<f64>, f64)],
+    /// What a rope table says at a position: radians a position of each pair, and the factor on cosine and sine.
+    pub(crate) ropes: &'a dyn Fn(RopeId, u32) -> (&'a [f64], f64),
     /// For each value, its rows.
     pub(crate) values: &'a mut [Rows64],
     /// For each cache, its group and what it holds.

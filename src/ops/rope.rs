@@ -93,10 +93,11 @@ impl Rope {
 impl RopeSpec {
     /// A head of row `row`, rotated by angles that are computed here, not those that the step brings.
     pub(super) fn oracle(&self, run: &OracleRun<'_>, row: usize, head: &[f64]) -> Vec<f64> {
-        let (divisors, factor) = &run.ropes[self.table.index()];
+        let pos = run.step.rows[row].pos;
+        let (divisors, factor) = (run.ropes)(self.table, pos);
         let mut out = head.to_vec();
         for (i, divisor) in divisors[..self.dims as usize / 2].iter().enumerate() {
-            let (sin, cos) = (f64::from(run.step.rows[row].pos) * divisor).sin_cos();
+            let (sin, cos) = (f64::from(pos) * divisor).sin_cos();
             let (a, b) = match self.pairing {
                 Pairing::Interleaved => (2 * i, 2 * i + 1),
                 Pairing::Neox => (i, i + self.dims as usize / 2),

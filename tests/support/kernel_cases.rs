@@ -241,7 +241,7 @@ pub fn norm() -> Vec<Case> {
 pub fn pointwise() -> Vec<Case> {
     let mut cases = Vec::new();
     for n in [1, 65, 257] {
-        for act in [Act::Silu, Act::GeluErf, Act::GeluTanh, Act::Relu, Act::Relu2] {
+        for act in [Act::Silu, Act::GeluErf, Act::GeluTanh, Act::Relu, Act::Relu2, Act::Tanh] {
             for deviation in [0.1, 1.0, 10.0] {
                 let op = OneOp::new(&[n], |b, x| b.act("y", x[0], act));
                 let what = format!("{act:?} of {n}, deviation {deviation}");

@@ -1,5 +1,4 @@
-//! act: activation functions, chosen by ACT: 0 SiLU, 1 GELU (erf), 2 GELU (tanh), 3 ReLU, 4 ReLU², 5 tanh,
-//! 6 sigmoid.
+//! act: activation functions, chosen by ACT: 0 SiLU, 1 GELU (erf), 2 GELU (tanh), 3 ReLU, 4 ReLU², 5 tanh, 6 sigmoid.
 override ACT: u32 = 0u;
 
 // tanh without overflow: exp of a value that is never positive.
@@ -34,8 +33,8 @@ fn act(x: f32) -> f32 {
         case 2u: { return 0.5 * x * (1.0 + tanh_safe(0.79788456080286536 * (x + 0.044715 * x * x * x))); }
         case 3u: { return max(x, 0.0); }
         case 4u: { let y = max(x, 0.0); return y * y; }
-        case 6u: { return 1.0 / (1.0 + exp(-x)); }
         case 5u: { return tanh_safe(x); }
+        case 6u: { return 1.0 / (1.0 + exp(-x)); }
         default: { return x / (1.0 + exp(-x)); }
     }
 }

@@ -3,9 +3,9 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::{Bias, Config};
-use crate::model::layers::Net;
+use crate::model::layers::{Attention, Head, Net};
 use crate::model::program::Program;
-use crate::ops::{Act, Index, Mask};
+use crate::ops::{Act, Index};
 
 pub(super) static ARCH: Arch = Arch {
     model_types: &["gpt2"],
@@ -45,7 +45,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let context = c.context()?;
 
     let mut net = Net::new(c)?;
-    let group = net.b.group();
+    let attention = Attention::new(heads, None);
     let tokens = net.embed(dim, 1.0);
     let positions = net.b.embed("transformer.wpe.weight", Index::Position(0), context, dim, 1.0);
     let mut x = net.b.add("embeddings", tokens, positions);
@@ -58,7 +58,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
         let q = net.linear_part("attn.c_attn", h, 0, heads.q(), Bias::Yes);
         let k = net.linear_part("attn.c_attn", h, heads.q(), heads.kv(), Bias::Yes);
         let v = net.linear_part("attn.c_attn", h, heads.q() + heads.kv(), heads.kv(), Bias::Yes);
-        let h = net.attention(q, k, v, heads, group, Mask::Causal);
+        let h = net.attention(q, k, v, &attention);
         let h = net.linear("attn.c_proj", h, dim, Bias::Yes);
         x = net.b.add("attention residual", x, h);
 
@@ -71,5 +71,5 @@ fn build(c: &Config<'_>) -> Result<Program> {
     net.b.transposed(false);
     net.b.end_layers();
     let x = net.layer_norm("transformer.ln_f", x, eps, Bias::Yes);
-    net.head(x, true)
+    net.head(x, Head::TIED)
 }

@@ -3,9 +3,10 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::Config;
-use crate::model::layers::{Net, Rotary};
+use crate::model::layers::{Attention, Head, Mlp, Net};
 use crate::model::program::Program;
-use crate::ops::{Act, Mask, Pairing};
+use crate::model::rotary::Rotary;
+use crate::ops::Act;
 
 pub(super) static ARCH: Arch = Arch {
     model_types: &["llama"],
@@ -18,44 +19,25 @@ pub(super) static ARCH: Arch = Arch {
 };
 
 fn build(c: &Config<'_>) -> Result<Program> {
+    // A window in a GGUF file of this name is Mistral's.
     let layers = c.layers()?;
-    let dim = c.dim("hidden_size")?;
-    let ffn = c.dim("intermediate_size")?;
+    let windows = if c.is_gguf() { c.windows(layers, |_| true)? } else { vec![None; layers as usize] };
+    with_windows(c, &windows)
+}
+
+/// The program of a model whose layers see windows.
+pub(super) fn with_windows(c: &Config<'_>, windows: &[Option<u32>]) -> Result<Program> {
     let heads = c.heads()?;
     let eps = c.eps("rms_norm_eps")?;
-    let act = c.activation("hidden_act", Act::Silu)?;
-    let attention_bias = c.bias("attention_bias", false)?;
-    let mlp_bias = c.bias("mlp_bias", false)?;
-    // The converter to GGUF reorders the rows of q and k so that pairs are neighbours.
-    let pairing = if c.is_gguf() { Pairing::Interleaved } else { Pairing::Neox };
-    let rotary = Rotary::read(c, heads.head_dim, pairing)?;
+    let mlp = Mlp { bias: c.bias("mlp_bias", false)?, ..Mlp::read(c, Act::Silu)? };
+    let bias = c.bias("attention_bias", false)?;
+    let rotary = Rotary::read(c, heads.head_dim, Rotary::reordered(c))?;
 
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);
-    let group = net.b.group();
-    let mut x = net.embed(dim, 1.0);
-    for layer in 0..layers {
-        net.b.layer(layer, format!("model.layers.{layer}."));
-
-        let h = net.rms_norm("input_layernorm", x, eps);
-        let q = net.linear("self_attn.q_proj", h, heads.q(), attention_bias);
-        let k = net.linear("self_attn.k_proj", h, heads.kv(), attention_bias);
-        let v = net.linear("self_attn.v_proj", h, heads.kv(), attention_bias);
-        let q = net.b.rope("q", q, heads.head_dim, rope);
-        let k = net.b.rope("k", k, heads.head_dim, rope);
-        let h = net.attention(q, k, v, heads, group, Mask::Causal);
-        let h = net.linear("self_attn.o_proj", h, dim, attention_bias);
-        x = net.b.add("attention residual", x, h);
-
-        let h = net.rms_norm("post_attention_layernorm", x, eps);
-        let gate = net.linear("mlp.gate_proj", h, ffn, mlp_bias);
-        let up = net.linear("mlp.up_proj", h, ffn, mlp_bias);
-        let gate = net.b.act("act", gate, act);
-        let h = net.b.mul("gated", gate, up);
-        let h = net.linear("mlp.down_proj", h, dim, mlp_bias);
-        x = net.b.add("mlp residual", x, h);
-    }
-    net.b.end_layers();
-    let x = net.rms_norm("model.norm", x, eps);
-    net.head(x, false)
+    let plain = Attention { bias, out_bias: bias, ..Attention::new(heads, Some(rope)) };
+    let layers: Vec<_> = windows.iter().map(|&window| Attention { window, ..plain }).collect();
+    let x = net.embed(c.dim("hidden_size")?, 1.0);
+    let x = net.decoder(x, eps, &layers, &mlp);
+    net.head(x, Head::PLAIN)
 }

@@ -3,8 +3,32 @@
 //! An architecture turns hyper-parameters into a program of canonical ops. It names tensors as safetensors folders do; where
 //! GGUF files call them otherwise than most models, it lists their names.
 
+mod bitnet;
+mod cohere2;
+mod ernie4_5;
+mod exaone4;
+mod gemma;
+mod gemma2;
+mod gemma3;
+mod glm4;
 mod gpt2;
+mod gpt_neox;
+mod granite;
+mod hunyuan_v1_dense;
 mod llama;
+mod ministral;
+mod ministral3;
+mod mistral;
+mod olmo2;
+mod olmo3;
+mod phi;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use super::config::{self, Config};
 use super::keys::Keys;
@@ -31,7 +55,36 @@ pub(super) struct Arch {
 }
 
 /// All of them.
-const ALL: &[&Arch] = &[&llama::ARCH, &gpt2::ARCH];
+///
+/// Several may share a GGUF name: files of that name are the first one's.
+const ALL: &[&Arch] = &[
+    &llama::ARCH,
+    &bitnet::ARCH,
+    &cohere2::ARCH,
+    &ernie4_5::ARCH,
+    &exaone4::ARCH,
+    &gemma::ARCH,
+    &gemma2::ARCH,
+    &gemma3::ARCH,
+    &glm4::ARCH,
+    &gpt2::ARCH,
+    &gpt_neox::ARCH,
+    &granite::ARCH,
+    &hunyuan_v1_dense::ARCH,
+    &ministral::ARCH,
+    &ministral3::ARCH,
+    &mistral::ARCH,
+    &olmo2::ARCH,
+    &olmo3::ARCH,
+    &phi::ARCH,
+    &phi3::ARCH,
+    &qwen2::ARCH,
+    &qwen3::ARCH,
+    &seed_oss::ARCH,
+    &smollm3::ARCH,
+    &stablelm::ARCH,
+    &starcoder2::ARCH,
+];
 
 impl Arch {
     /// All architectures.

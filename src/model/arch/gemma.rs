@@ -1,0 +1,38 @@
+//! Gemma (Gemma Team 2024): Llama with scaled embeddings and a gate of GELU.
+
+use super::Arch;
+use crate::Result;
+use crate::model::config::Config;
+use crate::model::layers::{Attention, Head, Mlp, Net};
+use crate::model::program::Program;
+use crate::model::rotary::Rotary;
+use crate::ops::{Act, Pairing};
+
+pub(super) static ARCH: Arch = Arch {
+    model_types: &["gemma"],
+    gguf: &["gemma"],
+    keys: &[],
+    gguf_keys: &[],
+    tensors: &[],
+    embedding: "model.embed_tokens.weight",
+    build,
+};
+
+fn build(c: &Config<'_>) -> Result<Program> {
+    let heads = c.heads()?;
+    let dim = c.dim("hidden_size")?;
+    let eps = c.eps("rms_norm_eps")?;
+    let mlp = Mlp::read(c, Act::GeluTanh)?;
+    let bias = c.bias("attention_bias", false)?;
+    let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
+
+    let mut net = Net::new(c)?;
+    if !c.is_gguf() {
+        net.norms_less_one();
+    }
+    let rope = net.rotary(&rotary);
+    let attention = Attention { bias, out_bias: bias, ..Attention::new(heads, Some(rope)) };
+    let x = net.embed(dim, (dim as f32).sqrt());
+    let x = net.decoder(x, eps, &vec![attention; c.layers()? as usize], &mlp);
+    net.head(x, Head::TIED)
+}

@@ -1,0 +1,20 @@
+//! Mistral (Jiang et al. 2023): Llama whose layers all see a window, if there is one.
+
+use super::Arch;
+use crate::Result;
+use crate::model::config::Config;
+use crate::model::program::Program;
+
+pub(super) static ARCH: Arch = Arch {
+    model_types: &["mistral"],
+    gguf: &["llama"],
+    keys: &[],
+    gguf_keys: &[],
+    tensors: &[],
+    embedding: "model.embed_tokens.weight",
+    build,
+};
+
+fn build(c: &Config<'_>) -> Result<Program> {
+    super::llama::with_windows(c, &c.windows(c.layers()?, |_| true)?)
+}
