@@ -1,9 +1,13 @@
 //! Chat templates against Jinja2's renderings, hostile templates, and texts that try to become control tokens.
 
-mod common;
+mod support;
 
-use common::{busy, gguf_tokenizer, json, model, read};
+#[path = "support/gguf_vocab.rs"]
+mod gguf_vocab;
+
+use gguf_vocab::{busy, gguf_tokenizer};
 use serde_json::{Value, json};
+use support::{fetched_bytes as model, shared_bytes as read, shared_json as json};
 use wgslm::text::{ChatTemplate, Origin, Segment, Special, Tokenizer};
 
 /// 2025-07-10 12:00:00 UTC, as in the references.

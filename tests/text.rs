@@ -1,11 +1,15 @@
 //! Tokenizers and streams against references: llama.cpp's and Hugging Face's ids, hostile vocabularies.
 
-mod common;
+mod support;
+
+#[path = "support/gguf_vocab.rs"]
+mod gguf_vocab;
 
 use std::time::Duration;
 
-use common::{busy, gguf_tokenizer, json, model, read};
+use gguf_vocab::{busy, gguf_tokenizer};
 use serde_json::Value;
+use support::{fetched_bytes as model, shared_bytes as read, shared_json as json};
 use wgslm::text::{Origin, Segment, Special, Tokenizer, Utf8Stream};
 
 const VOCABS: [&str; 7] = ["llama-spm", "gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "refact", "bert-bge"];
@@ -102,7 +106,7 @@ fn tokenizer_json() {
                     assert_eq!(&tokenizer.decode(&expected, false), text);
                 }
             }
-            let decoded = common::shared(&format!("tokenizers/data/tokenizers/{set}_output_{name}.txt"));
+            let decoded = support::shared(&format!("tokenizers/data/tokenizers/{set}_output_{name}.txt"));
             if set == "utf8" && decoded.exists() {
                 let expected: Vec<u32> = output.trim().split(',').map(|id| id.trim().parse().unwrap()).collect();
                 let expected_text = std::fs::read_to_string(decoded).unwrap();

@@ -37,8 +37,8 @@ pub struct Case {
 enum Work {
     /// One op over random rows.
     Op { op: OneOp, role: Role, rows: usize, deviation: f32 },
-    /// Prompts and generated rows of two sequences.
-    Model { program: Program, seed: u64 },
+    /// Prompts and generated rows of two sequences; the first prompt has `rows` rows.
+    Model { program: Program, rows: usize },
     /// Tokens that are drawn on the device and never seen by the host before they are fed back.
     Draws { program: Program, sample: SampleSpec },
 }
@@ -48,7 +48,7 @@ impl Case {
     pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
         match &self.work {
             Work::Op { op, role, rows, deviation } => self.op(device, op, *role, *rows, *deviation).await,
-            Work::Model { program, seed } => self.model(device, program, *seed).await,
+            Work::Model { program, rows } => self.model(device, program, *rows).await,
             Work::Draws { program, sample } => self.draws(device, program, *sample).await,
         }
     }
@@ -95,8 +95,8 @@ impl Case {
     }
 
     /// Over shuffled pages full of NaN: a prompt, a second sequence that joins late, then both generate in one step. Every logit.
-    async fn model(&self, device: &Device, program: &Program, seed: u64) -> (f64, Vec<String>) {
-        let mut rng = Rng(seed);
+    async fn model(&self, device: &Device, program: &Program, n: usize) -> (f64, Vec<String>) {
+        let mut rng = Rng(100);
         let weights = random_weights(program, &self.formats, &mut rng);
         let mut gpu = self.gpu(device, program, &weights, false).await;
         let mut oracle = Oracle::new(program, weights, limits());
@@ -105,11 +105,19 @@ impl Case {
         let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
         let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(program.vocab as usize) as u32)).collect();
         let (generated, prompt) = (Role::Generated, Role::Prompt);
+        let m = n / 2;
+        let [at, next] = [n as u32, m as u32];
         let steps: &[&[SeqStep<'_>]] = &[
-            &[rows(0, prompt, &tokens[..70], 0, &a)],
-            &[rows(0, generated, &tokens[70..71], 70, &a), rows(1, prompt, &tokens[10..43], 0, &b)],
-            &[rows(0, generated, &tokens[71..72], 71, &a), rows(1, generated, &tokens[43..44], 33, &b)],
-            &[rows(0, generated, &tokens[72..84], 72, &a), rows(1, prompt, &tokens[44..60], 34, &b)],
+            &[rows(0, prompt, &tokens[..n], 0, &a)],
+            &[rows(0, generated, &tokens[n..n + 1], at, &a), rows(1, prompt, &tokens[10..10 + m], 0, &b)],
+            &[
+                rows(0, generated, &tokens[n + 1..n + 2], at + 1, &a),
+                rows(1, generated, &tokens[10 + m..11 + m], next, &b),
+            ],
+            &[
+                rows(0, generated, &tokens[n + 2..n + 14], at + 2, &a),
+                rows(1, prompt, &tokens[11 + m..27 + m], next + 1, &b),
+            ],
         ];
         let mut worst = 0f64;
         for seqs in steps {
@@ -327,14 +335,21 @@ pub fn attend() -> Vec<Case> {
     cases
 }
 
-fn model(what: &str, program: &Program, formats: &[BlockFormat], numerics: Numerics, unfused: bool) -> Case {
+fn model(
+    what: &str,
+    program: &Program,
+    formats: &[BlockFormat],
+    numerics: Numerics,
+    unfused: bool,
+    rows: usize,
+) -> Case {
     Case {
         name: format!("{what} {formats:?}, {numerics:?}{}", if unfused { ", unfused" } else { "" }),
         formats: formats.to_vec(),
         numerics,
         unfused,
         bound: if numerics == Numerics::Exact { EXACT } else { HALF_MODEL },
-        work: Work::Model { program: program.clone(), seed: 100 },
+        work: Work::Model { program: program.clone(), rows },
     }
 }
 
@@ -350,7 +365,7 @@ pub fn models() -> Vec<Case> {
         ("gpt2", gpt2(shape), &[F32, Q8_0]),
     ] {
         for (numerics, unfused) in [(Numerics::Exact, false), (Numerics::Exact, true), (Numerics::Fast, false)] {
-            cases.push(model(what, &program, formats, numerics, unfused));
+            cases.push(model(what, &program, formats, numerics, unfused, 70));
         }
     }
     cases
@@ -362,7 +377,7 @@ pub fn model_formats() -> Vec<Case> {
     for &format in BlockFormat::ALL {
         let dim = (format.info().weights as u32).max(64);
         let program = llama(Shape { layers: 1, dim, hidden: dim, ..Shape::SMALL });
-        cases.extend([Numerics::Exact, Numerics::Fast].map(|n| model("a layer of", &program, &[format], n, false)));
+        cases.extend([Numerics::Exact, Numerics::Fast].map(|n| model("a layer of", &program, &[format], n, false, 9)));
     }
     cases
 }
@@ -379,11 +394,12 @@ pub fn draws() -> Vec<Case> {
     [SampleSpec::GREEDY, SampleSpec { temperature: 0.8, seed: 99 }].map(case).into()
 }
 
-/// What a browser runs, which takes a third of a second a case: every model, and ops in steps that meet each shape, role and
-/// number of rows somewhere.
+/// What a browser runs, which takes a third of a second for an op: every fused model, and ops in steps that meet each shape, role
+/// and number of rows somewhere.
 pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
     let ops = each(linear(), 5).chain(each(formats(), 3)).chain(each(norm(), 1)).chain(each(pointwise(), 5));
     let ops = ops.chain(each(rope(), 1)).chain(each(moves(), 3)).chain(each(attend(), 7));
-    ops.chain(models()).chain(model_formats()).chain(draws()).collect()
+    let models = models().into_iter().filter(|case| !case.unfused);
+    ops.chain(models).chain(model_formats()).chain(draws()).collect()
 }

@@ -65,3 +65,8 @@ pub(crate) fn fetched(file: &str) -> Option<PathBuf> {
     eprintln!("skipped: {} is not there; fetch_test_models.py fetches it", path.display());
     None
 }
+
+/// The bytes of a fetched model.
+pub(crate) fn fetched_bytes(file: &str) -> Option<Vec<u8>> {
+    fetched(file).map(|path| std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+}

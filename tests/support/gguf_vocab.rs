@@ -1,47 +1,12 @@
-//! What several tests need: the shared data, fetched models, and GGUF metadata.
+//! What tests of text need: the tokenizer of a GGUF file, read without the code under test, and a clock.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use wgslm::text::{GgufVocab, Tokenizer};
 use wgslm::{Error, Result};
-
-/// A path in the shared data.
-pub(crate) fn shared(path: &str) -> PathBuf {
-    let root = std::env::var_os("WGSLM_SHARED").map(PathBuf::from);
-    let root = root.unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared")));
-    root.join("data").join(path)
-}
-
-/// A file of the shared data.
-pub(crate) fn read(path: &str) -> Vec<u8> {
-    let path = shared(path);
-    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-/// A JSON file of the shared data.
-pub(crate) fn json(path: &str) -> serde_json::Value {
-    serde_json::from_slice(&read(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
-}
-
-/// A fetched model; None where it is missing, which CI does not allow.
-pub(crate) fn model(file: &str) -> Option<Vec<u8>> {
-    let folder = std::env::var_os("WGSLM_TEST_MODELS").map(PathBuf::from).unwrap_or_else(|| {
-        PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache/wgslm-test-models")
-    });
-    match std::fs::read(folder.join(file)) {
-        Ok(bytes) => Some(bytes),
-        Err(e) => {
-            let ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-            assert!(!ci, "{}/{file}: {e}; fetch it with tools/fetch_test_models.py", folder.display());
-            eprintln!("skipped: {}/{file}: {e}", folder.display());
-            None
-        }
-    }
-}
 
 /// A metadata value.
 #[derive(Debug)]
