@@ -452,11 +452,79 @@ impl<'a> Config<'a> {
         self.int("max_position_embeddings", 1..=1 << 30)
     }
 
+    /// Whether each layer attends, by its key and value heads (GGUF).
+    pub(super) fn attending(&self, layers: u32) -> Result<Vec<bool>> {
+        const KEY: &str = "num_key_value_heads";
+        let all = self.maybe_ints(KEY, 0..=MAX_HEADS)?.filter(|all| all.len() == layers as usize);
+        let all = all.ok_or_else(|| self.wrong(KEY, &format!("a list of {layers} numbers")))?;
+        Ok(all.into_iter().map(|n| n > 0).collect())
+    }
+
+    /// A list of whole numbers that may be absent.
+    pub(super) fn maybe_ints(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<Vec<u32>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let number = |value: &Value| match *value {
+            Value::Int(v) => u32::try_from(v).ok().filter(|v| range.contains(v)),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) => list.iter().map(number).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of whole numbers from {} to {}", range.start(), range.end())))
+    }
+
+    /// A list of N factors; ones if it is absent.
+    pub(super) fn factors<const N: usize>(&self, key: &str) -> Result<[f32; N]> {
+        let Some(list) = self.maybe_floats(key)? else { return Ok([1.0; N]) };
+        let list: Vec<f32> = list.into_iter().map(|factor| factor as f32).collect();
+        list.try_into().map_err(|_| self.wrong(key, &format!("a list of {N} factors")))
+    }
+
+    /// A least and a largest number, which may be infinite.
+    pub(super) fn bounds(&self, key: &str, default: [f32; 2]) -> Result<[f32; 2]> {
+        let number = |value: &Value| match *value {
+            Value::Int(v) => Some(v as f32),
+            Value::Float(v) => Some(v as f32),
+            _ => None,
+        };
+        let bounds = match self.get(key).map(|entry| &entry.value) {
+            None => return Ok(default),
+            Some(Value::List(list)) => list.iter().map(number).collect::<Option<Vec<_>>>(),
+            Some(_) => None,
+        };
+        match bounds.as_deref() {
+            Some(&[least, largest]) if least <= largest => Ok([least, largest]),
+            _ => Err(self.wrong(key, "a list of two numbers, the smaller first,")),
+        }
+    }
+
     /// The heads of grouped-query attention.
     pub(super) fn heads(&self) -> Result<Heads> {
         let hidden = self.dim("hidden_size")?;
         let heads = self.int("num_attention_heads", 1..=MAX_HEADS)?;
         let kv_heads = self.maybe_int("num_key_value_heads", 1..=heads)?.unwrap_or(heads);
+        self.heads_with(heads, kv_heads, hidden)
+    }
+
+    /// The same for a model whose layers do not all attend: a list has 0 for those that do not (GGUF).
+    pub(super) fn hybrid_heads(&self) -> Result<Heads> {
+        const KEY: &str = "num_key_value_heads";
+        if !matches!(self.get(KEY), Some(Entry { value: Value::List(_), .. })) {
+            return self.heads();
+        }
+        let heads = self.int("num_attention_heads", 1..=MAX_HEADS)?;
+        let all = self.maybe_ints(KEY, 0..=heads)?.unwrap_or_default();
+        let mut some = all.iter().filter(|&&n| n > 0);
+        let first = some.next().copied().unwrap_or(heads);
+        if some.any(|&n| n != first) {
+            return Err(self.wrong(KEY, "a list of one number, and 0 for layers that do not attend,"));
+        }
+        self.heads_with(heads, first, self.dim("hidden_size")?)
+    }
+
+    fn heads_with(&self, heads: u32, kv_heads: u32, hidden: u32) -> Result<Heads> {
         if !heads.is_multiple_of(kv_heads) {
             return Err(self.wrong("num_key_value_heads", &format!("a divisor of {heads}, the number of query heads,")));
         }
@@ -501,11 +569,26 @@ impl Heads {
 pub(super) fn config_json(file: &ModelFile) -> Result<serde_json::Map<String, serde_json::Value>> {
     const NAME: &str = "config.json";
     let missing = || Error::Model(format!("{NAME} is missing beside {}", file.name()));
-    let mut json: serde_json::Map<_, _> = file::json::parse(NAME, file.text(NAME).ok_or_else(missing)?)?;
+    let mut json: serde_json::Map<_, _> = file::json::parse(NAME, &infinite(file.text(NAME).ok_or_else(missing)?))?;
     if let Some(serde_json::Value::Object(text)) = json.remove("text_config") {
         json.extend(text);
     }
     Ok(json)
+}
+
+/// Python writes an infinite number as `Infinity`, which is no JSON: here it is a table, as newer files have it.
+pub(super) fn infinite(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // Every second part lies within quotes; a quote behind a backslash does not end one.
+    let mut quoted = false;
+    for part in text.split_inclusive('"') {
+        out.push_str(&if quoted { part.to_owned() } else { part.replace("Infinity", r#"{"__float__": "Infinity"}"#) });
+        let escaped = part
+            .strip_suffix('"')
+            .is_none_or(|rest| quoted && (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 1);
+        quoted ^= !escaped;
+    }
+    out
 }
 
 /// `{"a": {"b": 1}}` as `a.b = 1`. Recursion ends: the parser limits nesting.
@@ -531,6 +614,7 @@ impl Value {
             },
             Json::String(v) => Self::Text(v.clone()),
             Json::Array(v) => Self::List(v.iter().map(Self::from_json).collect()),
+            Json::Object(v) if v.get("__float__").is_some_and(|v| v == "Infinity") => Self::Float(f64::INFINITY),
             Json::Object(_) => Self::Other("a table"),
         }
     }

@@ -111,6 +111,12 @@ impl<'c> Net<'c> {
         Ok(Self { c, vocab, groups: Vec::new(), norm_offset: 0.0, b: Builder::new(vocab, c.context()?) })
     }
 
+    /// The same for a model without attention: where nothing is said, its context is as long as converters to GGUF say.
+    pub(super) fn endless(c: &'c Config<'c>) -> Result<Self> {
+        let (vocab, context) = (c.vocab()?, c.maybe_int("max_position_embeddings", 1..=1 << 30)?.unwrap_or(1 << 20));
+        Ok(Self { c, vocab, groups: Vec::new(), norm_offset: 0.0, b: Builder::new(vocab, context) })
+    }
+
     /// Norms' weights are stored less 1: Gemma's folders.
     pub(super) fn norms_less_one(&mut self) {
         self.norm_offset = 1.0;
@@ -129,7 +135,7 @@ impl<'c> Net<'c> {
     }
 
     /// `NAME.bias`, from its element `start` on, if there is one.
-    fn bias(&mut self, name: &str, start: u32, n: u32, runs: Runs, bias: Bias) -> Option<VectorId> {
+    pub(super) fn bias(&mut self, name: &str, start: u32, n: u32, runs: Runs, bias: Bias) -> Option<VectorId> {
         let name = format!("{name}.bias");
         let there = match bias {
             Bias::Yes => true,

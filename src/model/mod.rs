@@ -8,6 +8,7 @@ mod layers;
 mod names;
 mod open;
 mod program;
+mod recurrent;
 mod rotary;
 mod source;
 mod weights;

@@ -1,7 +1,7 @@
 //! A model, opened: everything that follows from its files before a weight is read.
 
 use super::arch::Arch;
-use super::config::{Asked, Config};
+use super::config::{Asked, Config, infinite};
 use super::program::Program;
 use super::weights::{self, Located};
 use crate::file::{self, Description, ModelFile};
@@ -107,7 +107,7 @@ fn specials(file: &ModelFile, vocab: u32) -> Result<Specials> {
             // generation_config.json has the last word: chat models add the end of a turn there.
             for name in ["generation_config.json", "config.json"] {
                 let Some(text) = file.text(name) else { continue };
-                let json: serde_json::Map<String, serde_json::Value> = file::json::parse(name, text)?;
+                let json: serde_json::Map<String, serde_json::Value> = file::json::parse(name, &infinite(text))?;
                 let ids = |key: &str| match json.get(key) {
                     None | Some(serde_json::Value::Null) => Ok(Vec::new()),
                     Some(serde_json::Value::Array(ids)) => ids.iter().map(|id| special(key, id)).collect(),

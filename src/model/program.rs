@@ -457,16 +457,6 @@ impl Builder {
         out
     }
 
-    /// `W x` with a matrix of several runs of rows, (first, rows), of one tensor.
-    pub fn linear_of_rows(&mut self, name: &str, x: ValueId, tensor: &str, runs: &[(u32, u32)]) -> ValueId {
-        let (k, rows) = self.shape(x);
-        let part = |&(start, n): &(u32, u32)| Part { weight: self.weight_rows(tensor, start, n, k), n, bias: None };
-        let parts: Vec<_> = runs.iter().map(part).collect();
-        let out = self.value(name, parts.iter().map(|part| part.n).sum(), rows);
-        self.push(Op::Linear(Linear { x, k, parts, pre: Pre::None, epi: Epi::None, out }));
-        out
-    }
-
     /// Rotates the heads of x.
     pub fn rope(&mut self, name: &str, x: ValueId, head_dim: u32, spec: RopeSpec) -> ValueId {
         let (width, rows) = self.shape(x);

@@ -37,6 +37,11 @@ impl Rotary {
         Section { c, head_dim, inner: None, theta: 1e4 }.read(pairing)
     }
 
+    /// The same with another `theta` where nothing is said.
+    pub(super) fn read_with_theta(c: &Config<'_>, head_dim: u32, pairing: Pairing, theta: f64) -> Result<Self> {
+        Section { c, head_dim, inner: None, theta }.read(pairing)
+    }
+
     /// The rotation of the layers that see everything, in a model whose other layers have their own: in
     /// `rope_parameters.full_attention`, or else where a model has that of all its layers.
     pub(super) fn of_full(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {

@@ -7,6 +7,7 @@ mod bitnet;
 mod cohere2;
 mod ernie4_5;
 mod exaone4;
+mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -15,7 +16,9 @@ mod gpt2;
 mod gpt_neox;
 mod granite;
 mod hunyuan_v1_dense;
+mod lfm2;
 mod llama;
+mod mamba2;
 mod ministral;
 mod ministral3;
 mod mistral;
@@ -63,6 +66,7 @@ const ALL: &[&Arch] = &[
     &cohere2::ARCH,
     &ernie4_5::ARCH,
     &exaone4::ARCH,
+    &falcon_h1::ARCH,
     &gemma::ARCH,
     &gemma2::ARCH,
     &gemma3::ARCH,
@@ -71,6 +75,8 @@ const ALL: &[&Arch] = &[
     &gpt_neox::ARCH,
     &granite::ARCH,
     &hunyuan_v1_dense::ARCH,
+    &lfm2::ARCH,
+    &mamba2::ARCH,
     &ministral::ARCH,
     &ministral3::ARCH,
     &mistral::ARCH,
