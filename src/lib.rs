@@ -11,6 +11,7 @@
 pub mod chat;
 #[cfg(feature = "cli")]
 pub mod cli;
+pub mod convert;
 mod cpu;
 pub mod engine;
 pub mod error;

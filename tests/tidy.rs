@@ -17,7 +17,7 @@ const ORDER: &[&[&str]] = &[
     &["model"],
     &["exec"],
     &["kv", "sample", "text"],
-    &["engine"],
+    &["engine", "convert"],
     &["chat"],
     &["cli", "web", "main"],
 ];

@@ -3,6 +3,7 @@
 //! Answers go to stdout, everything else to stderr. Colour and progress bars appear on terminals only.
 
 mod answer;
+mod convert;
 mod devices;
 mod exit;
 mod interrupt;
@@ -40,6 +41,8 @@ enum Command {
     Template(template::Args),
     /// Turns text on stdin into token ids, or ids into text.
     Tokenize(tokenize::Args),
+    /// Writes a safetensors folder or a GGUF file as a GGUF file, quantised as you like.
+    Convert(convert::Args),
     /// Lists the devices that models can run on.
     Devices(devices::Args),
 }
@@ -53,6 +56,7 @@ pub fn main() -> ExitCode {
         Command::Logits(args) => logits::run(args),
         Command::Template(args) => template::run(args),
         Command::Tokenize(args) => tokenize::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Devices(args) => devices::run(args),
     };
     match done {

@@ -61,6 +61,11 @@ impl Bar {
         Self { bar, loading: true }
     }
 
+    /// What is said instead of loading.
+    pub(super) fn name(&self, what: &'static str) {
+        self.bar.set_message(what);
+    }
+
     pub(super) fn show(&mut self, progress: Progress) {
         let (loading, done, all) = match progress {
             Progress::Loading(done, all) => (true, done, all),

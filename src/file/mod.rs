@@ -24,6 +24,7 @@ mod model_file;
 mod safetensors;
 mod source;
 mod tensor;
+mod write;
 
 #[cfg(not(target_arch = "wasm32"))]
 pub use folder::Access;
@@ -35,6 +36,7 @@ pub use model_file::{Description, ModelFile, Texts};
 pub use source::PlainFile;
 pub use source::{ByteSource, Bytes, ReadFuture, Shareable};
 pub use tensor::{TensorInfo, TensorType};
+pub use write::{NewTensor, gguf_header, padding};
 
 /// A name from a file as a message shows it: in quotes, control characters escaped, not longer than a line.
 fn quoted(name: &str) -> String {

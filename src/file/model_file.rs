@@ -62,7 +62,12 @@ impl ModelFile {
         Self::new(Description::Folder(texts), tensors, sources)
     }
 
-    fn new(description: Description, tensors: Vec<TensorInfo>, sources: Vec<Box<dyn ByteSource>>) -> Result<Self> {
+    /// A model that is no file's: `tensors` lie in `sources`, as far as somebody reads them.
+    pub(crate) fn new(
+        description: Description,
+        tensors: Vec<TensorInfo>,
+        sources: Vec<Box<dyn ByteSource>>,
+    ) -> Result<Self> {
         let mut by_name = HashMap::new();
         for (i, tensor) in tensors.iter().enumerate() {
             if by_name.insert(tensor.name.clone(), i).is_some() {

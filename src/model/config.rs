@@ -41,7 +41,7 @@ struct Entry {
 
 /// A hyper-parameter's value.
 #[derive(Clone, Debug, PartialEq)]
-enum Value {
+pub(super) enum Value {
     Null,
     Bool(bool),
     Int(i128),
@@ -179,6 +179,11 @@ impl<'a> Config<'a> {
     fn get(&self, key: &str) -> Option<&Entry> {
         self.asked.borrow_mut().insert(key.to_owned());
         self.entries.get(key).filter(|entry| entry.value != Value::Null)
+    }
+
+    /// The value of a key, whoever asks for it; none if it is absent or null.
+    pub(super) fn value(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key).map(|entry| &entry.value).filter(|value| **value != Value::Null)
     }
 
     /// A key as the file would spell it.
@@ -658,6 +663,36 @@ impl Value {
                 Array::Array(_) => Self::Other("an array of arrays"),
             },
         }
+    }
+
+    /// As GGUF files have it; `float` says that the key holds floats, also where they are whole. None for what they have no
+    /// type for.
+    pub(super) fn to_gguf(&self, float: bool) -> Option<file::Value> {
+        Some(match self {
+            Self::Int(v) if float => file::Value::F32(*v as f32),
+            Self::Int(v) => match u32::try_from(*v) {
+                Ok(v) => file::Value::U32(v),
+                Err(_) => file::Value::I64(i64::try_from(*v).ok()?),
+            },
+            Self::Float(v) => file::Value::F32(*v as f32),
+            Self::Bool(v) => file::Value::Bool(*v),
+            Self::Text(v) => file::Value::Str(v.clone()),
+            Self::List(list) => {
+                let each: Vec<_> = list.iter().map(|v| v.to_gguf(float)).collect::<Option<_>>()?;
+                let bools = || each.iter().map(|v| matches!(v, file::Value::Bool(b) if *b)).collect();
+                let ints =
+                    || each.iter().map(|v| if let file::Value::U32(v) = v { i32::try_from(*v).ok() } else { None });
+                let floats = || each.iter().map(|v| if let file::Value::F32(v) = v { Some(*v) } else { None });
+                if !each.is_empty() && each.iter().all(|v| matches!(v, file::Value::Bool(_))) {
+                    file::Value::Array(Array::Bool(bools()))
+                } else if let Some(ints) = ints().collect::<Option<Vec<_>>>() {
+                    file::Value::Array(Array::I32(ints))
+                } else {
+                    file::Value::Array(Array::F32(floats().collect::<Option<_>>()?))
+                }
+            }
+            Self::Null | Self::Other(_) => return None,
+        })
     }
 
     /// Whether it is, or all its elements are, what `text` says.

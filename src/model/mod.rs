@@ -11,6 +11,7 @@ mod program;
 mod recurrent;
 mod rotary;
 mod source;
+mod to_gguf;
 mod weights;
 
 pub use config::Asked;
@@ -18,4 +19,5 @@ pub use fuse::{as_vectors, fuse};
 pub use open::{Model, Specials, architectures};
 pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec};
 pub use source::{Tensor, WeightSource};
+pub use to_gguf::{Conversion, Converted};
 pub use weights::{Located, MatrixAt, VectorAt};

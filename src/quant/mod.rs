@@ -18,6 +18,7 @@ pub mod ggml;
 mod iq4_nl;
 mod iq4_xs;
 mod lanes;
+pub mod mix;
 mod mxfp4;
 mod packed6;
 mod q2_k;

@@ -1,9 +1,13 @@
 //! Reference logits, hidden states and tokens.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
+use wgslm::Result;
+use wgslm::convert;
 use wgslm::exec::{Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
+use wgslm::file::ModelFile;
 use wgslm::model::Model;
 use wgslm::ops::{CpuWeights, ValueId};
 
@@ -58,12 +62,31 @@ fn all_tiny_models() -> Vec<(String, Model)> {
             let path = shared("tiny-models").join(&name);
             let open = |config| open_with_config(&path, config).unwrap_or_else(|e| panic!("{name}: {e}"));
             all.extend(configs.into_iter().map(|config| (name.clone(), open(config))));
+            match converted(&path) {
+                Ok(model) => all.push((format!("{name} as GGUF"), model)),
+                Err(e) => println!("{name}: {e}"),
+            }
         }
     }
     all.extend(["llama-rope3", "llama-linear-bias"].map(|name| (name.to_owned(), as_gguf::llama(name))));
     all.push(("gpt2-odd".to_owned(), as_gguf::gpt2("gpt2-odd")));
     assert!(all.len() >= 7 + 3, "the data is not all there");
     all
+}
+
+/// The fixture of a model in one of its forms.
+fn fixture(name: &str) -> &str {
+    name.split(' ').next().unwrap_or(name)
+}
+
+/// A folder's model, through the GGUF file that `convert` makes of it.
+pub(crate) fn converted(path: &Path) -> Result<Model> {
+    let options = convert::Options { to: Some("F32".parse()?), requantize: false, threads: 1 };
+    let mut bytes = Vec::new();
+    pollster::block_on(async {
+        convert::convert(ModelFile::open(path)?, options, &mut bytes, &mut |_, _| {}).await?;
+        Model::open(ModelFile::from_bytes("converted.gguf", bytes)?).await
+    })
 }
 
 /// A model's canonical program in f64, on one sequence.
@@ -117,7 +140,7 @@ fn rows_of_streams(golden: &Npy) -> Vec<f64> {
 fn programs_are_right() {
     let mut wrong = Vec::new();
     for (name, model) in all_tiny_models() {
-        let golden = golden(&name);
+        let golden = golden(fixture(&name));
         let reference = Reference::new(&model);
         for i in 0..3 {
             let ids = golden[&format!("ids_{i}")].ids();
@@ -154,7 +177,7 @@ fn f32_noise(arch: &str) -> f64 {
 pub(crate) fn tiny_models_match<D: Device>() {
     let (mut wrong, mut without_kernel) = (Vec::new(), Vec::new());
     for (name, model) in all_tiny_models() {
-        let golden = golden(&name);
+        let golden = golden(fixture(&name));
         let longrope = model.program.ropes.iter().any(|rope| rope.long.is_some());
         let mut runner = match Runner::<D>::open(&model, Numerics::Exact, 96, 70) {
             Ok(runner) => runner,

@@ -103,6 +103,12 @@ impl Arch {
         self.model_types.first().copied().unwrap_or("")
     }
 
+    /// The architecture of a name.
+    pub(super) fn named(name: &str) -> Result<&'static Self> {
+        let found = ALL.iter().find(|arch| arch.name() == name).copied();
+        found.ok_or_else(|| unknown("model_type", name, ALL.iter().flat_map(|a| a.model_types)))
+    }
+
     /// The architecture of a file's model.
     pub(super) fn of(file: &ModelFile) -> Result<&'static Self> {
         match &file.description {

@@ -1,0 +1,350 @@
+//! A model's folder as the GGUF file that llama.cpp's converter would make of it.
+//!
+//! Nothing here knows an architecture. Its hyper-parameters are written under the names that its tables give them; then its
+//! program is built a second time, as from that file. The two programs use the same matrices in the same order, so the
+//! weights of the one are the tensors of the other: names, stacks of experts, parts of fused matrices, norms with one added,
+//! transposes. Where the second program rotates neighbouring pairs and the first does not, the rows of q and k change places.
+
+use std::collections::BTreeMap;
+
+use super::arch::Arch;
+use super::config::Config;
+use super::program::Program;
+use super::{Model, keys};
+use crate::file::{ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
+use crate::ops::{Op, Pairing, RopeSpec, VectorId, WeightId};
+use crate::quant::BlockFormat;
+use crate::{Error, Result};
+
+/// A GGUF file in the making, without its tokenizer.
+pub struct Conversion {
+    /// `general.architecture`, the hyper-parameters, and what else follows from the configuration.
+    pub metadata: Vec<(String, Value)>,
+    /// The tensors, in the order of the layers.
+    pub tensors: Vec<Converted>,
+    /// Layers.
+    pub layers: u32,
+    /// Query heads to a KV head.
+    pub group: u32,
+    /// The embedding table is the head, too.
+    pub tied: bool,
+}
+
+/// A tensor of the file.
+#[derive(Clone, Debug)]
+pub struct Converted {
+    /// Its name.
+    pub name: String,
+    /// Its dimensions, outermost first.
+    pub shape: Vec<u64>,
+    parts: Vec<Part>,
+}
+
+/// Some rows of a tensor: a whole weight of the program.
+#[derive(Clone, Debug)]
+struct Part {
+    start: u32,
+    what: What,
+    /// Heads whose pairs become neighbours: (elements of a head, those that are rotated).
+    pairs: Option<(u32, u32)>,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    Matrix(WeightId),
+    /// With what must be taken from each element.
+    Vector(VectorId, f32),
+    Computed(Vec<f32>),
+}
+
+impl Model {
+    /// What `self`, a model from a folder, is as a GGUF file. Fails, by name, where the file could not say the same.
+    pub async fn to_gguf(&self) -> Result<Conversion> {
+        let arch = Arch::named(self.arch)?;
+        if self.file.gguf().is_some() {
+            return Err(Error::argument(self.file.name(), "it is a GGUF file already"));
+        }
+        let config = Config::read(&self.file, arch).await?;
+        let program = (arch.build)(&config)?;
+        let factors = factors(&config, &program)?;
+        let metadata = metadata(&config, &program, arch, factors.is_some())?;
+        let target = virtual_file(&config, &program, &metadata, factors.as_deref())?;
+        let target_config = Config::read(&target, arch).await?;
+        let target_program = (arch.build)(&target_config)?;
+        let pairs = same_but_for_pairs(&program, &target_program)?;
+        let mut tensors = tensors(&target_config, [&program, &target_program], &pairs)?;
+        if let Some(factors) = factors {
+            let shape = vec![factors.len() as u64];
+            let part = Part { start: 0, what: What::Computed(factors), pairs: None };
+            tensors.push(Converted { name: FACTORS.to_owned(), shape, parts: vec![part] });
+        }
+        let heads = config.maybe_int("num_attention_heads", 1..=u32::MAX)?.unwrap_or(1);
+        let kv_heads = config.maybe_int("num_key_value_heads", 1..=u32::MAX)?.unwrap_or(heads);
+        let tied = !tensors.iter().any(|t| t.name == "output.weight");
+        Ok(Conversion { metadata, tensors, layers: program.layers(), group: heads / kv_heads, tied })
+    }
+
+    /// The rows of a converted tensor, in order, some at a time: `each` gets the elements of whole rows.
+    pub async fn converted_rows(
+        &self,
+        tensor: &Converted,
+        slice: usize,
+        each: &mut dyn FnMut(&[f32]) -> Result<()>,
+    ) -> Result<()> {
+        for part in &tensor.parts {
+            match &part.what {
+                What::Computed(elements) => each(elements)?,
+                What::Vector(id, less) => {
+                    let mut elements = self.located.read_vector(&self.file, *id).await?;
+                    elements.iter_mut().for_each(|x| *x -= less);
+                    each(&reordered(elements, 1, part.pairs))?;
+                }
+                What::Matrix(id) => {
+                    let at = &self.located.weights[id.index()];
+                    let (k, format) = (at.k as usize, at.format);
+                    let slice = if part.pairs.is_some() { usize::MAX } else { slice };
+                    let mut decoded = |_, bytes: &[u8]| {
+                        let rows = bytes.len() as u64 / at.row_bytes().max(1);
+                        let mut elements = vec![0.0; rows as usize * k];
+                        format.decode(bytes, &mut elements)?;
+                        each(&reordered(elements, k, part.pairs))
+                    };
+                    self.located.read_rows(&self.file, *id, slice, &mut decoded).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+const FACTORS: &str = "rope_freqs.weight";
+
+/// Llama 3's scaling is a tensor of divisors in GGUF files, one a pair.
+fn factors(config: &Config<'_>, program: &Program) -> Result<Option<Vec<f32>>> {
+    if config.text("rope_parameters.rope_type")? != Some("llama3") {
+        return Ok(None);
+    }
+    let theta = config.maybe_float("rope_parameters.rope_theta", 0.0..=f64::MAX)?.unwrap_or(1e4);
+    let Some(table) = program.ropes.first() else { return Ok(None) };
+    let dims = 2.0 * table.divisors.len() as f64;
+    let plain = (0..table.divisors.len()).map(|i| theta.powf(-2.0 * i as f64 / dims));
+    Ok(Some(plain.zip(&table.divisors).map(|(plain, scaled)| (plain / scaled) as f32).collect()))
+}
+
+/// The hyper-parameters under their names in GGUF files.
+fn metadata(config: &Config<'_>, program: &Program, arch: &Arch, factors: bool) -> Result<Vec<(String, Value)>> {
+    let prefix = arch.gguf.first().copied().ok_or_else(|| {
+        Error::unsupported(format!("{} models in GGUF files", arch.name()), "llama.cpp knows none; the folder works")
+    })?;
+    let mut pairs = BTreeMap::new();
+    let mut written = Vec::new();
+    for (name, key) in arch.gguf_keys.iter().chain(keys::GGUF) {
+        let scaling = key.starts_with("rope_parameters.") && *key != "rope_parameters.rope_theta";
+        let Some(value) = config.value(key).filter(|_| !(written.contains(key) || factors && scaling)) else {
+            continue;
+        };
+        if let Some(value) = value.to_gguf(is_float(name)) {
+            written.push(key);
+            pairs.insert(format!("{prefix}.{name}"), value);
+        }
+    }
+    if let Some(head_dim) = config.value("head_dim").and_then(|v| v.to_gguf(false)) {
+        pairs.entry(format!("{prefix}.attention.value_length")).or_insert(head_dim);
+    }
+    let rotated = program.nodes.iter().find_map(|node| match &node.op {
+        Op::Rope(rope) => Some(rope.spec.dims),
+        _ => None,
+    });
+    if let Some(dims) = rotated {
+        pairs.entry(format!("{prefix}.rope.dimension_count")).or_insert(Value::U32(dims));
+    }
+    let mut all = vec![("general.architecture".to_owned(), Value::Str(prefix.to_owned()))];
+    all.extend(pairs);
+    Ok(all)
+}
+
+/// Whether a GGUF key holds a float, also where its value is whole.
+fn is_float(name: &str) -> bool {
+    const FLOATS: [&str; 14] = [
+        "epsilon",
+        "freq_base",
+        "freq_base_swa",
+        "factor",
+        "scale",
+        "scale_linear",
+        "softcapping",
+        "clamp_kqv",
+        "max_alibi_bias",
+        "weights_scale",
+        "beta_fast",
+        "beta_slow",
+        "log_multiplier",
+        "logit_scale",
+    ];
+    FLOATS.iter().any(|end| name.ends_with(end))
+}
+
+/// The file as far as a program depends on it: metadata, and tensors of which only `rope_freqs` can be read.
+fn virtual_file(
+    config: &Config<'_>,
+    program: &Program,
+    metadata: &[(String, Value)],
+    factors: Option<&[f32]>,
+) -> Result<ModelFile> {
+    let mut meta = Metadata::default();
+    for (key, value) in metadata {
+        meta.insert(key.clone(), value.clone());
+    }
+    let bytes: Vec<u8> = factors.unwrap_or_default().iter().flat_map(|f| f.to_le_bytes()).collect();
+    let ty = TensorType::Block(BlockFormat::F32);
+    let length = bytes.len() as u64;
+    let mut tensors = BTreeMap::new();
+    if let Some(factors) = factors {
+        let shape = vec![factors.len() as u64];
+        tensors.insert(
+            FACTORS.to_owned(),
+            TensorInfo { name: FACTORS.to_owned(), ty, shape, file: 0, offset: 0, bytes: length },
+        );
+    }
+    let source: Box<dyn ByteSource> = Box::new(Bytes::new(config.names.file.name(), bytes));
+    let empty = ModelFile::new(Description::Gguf(meta.clone()), Vec::new(), Vec::new())?;
+    let names = super::names::Names { file: &empty, arch: config.names.arch };
+    let used = program.weights.iter().map(|w| &w.tensor).chain(program.vectors.iter().map(|v| &v.tensor));
+    for tensor in used {
+        let name = names.spelled(tensor);
+        if let Some(info) = config.names.find(tensor) {
+            let info = TensorInfo { name: name.clone(), ty, shape: info.shape.clone(), file: 0, offset: 0, bytes: 0 };
+            tensors.entry(name).or_insert(info);
+        }
+    }
+    ModelFile::new(Description::Gguf(meta), tensors.into_values().collect(), vec![source])
+}
+
+/// Which weights have their rows in another order in the GGUF file.
+#[derive(Default)]
+struct Pairs {
+    weights: BTreeMap<u32, (u32, u32)>,
+    vectors: BTreeMap<u32, (u32, u32)>,
+}
+
+/// Checks that two programs compute the same, up to where their weights lie.
+fn same_but_for_pairs(folder: &Program, gguf: &Program) -> Result<Pairs> {
+    let mut pairs = Pairs::default();
+    let differs = |what: &str| {
+        Err(Error::unsupported(
+            format!("a GGUF file of this model: {what} would differ from the folder's"),
+            "the folder works as it is",
+        ))
+    };
+    if folder.nodes.len() != gguf.nodes.len() || folder.weights.len() != gguf.weights.len() {
+        return differs("its operations");
+    }
+    let counts = |p: &Program| (p.vectors.len(), p.values.len(), p.groups, p.vocab);
+    if counts(folder) != counts(gguf) || folder.caches != gguf.caches || folder.outs != gguf.outs {
+        return differs("its shape");
+    }
+    for (a, b) in folder.ropes.iter().zip(&gguf.ropes) {
+        let near = |(x, y): (&f64, &f64)| (x / y - 1.0).abs() < 1e-6;
+        let angles = a.divisors.len() == b.divisors.len() && a.divisors.iter().zip(&b.divisors).all(near);
+        if !angles || (a.factor - b.factor).abs() > 1e-6 {
+            return differs("a rotary embedding");
+        }
+    }
+    for (a, b) in folder.nodes.iter().zip(&gguf.nodes) {
+        match (&a.op, &b.op) {
+            (Op::Rope(x), Op::Rope(y)) if x.spec.pairing != y.spec.pairing => {
+                let spec = RopeSpec { pairing: x.spec.pairing, ..y.spec };
+                let turned = x.spec.pairing == Pairing::Neox && *x == (crate::ops::Rope { spec, ..y.clone() });
+                let made = folder.nodes.iter().find_map(|n| match &n.op {
+                    Op::Linear(linear) if linear.out == x.x => Some(linear),
+                    _ => None,
+                });
+                let Some(linear) = made.filter(|_| turned) else { return differs("the order of rotated pairs") };
+                let order = (x.head_dim, x.spec.dims);
+                for part in &linear.parts {
+                    pairs.weights.insert(part.weight.0, order);
+                    pairs.vectors.extend(part.bias.map(|bias| (bias.0, order)));
+                }
+            }
+            (a_op, b_op) if a_op != b_op => {
+                let layer = a.layer.map_or_else(String::new, |layer| format!(" of layer {layer}"));
+                return differs(&format!("{}{layer}", a_op.name()));
+            }
+            _ => {}
+        }
+    }
+    Ok(pairs)
+}
+
+/// The tensors that the program built from the GGUF file looks for, and where their rows come from.
+fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], pairs: &Pairs) -> Result<Vec<Converted>> {
+    let mut all: Vec<(String, Vec<Part>, Option<u64>)> = Vec::new();
+    let mut places = BTreeMap::<String, usize>::new();
+    let mut add = |name: String, part: Part, k: Option<u64>| {
+        let at = *places.entry(name.clone()).or_insert_with(|| {
+            all.push((name, Vec::new(), k));
+            all.len() - 1
+        });
+        if all[at].1.iter().all(|other| other.start != part.start) {
+            all[at].1.push(part);
+        }
+    };
+    for (i, spec) in gguf.weights.iter().enumerate() {
+        let i = i as u32;
+        let what = What::Matrix(WeightId(i));
+        let part = Part { start: spec.start, what, pairs: pairs.weights.get(&i).copied() };
+        add(target.names.spelled(&spec.tensor), part, Some(spec.k.into()));
+    }
+    for (i, (from, to)) in folder.vectors.iter().zip(&gguf.vectors).enumerate() {
+        let i = i as u32;
+        let what = What::Vector(VectorId(i), to.add);
+        let part = Part { start: to.start, what, pairs: pairs.vectors.get(&i).copied() };
+        debug_assert_eq!(from.n, to.n, "the programs' operations are the same");
+        add(target.names.spelled(&to.tensor), part, None);
+    }
+    let rows_of = |part: &Part| match &part.what {
+        What::Matrix(id) => u64::from(folder.weights[id.index()].n),
+        What::Vector(id, _) => u64::from(folder.vectors[id.index()].n),
+        What::Computed(elements) => elements.len() as u64,
+    };
+    all.into_iter()
+        .map(|(name, mut parts, k)| {
+            parts.sort_by_key(|part| part.start);
+            let mut rows = 0;
+            for part in &parts {
+                if u64::from(part.start) != rows {
+                    return Err(Error::Model(format!("tensor {name} would have a gap at row {rows}")));
+                }
+                rows += rows_of(part);
+            }
+            let shape = shape(&name, rows, k, parts.len() as u64);
+            Ok(Converted { name, shape, parts })
+        })
+        .collect()
+}
+
+/// Dimensions as llama.cpp expects them: stacks of matrices, one an expert or a head, have three.
+fn shape(name: &str, rows: u64, k: Option<u64>, parts: u64) -> Vec<u64> {
+    const STACKS: [&str; 3] = ["_exps.weight", "attn_k_b.weight", "attn_v_b.weight"];
+    match k {
+        Some(k) if STACKS.iter().any(|end| name.ends_with(end)) => vec![parts, rows / parts, k],
+        Some(k) => vec![rows, k],
+        None if name.ends_with("_exps.bias") => vec![parts, rows / parts],
+        None => vec![rows],
+    }
+}
+
+/// The rows of heads with the elements of each rotated pair, which lie half a head apart, side by side.
+fn reordered(elements: Vec<f32>, k: usize, pairs: Option<(u32, u32)>) -> Vec<f32> {
+    let Some((head_dim, dims)) = pairs.map(|(head, dims)| (head as usize, dims as usize)) else { return elements };
+    let mut out = Vec::with_capacity(elements.len());
+    for head in elements.chunks(head_dim * k) {
+        let row = |r: usize| &head[r * k..(r + 1) * k];
+        for pair in 0..dims / 2 {
+            out.extend_from_slice(row(pair));
+            out.extend_from_slice(row(pair + dims / 2));
+        }
+        out.extend_from_slice(&head[dims * k..]);
+    }
+    out
+}
