@@ -102,8 +102,9 @@ impl Source {
                 let rows = (SLICE * threads / k.max(1)).max(1) as u64;
                 let from = info.format()?;
                 let row_bytes = from.row_bytes(k as u64)?;
-                for first in (0..info.rows()).step_by(rows as usize) {
-                    let count = rows.min(info.rows() - first);
+                let all = info.len() / k.max(1) as u64;
+                for first in (0..all).step_by(rows as usize) {
+                    let count = rows.min(all - first);
                     let mut bytes = vec![0; (count * row_bytes) as usize];
                     file.read(info, first * row_bytes..(first + count) * row_bytes, &mut bytes).await?;
                     if from == tensor.format {
