@@ -1,5 +1,9 @@
 //! The kernel tests in a browser: the same cases against the same oracle as natively, on the adapter that the browser has.
 #![cfg(target_arch = "wasm32")]
+#![allow(
+    clippy::arc_with_non_send_sync,
+    reason = "one thread, one code: natively the same values are shared by threads"
+)]
 
 #[path = "../../../support/kernel_cases.rs"]
 mod cases;
