@@ -2,6 +2,7 @@
 
 mod arch;
 mod config;
+mod delta_net;
 mod fuse;
 mod keys;
 mod layers;

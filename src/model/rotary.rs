@@ -34,25 +34,30 @@ impl Rotary {
 
     /// The rotation of all layers, for heads of a size.
     pub(super) fn read(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
-        Section { c, head_dim, inner: None, theta: 1e4 }.read(pairing)
+        Section { c, head_dim, inner: None, theta: 1e4, part: 1.0 }.read(pairing)
     }
 
     /// The same with another `theta` where nothing is said.
     pub(super) fn read_with_theta(c: &Config<'_>, head_dim: u32, pairing: Pairing, theta: f64) -> Result<Self> {
-        Section { c, head_dim, inner: None, theta }.read(pairing)
+        Section { c, head_dim, inner: None, theta, part: 1.0 }.read(pairing)
+    }
+
+    /// The same for a model that turns a part of each head where nothing is said.
+    pub(super) fn read_part(c: &Config<'_>, head_dim: u32, pairing: Pairing, part: f64) -> Result<Self> {
+        Section { c, head_dim, inner: None, theta: 1e4, part }.read(pairing)
     }
 
     /// The rotation of the layers that see everything, in a model whose other layers have their own: in
     /// `rope_parameters.full_attention`, or else where a model has that of all its layers.
     pub(super) fn of_full(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
         const INNER: &str = "rope_parameters.full_attention.";
-        Section { c, head_dim, inner: c.has_any(INNER).then_some(INNER), theta: 1e4 }.read(pairing)
+        Section { c, head_dim, inner: c.has_any(INNER).then_some(INNER), theta: 1e4, part: 1.0 }.read(pairing)
     }
 
     /// The rotation of the layers that see a window, in a model whose other layers have their own: plain with `theta` where
     /// nothing else is said.
     pub(super) fn of_window(c: &Config<'_>, head_dim: u32, pairing: Pairing, theta: f64) -> Result<Self> {
-        Section { c, head_dim, inner: Some("rope_parameters.sliding_attention."), theta }.read(pairing)
+        Section { c, head_dim, inner: Some("rope_parameters.sliding_attention."), theta, part: 1.0 }.read(pairing)
     }
 
     /// Elements of a head that turn.
@@ -69,6 +74,8 @@ struct Section<'c> {
     inner: Option<&'static str>,
     /// Where nothing is said.
     theta: f64,
+    /// The part of a head that turns where nothing is said.
+    part: f64,
 }
 
 impl Section<'_> {
@@ -154,7 +161,7 @@ impl Section<'_> {
                     }
                     part => part,
                 };
-                (key, (f64::from(head_dim) * part.unwrap_or(1.0)) as u32)
+                (key, (f64::from(head_dim) * part.unwrap_or(self.part)) as u32)
             }
         };
         if dims < 2 || dims > head_dim || !dims.is_multiple_of(2) {

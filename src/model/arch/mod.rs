@@ -28,6 +28,7 @@ mod phi;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen3_5;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -86,6 +87,7 @@ const ALL: &[&Arch] = &[
     &phi3::ARCH,
     &qwen2::ARCH,
     &qwen3::ARCH,
+    &qwen3_5::ARCH,
     &seed_oss::ARCH,
     &smollm3::ARCH,
     &stablelm::ARCH,
