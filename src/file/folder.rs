@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::mapped::MappedFile;
 use super::model_file::{ModelFile, Texts};
 use super::source::{ByteSource, PlainFile, at_once, open_regular};
-use super::{json, quoted};
+use super::{json, modules, quoted};
 use crate::{Error, Result};
 
 /// How a file's bytes are reached.
@@ -21,7 +21,7 @@ pub enum Access {
 }
 
 /// The text files of a model folder that are of use.
-const TEXTS: [&str; 7] = [
+const TEXTS: [&str; 9] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -29,6 +29,8 @@ const TEXTS: [&str; 7] = [
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
+    modules::LIST,
+    "sentence_bert_config.json",
 ];
 /// A longer text file is refused: the largest known tokenizer.json has 34 MB.
 const MAX_TEXT: u64 = 256 << 20;
@@ -57,14 +59,27 @@ impl ModelFile {
         if name.ends_with(".safetensors.index.json") {
             let index = Index::read(path)?;
             let shards: Vec<PathBuf> = index.shards.iter().map(|shard| path.with_file_name(shard)).collect();
-            let model = at_once(Self::open_safetensors(texts(path)?, sources(&shards, access)?)).map_err(of_a_shard)?;
+            let model = Self::open_folder(path, &shards, access).map_err(of_a_shard)?;
             index.check(&model)?;
             return Ok(model);
         }
         if name.ends_with(".safetensors") {
-            return at_once(Self::open_safetensors(texts(path)?, sources(&[path.to_owned()], access)?));
+            return Self::open_folder(path, &[path.to_owned()], access);
         }
         at_once(Self::open_gguf(sources(&parts(path, &name), access)?))
+    }
+
+    /// The parts of a safetensors model, what lies beside `path`, and the modules that come after the model.
+    fn open_folder(path: &Path, parts: &[PathBuf], access: Access) -> Result<Self> {
+        let mut texts = texts(path)?;
+        let weights = modules::read(path, &mut texts)?;
+        let mut model = at_once(Self::open_safetensors(texts, sources(parts, access)?))?;
+        for (module, file) in weights {
+            for source in sources(&[file], access)? {
+                model = at_once(model.with_module(&module, source))?;
+            }
+        }
+        Ok(model)
     }
 }
 
@@ -105,7 +120,7 @@ fn texts(path: &Path) -> Result<Texts> {
 }
 
 /// A whole text file.
-fn read_text(path: &Path) -> Result<String> {
+pub(super) fn read_text(path: &Path) -> Result<String> {
     let name = path.display().to_string();
     let (file, len) = open_regular(path)?;
     if len > MAX_TEXT {
@@ -173,6 +188,6 @@ fn of_a_shard(e: Error) -> Error {
 }
 
 /// Whether a name means a file of the same folder on every system: no separators, no `..`, no drive letters.
-fn is_plain_name(name: &str) -> bool {
+pub(super) fn is_plain_name(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\\', ':', '\0'])
 }

@@ -21,6 +21,8 @@ pub mod json;
 mod mapped;
 mod metadata;
 mod model_file;
+#[cfg(not(target_arch = "wasm32"))]
+mod modules;
 mod safetensors;
 mod source;
 mod tensor;

@@ -62,6 +62,22 @@ impl ModelFile {
         Self::new(Description::Folder(texts), tensors, sources)
     }
 
+    /// Adds the safetensors file of a module that comes after the model itself; its tensors' names begin with `MODULE/`.
+    pub async fn with_module(mut self, module: &str, source: Box<dyn ByteSource>) -> Result<Self> {
+        let file = self.sources.len();
+        let parse = |bytes: &[u8]| safetensors::parse(source.name(), file, source.len(), bytes);
+        for mut tensor in parse_prefix(source.as_ref(), parse).await? {
+            tensor.name = format!("{module}/{}", tensor.name);
+            if self.by_name.insert(tensor.name.clone(), self.tensors.len()).is_some() {
+                let problem = format!("duplicate tensor {}", quoted(&tensor.name));
+                return Err(Error::malformed(source.name(), None, problem));
+            }
+            self.tensors.push(tensor);
+        }
+        self.sources.push(Arc::from(source));
+        Ok(self)
+    }
+
     /// A model that is no file's: `tensors` lie in `sources`, as far as somebody reads them.
     pub(crate) fn new(
         description: Description,

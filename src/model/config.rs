@@ -10,6 +10,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::arch::Arch;
+use super::embedding::Task;
 use super::keys;
 use super::names::Names;
 use crate::file::{self, Array, Description, Metadata, ModelFile};
@@ -20,6 +21,8 @@ use crate::{Error, Result};
 pub(super) struct Config<'a> {
     /// The tensors beside them: sizes are checked against what is there.
     pub(super) names: Names<'a>,
+    /// What the model is opened for.
+    pub(super) task: Task,
     entries: BTreeMap<String, Entry>,
     asked: RefCell<BTreeSet<String>>,
 }
@@ -70,9 +73,9 @@ const MAX_HEADS: u32 = 1 << 12;
 
 impl<'a> Config<'a> {
     /// Reads the hyper-parameters of a file that holds a model of an architecture.
-    pub(super) async fn read(file: &'a ModelFile, arch: &'static Arch) -> Result<Self> {
+    pub(super) async fn read(file: &'a ModelFile, arch: &'static Arch, task: Task) -> Result<Self> {
         let names = Names { file, arch };
-        let mut config = Self { names, entries: BTreeMap::new(), asked: RefCell::default() };
+        let mut config = Self { names, task, entries: BTreeMap::new(), asked: RefCell::default() };
         match &file.description {
             Description::Gguf(meta) => {
                 config.read_gguf(meta)?;
@@ -145,6 +148,11 @@ impl<'a> Config<'a> {
     /// Whether the model comes from a GGUF file: some have their rows in another order.
     pub(super) fn is_gguf(&self) -> bool {
         self.names.file.gguf().is_some()
+    }
+
+    /// The rows of a matrix, if it is there.
+    pub(super) fn rows(&self, tensor: &str) -> Option<u32> {
+        self.names.find(tensor).and_then(|info| u32::try_from(info.rows()).ok())
     }
 
     /// The keys that were asked for so far.
@@ -503,6 +511,19 @@ impl<'a> Config<'a> {
             Some(&[least, largest]) if least <= largest => Ok([least, largest]),
             _ => Err(self.wrong(key, "a list of two numbers, the smaller first,")),
         }
+    }
+
+    /// The number of token types: the rows of their table.
+    pub(super) fn types(&self, table: &str) -> Result<u32> {
+        match (self.maybe_dim("type_vocab_size")?, self.rows(table)) {
+            (Some(types), _) | (None, Some(types)) => Ok(types),
+            (None, None) => Err(self.wrong("type_vocab_size", "a whole number")),
+        }
+    }
+
+    /// Fails if an encoder's rows shall not see what follows them.
+    pub(super) fn sees_both_sides(&self) -> Result<()> {
+        if self.flag("is_causal", false)? { Err(self.wrong("is_causal", "false")) } else { Ok(()) }
     }
 
     /// The heads of grouped-query attention.

@@ -1,14 +1,16 @@
 //! The layers that architectures are made of: canonical ops with the names of their tensors, where models agree on them.
 
 use super::config::{Bias, Config, Heads};
+use super::embedding::Task;
 use super::program::{Builder, Out, Program, Runs};
 use super::rotary::Rotary;
 use crate::Result;
-use crate::ops::{Act, CacheId, GroupId, Index, Mask, NormKind, NormSpec, Op, RopeSpec, ValueId, VectorId};
+use crate::ops::{Act, CacheId, GroupId, Index, Mask, NormKind, NormSpec, Op, Pooling, RopeSpec, ValueId, VectorId};
 
 /// A program in the making, beside the hyper-parameters that it follows.
 pub(super) struct Net<'c> {
-    c: &'c Config<'c>,
+    /// The hyper-parameters.
+    pub(super) c: &'c Config<'c>,
     vocab: u32,
     /// The groups of caches, by the window that their layers see.
     groups: Vec<(Option<u32>, GroupId)>,
@@ -33,6 +35,8 @@ pub(super) struct Attention {
     pub(super) rope: Option<RopeSpec>,
     /// Positions that a row sees, its own among them; none: all.
     pub(super) window: Option<u32>,
+    /// Rows see both sides, half the window on each: an encoder, which keeps nothing for another step.
+    pub(super) both_sides: bool,
     /// Factor on the scores.
     pub(super) scale: f32,
     /// `cap * tanh(score / cap)` if not zero.
@@ -55,12 +59,17 @@ impl Attention {
     pub(super) fn new(heads: Heads, rope: Option<RopeSpec>) -> Self {
         let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
         let (bias, norms) = (Bias::No, QkNorm::None);
-        Self { heads, bias, out_bias: bias, norms, rope, window: None, scale, softcap: 0.0 }
+        Self { heads, bias, out_bias: bias, norms, rope, window: None, both_sides: false, scale, softcap: 0.0 }
     }
 
     /// Which positions a row sees.
     pub(super) fn mask(&self) -> Mask {
-        self.window.map_or(Mask::Causal, Mask::Window)
+        match (self.window, self.both_sides) {
+            (None, false) => Mask::Causal,
+            (Some(window), false) => Mask::Window(window),
+            (None, true) => Mask::Full,
+            (Some(window), true) => Mask::Near(window / 2),
+        }
     }
 }
 
@@ -234,6 +243,10 @@ impl<'c> Net<'c> {
     pub(super) fn attention(&mut self, q: ValueId, k: ValueId, v: ValueId, a: &Attention) -> ValueId {
         let q = self.turned("q", q, a);
         let k = self.turned("k", k, a);
+        if a.both_sides {
+            let out = self.b.attend_packed([q, k, v], a.heads.head_dim, a.mask(), a.scale);
+            return self.capped(out, a);
+        }
         let cache = self.cache(a);
         self.b.kv_write(cache, k, v);
         self.attend(q, cache, a)
@@ -270,6 +283,11 @@ impl<'c> Net<'c> {
     /// Attention of q, normed and rotated, over a cache.
     pub(super) fn attend(&mut self, q: ValueId, cache: CacheId, a: &Attention) -> ValueId {
         let out = self.b.attend(q, cache, a.mask(), a.scale);
+        self.capped(out, a)
+    }
+
+    /// Sets the soft-cap of the attention that was built last.
+    fn capped(&mut self, out: ValueId, a: &Attention) -> ValueId {
         if let Some(Op::Attend(attend)) = self.b.last() {
             attend.softcap = a.softcap;
         }
@@ -325,7 +343,12 @@ impl<'c> Net<'c> {
     }
 
     /// The logits of the head's input: by the head's matrix, or by the embedding table where `tie_word_embeddings` says so.
+    ///
+    /// If the model is opened for vectors, they are those of the last tokens, unless its files or the caller say otherwise.
     pub(super) fn head(mut self, x: ValueId, head: Head) -> Result<Program> {
+        if let Task::Embed(_) = self.c.task {
+            return self.embedding(x, Pooling::Last);
+        }
         let tied = self.c.flag("tie_word_embeddings", head.tied)?;
         let name = if tied { self.c.names.arch.embedding.to_owned() } else { format!("{}.weight", head.name) };
         let k = self.b.width(x);

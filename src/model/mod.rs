@@ -3,6 +3,7 @@
 mod arch;
 mod config;
 mod delta_net;
+mod embedding;
 mod fuse;
 mod keys;
 mod layers;
@@ -16,6 +17,7 @@ mod to_gguf;
 mod weights;
 
 pub use config::Asked;
+pub use embedding::{Embedding, Task};
 pub use fuse::{as_vectors, fuse};
 pub use open::{Model, Specials, architectures};
 pub use program::{Builder, CacheSpec, Node, Out, Program, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec};

@@ -19,10 +19,12 @@ const COMMON: &[(&str, &str)] = &[
     ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
     ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
     ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+    ("2_Dense/linear", "dense_2"),
+    ("3_Dense/linear", "dense_3"),
 ];
 
 /// What folders put before the names of a language model's tensors, where they do not agree.
-const PREFIXES: &[&str] = &["model.", "transformer.", "", "model.language_model.", "language_model.model."];
+const PREFIXES: &[&str] = &["model.", "transformer.", "bert.", "", "model.language_model.", "language_model.model."];
 
 /// The words before a layer's number.
 const LAYERS: &[&str] = &["blk", "layers", "layer", "h", "blocks"];
@@ -40,7 +42,7 @@ impl<'a> Names<'a> {
         if self.file.gguf().is_some() {
             return self.file.find(&self.spelled(name));
         }
-        let bare = PREFIXES[..2].iter().find_map(|prefix| name.strip_prefix(prefix));
+        let bare = PREFIXES[..3].iter().find_map(|prefix| name.strip_prefix(prefix));
         let others = bare.into_iter().flat_map(|bare| PREFIXES.iter().map(move |prefix| format!("{prefix}{bare}")));
         self.file.find(name).or_else(|| others.into_iter().find_map(|name| self.file.find(&name)))
     }

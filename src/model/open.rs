@@ -2,6 +2,7 @@
 
 use super::arch::Arch;
 use super::config::{Asked, Config, infinite};
+use super::embedding::Task;
 use super::program::Program;
 use super::weights::{self, Located};
 use crate::file::{self, Description, ModelFile};
@@ -50,8 +51,13 @@ impl Model {
     /// No weight is read, and nothing is allocated that its header does not account for. Fails, by name, on what the
     /// engine cannot run and on what would change the arithmetic unseen.
     pub async fn open(file: ModelFile) -> Result<Self> {
+        Self::open_for(file, Task::Own).await
+    }
+
+    /// [`Model::open`] for a task: any model can give vectors.
+    pub async fn open_for(file: ModelFile, task: Task) -> Result<Self> {
         let arch = Arch::of(&file)?;
-        let config = Config::read(&file, arch).await?;
+        let config = Config::read(&file, arch, task).await?;
         let program = (arch.build)(&config)?;
         program.check(&[])?;
         config.refuse_ignored()?;

@@ -178,14 +178,16 @@ pub enum Out {
     Logits(ValueId),
     /// (rows, dim): the input of the head, before the rows are picked.
     Hidden(ValueId),
-    /// (seqs, dim): a vector for each sequence, its embedding or its score.
+    /// (seqs, dim): a vector for each sequence, its embedding.
     Pooled(ValueId),
+    /// (seqs, 1): how well the two texts of each sequence fit together.
+    Score(ValueId),
 }
 
 impl Out {
     /// The value.
     pub fn value(self) -> ValueId {
-        let (Self::Logits(value) | Self::Hidden(value) | Self::Pooled(value)) = self;
+        let (Self::Logits(value) | Self::Hidden(value) | Self::Pooled(value) | Self::Score(value)) = self;
         value
     }
 }
@@ -200,7 +202,7 @@ impl Program {
     pub fn logits(&self) -> Option<ValueId> {
         self.outs.iter().find_map(|o| match o {
             Out::Logits(v) => Some(*v),
-            Out::Hidden(_) | Out::Pooled(_) => None,
+            Out::Hidden(_) | Out::Pooled(_) | Out::Score(_) => None,
         })
     }
 
@@ -213,10 +215,10 @@ impl Program {
         self.caches.iter().map(len).sum()
     }
 
-    /// The value that holds a vector for each sequence, if the program pools.
+    /// The value that holds a vector or a score for each sequence, if the program pools.
     pub fn pooled(&self) -> Option<ValueId> {
         self.outs.iter().find_map(|o| match o {
-            Out::Pooled(v) => Some(*v),
+            Out::Pooled(v) | Out::Score(v) => Some(*v),
             Out::Logits(_) | Out::Hidden(_) => None,
         })
     }

@@ -3,6 +3,7 @@
 //! An architecture turns hyper-parameters into a program of canonical ops. It names tensors as safetensors folders do; where
 //! GGUF files call them otherwise than most models, it lists their names.
 
+mod bert;
 mod bitnet;
 mod cohere2;
 mod ernie4_5;
@@ -22,6 +23,7 @@ mod mamba2;
 mod ministral;
 mod ministral3;
 mod mistral;
+mod nomic_bert;
 mod olmo2;
 mod olmo3;
 mod phi;
@@ -63,6 +65,7 @@ pub(super) struct Arch {
 /// Several may share a GGUF name: files of that name are the first one's.
 const ALL: &[&Arch] = &[
     &llama::ARCH,
+    &bert::ARCH,
     &bitnet::ARCH,
     &cohere2::ARCH,
     &ernie4_5::ARCH,
@@ -81,6 +84,7 @@ const ALL: &[&Arch] = &[
     &ministral::ARCH,
     &ministral3::ARCH,
     &mistral::ARCH,
+    &nomic_bert::ARCH,
     &olmo2::ARCH,
     &olmo3::ARCH,
     &phi::ARCH,
