@@ -4,6 +4,8 @@ mod support;
 
 #[path = "models/as_gguf.rs"]
 mod as_gguf;
+#[path = "models/encoders.rs"]
+mod encoders;
 #[path = "support/gguf.rs"]
 mod gguf;
 #[path = "models/golden.rs"]

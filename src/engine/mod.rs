@@ -1,5 +1,6 @@
 //! The engine: requests in, tokens out. It decides what each step holds; an [`Executor`](crate::exec::Executor) runs it.
 
+mod embed;
 #[allow(clippy::module_inception, reason = "one word for the type, its file and its folder")]
 mod engine;
 mod request;
@@ -9,6 +10,7 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 
+pub use embed::{EmbedOptions, Embedder, Input, embed};
 pub use engine::Engine;
 pub use request::{Event, Finish, Request, RequestId, SeqId, Usage};
 pub use score::score;

@@ -92,8 +92,14 @@ impl Options {
         const ROWS: u32 = 512;
         /// Positions of a block.
         const BLOCK: u32 = 16;
-        let blocks = self.context.div_ceil(BLOCK).saturating_mul(self.seqs);
-        let rows = ROWS.min(self.context).max(self.seqs);
+        // What needs whole sequences has them in one step; nothing is kept for another, and a sequence begins a block.
+        let (rows, blocks) = match program.whole() {
+            true => {
+                let rows = ROWS.max(self.context).max(self.seqs);
+                (rows, rows.div_ceil(BLOCK) + self.seqs)
+            }
+            false => (ROWS.min(self.context).max(self.seqs), self.context.div_ceil(BLOCK).saturating_mul(self.seqs)),
+        };
         // More than a sequence has blocks would never be of use.
         let fit = self.state_bytes.checked_div(program.state_bytes()).unwrap_or(0);
         let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);

@@ -161,10 +161,13 @@ impl<'a> Config<'a> {
         self.asked.borrow().iter().map(|key| Asked { key: key.clone(), source: source(key) }).collect()
     }
 
-    /// Refuses what would change the arithmetic and was not asked for.
-    pub(super) fn refuse_ignored(&self) -> Result<()> {
+    /// Refuses what would change the arithmetic and was not asked for, in a program with or without logits.
+    pub(super) fn refuse_ignored(&self, logits: bool) -> Result<()> {
         let asked = self.asked.borrow();
         for (key, neutral) in keys::ARITHMETIC {
+            if !logits && keys::OF_LOGITS.contains(key) {
+                continue;
+            }
             let Some(entry) = self.entries.get(*key).filter(|e| !asked.contains(*key) && e.value != Value::Null) else {
                 continue;
             };

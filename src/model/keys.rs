@@ -132,6 +132,10 @@ pub(super) const ARITHMETIC: &[(&str, &[&str])] = &[
     ("v_head_dim", &[]),
 ];
 
+/// Those of them that change logits only.
+pub(super) const OF_LOGITS: &[&str] =
+    &["final_logit_softcapping", "logit_scale", "logits_scaling", "tie_word_embeddings"];
+
 /// What `table` makes of a name.
 pub(super) fn translate(table: Keys, name: &str) -> Option<String> {
     table.iter().find_map(|(from, to)| match name.strip_prefix(from) {

@@ -60,7 +60,7 @@ impl Model {
         let config = Config::read(&file, arch, task).await?;
         let program = (arch.build)(&config)?;
         program.check(&[])?;
-        config.refuse_ignored()?;
+        config.refuse_ignored(program.logits().is_some())?;
         let located = weights::locate(&program, config.names)?;
         let keys = config.asked();
         let specials = specials(&file, program.vocab)?;

@@ -40,6 +40,7 @@ pub(crate) struct Loaded {
     pub(crate) eog: Vec<u32>,
     pub(crate) add_bos: bool,
     pub(crate) add_eos: bool,
+    pub(crate) frame: (Option<u32>, Option<u32>),
     pub(crate) strip: Strip,
 }
 
@@ -82,8 +83,11 @@ impl Hf {
             let id = u32::try_from(id?).ok()?;
             tokens.values().any(|&known| known == id).then_some(id)
         };
-        let bos = find("bos_token").or(in_range(first));
-        let eos = find("eos_token").or(in_range(last));
+        let (first, last) = (in_range(first), in_range(last));
+        let bos = find("bos_token").or(first);
+        let eos = find("eos_token").or(last);
+        let add_bos = flag("add_bos_token").unwrap_or(first.is_some());
+        let add_eos = flag("add_eos_token").unwrap_or(last.is_some());
         let eog = end_ids(tokens.iter().map(|(text, &id)| (text.as_str(), id)), [eos]);
         let unk = file.pointer("/model/unk_token").and_then(Value::as_str).and_then(|text| tokens.get(text)).copied();
         let decoding = Decoding::of(file.get("decoder").unwrap_or(&Value::Null));
@@ -102,8 +106,10 @@ impl Hf {
             bos,
             eos,
             eog,
-            add_bos: flag("add_bos_token").unwrap_or(first.is_some()),
-            add_eos: flag("add_eos_token").unwrap_or(last.is_some()),
+            add_bos,
+            add_eos,
+            // The post-processor's own, which need not be those of chats.
+            frame: (first.or(bos.filter(|_| add_bos)), last.or(eos.filter(|_| add_eos))),
             strip: if decoding.strip { Strip::Start } else { Strip::Nowhere },
         })
     }

@@ -113,6 +113,7 @@ pub struct Tokenizer {
     eog: Vec<u32>, // ascending
     add_bos: bool,
     add_eos: bool,
+    frame: (Option<u32>, Option<u32>),
     strip: Strip,
 }
 
@@ -214,16 +215,20 @@ impl Tokenizer {
             _ => Model::WordPiece(WordPiece::new(unk)?),
         };
         let bert = spec.model == "bert";
+        let (bos, eos) = if bert { (cls.or(bos), sep.or(eos)) } else { (bos, eos) };
+        // Files that do not say: SentencePiece, BERT and tiktoken-made vocabularies begin texts with BOS.
+        let add_bos = spec.add_bos.unwrap_or(spec.model != "gpt2" || whole_words);
+        let add_eos = spec.add_eos.unwrap_or(bert);
         Ok(Self {
             special: SpecialTokens::new(&vocab)?,
             vocab,
             model,
-            bos: if bert { cls.or(bos) } else { bos },
-            eos: if bert { sep.or(eos) } else { eos },
+            bos,
+            eos,
             eog,
-            // Files that do not say: SentencePiece, BERT and tiktoken-made vocabularies begin texts with BOS.
-            add_bos: spec.add_bos.unwrap_or(spec.model != "gpt2" || whole_words),
-            add_eos: spec.add_eos.unwrap_or(bert),
+            add_bos,
+            add_eos,
+            frame: (bos.filter(|_| add_bos), eos.filter(|_| add_eos)),
             strip: match (space_prefix, bert) {
                 (true, _) => Strip::StartAndAfterSpecial,
                 (_, true) => Strip::Start,
@@ -244,6 +249,7 @@ impl Tokenizer {
             eog: parts.eog,
             add_bos: parts.add_bos,
             add_eos: parts.add_eos,
+            frame: parts.frame,
             strip: parts.strip,
         })
     }
@@ -332,6 +338,11 @@ impl Tokenizer {
     /// Whether the model expects EOS after a text.
     pub fn add_eos(&self) -> bool {
         self.add_eos
+    }
+
+    /// The tokens that stand before and behind a text that is read whole, not continued: BERT's `[CLS]` and `[SEP]`.
+    pub fn frame(&self) -> (Option<u32>, Option<u32>) {
+        self.frame
     }
 
     /// The bytes of a token, a control token's text included; not always valid UTF-8. None past the vocabulary.

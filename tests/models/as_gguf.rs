@@ -116,6 +116,67 @@ pub(crate) fn gpt2(name: &str) -> Model {
     open(name, meta, &tensors)
 }
 
+const BERT: &[(&str, &str)] = &[
+    ("bert.", ""),
+    ("embeddings.word_embeddings", "token_embd"),
+    ("embeddings.token_type_embeddings", "token_types"),
+    ("embeddings.position_embeddings", "position_embd"),
+    ("embeddings.LayerNorm", "token_embd_norm"),
+    ("encoder.layer.", "blk."),
+    ("attention.self.query", "attn_q"),
+    ("attention.self.key", "attn_k"),
+    ("attention.self.value", "attn_v"),
+    ("attention.output.dense", "attn_output"),
+    ("attention.output.LayerNorm", "attn_output_norm"),
+    ("intermediate.dense", "ffn_up"),
+    ("output.dense", "ffn_down"),
+    ("output.LayerNorm", "layer_output_norm"),
+    ("classifier", "cls.output"),
+    ("pooler.dense", "cls"),
+];
+const NOMIC_BERT: &[(&str, &str)] = &[
+    ("embeddings.word_embeddings", "token_embd"),
+    ("embeddings.token_type_embeddings", "token_types"),
+    ("emb_ln", "token_embd_norm"),
+    ("encoder.layers.", "blk."),
+    ("attn.Wqkv", "attn_qkv"),
+    ("attn.out_proj", "attn_output"),
+    ("norm1", "attn_output_norm"),
+    ("norm2", "layer_output_norm"),
+    ("mlp.fc11", "ffn_up"),
+    ("mlp.fc12", "ffn_gate"),
+    ("mlp.fc2", "ffn_down"),
+];
+
+/// A fixture of an encoder, if it is known how the converter writes it.
+pub(crate) fn encoder(name: &str) -> Option<ModelFile> {
+    let (arch, names, pooling) = match name {
+        "bert-cls" => ("bert", BERT, 2),
+        "bert-rerank" => ("bert", BERT, 4),
+        "nomicbert-rope" => ("nomic-bert", NOMIC_BERT, 1),
+        _ => return None,
+    };
+    let (config, tensors) = folder(name, names);
+    let u = |key: &str, from: &str| (format!("{arch}.{key}"), Meta::U32(config[from].as_u64().unwrap() as u32));
+    let mut meta = vec![
+        ("general.architecture".into(), Meta::Str(arch)),
+        u("context_length", "max_position_embeddings"),
+        u("embedding_length", "hidden_size"),
+        u("block_count", "num_hidden_layers"),
+        u("feed_forward_length", "intermediate_size"),
+        u("attention.head_count", "num_attention_heads"),
+        (format!("{arch}.attention.causal"), Meta::Bool(false)),
+        (format!("{arch}.pooling_type"), Meta::U32(pooling)),
+    ];
+    let f = |key: &str, v: &serde_json::Value| (format!("{arch}.{key}"), Meta::F32(v.as_f64().unwrap() as f32));
+    meta.push(f("attention.layer_norm_epsilon", &config["layer_norm_eps"]));
+    if arch == "nomic-bert" {
+        meta.push(f("rope.freq_base", &config["rope_parameters"]["rope_theta"]));
+    }
+    let bytes = Bytes::new(format!("{name}.gguf"), gguf(&meta, &tensors));
+    Some(pollster::block_on(ModelFile::open_gguf(vec![Box::new(bytes)])).unwrap())
+}
+
 /// Rows (or elements) i and i + d/2 of each head of d become neighbours.
 fn pair_up(tensor: &mut Tensor, head_dim: usize) {
     let row = tensor.shape.get(1).map_or(1, |&k| k as usize);

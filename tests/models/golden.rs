@@ -45,7 +45,7 @@ pub(crate) fn mean_kl(a: &[f64], b: &Npy) -> f64 {
 }
 
 /// The input of the first layer, and the last value of each.
-fn layer_outputs(model: &Model) -> Vec<ValueId> {
+pub(crate) fn layer_outputs(model: &Model) -> Vec<ValueId> {
     let nodes = &model.program.nodes;
     let mut input = None;
     nodes.iter().find(|n| n.layer == Some(0)).unwrap().op.reads(&mut |v| input = input.or(Some(v)));

@@ -5,6 +5,7 @@ pub(crate) enum Meta<'a> {
     U32(u32),
     F32(f32),
     Str(&'a str),
+    Bool(bool),
 }
 
 /// A tensor of f32, dimensions outermost first.
@@ -29,6 +30,10 @@ pub(crate) fn gguf(meta: &[(String, Meta<'_>)], tensors: &[Tensor]) -> Vec<u8> {
         match value {
             Meta::U32(v) => out.extend([4u32.to_le_bytes(), v.to_le_bytes()].concat()),
             Meta::F32(v) => out.extend([6u32.to_le_bytes(), v.to_le_bytes()].concat()),
+            Meta::Bool(v) => {
+                out.extend(7u32.to_le_bytes());
+                out.push(u8::from(*v));
+            }
             Meta::Str(v) => {
                 out.extend(8u32.to_le_bytes());
                 text(&mut out, v);
