@@ -122,8 +122,7 @@ fn tiny_models() -> Vec<(String, Vec<String>)> {
         let config = |name: &str| std::fs::read_to_string(path.join(name)).ok();
         let Some(first) = config("config.json") else { continue };
         let json: serde_json::Value = serde_json::from_str(&first).unwrap();
-        let runs = !json["use_bidirectional_attention"].as_bool().unwrap_or(false);
-        if runs && known.contains(&json["model_type"].as_str().unwrap()) {
+        if known.contains(&json["model_type"].as_str().unwrap()) {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             all.push((name, [Some(first), config("config.hub.json")].into_iter().flatten().collect()));
         }

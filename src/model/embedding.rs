@@ -48,6 +48,12 @@ const DENSE: [&str; 2] = ["2_Dense/linear", "3_Dense/linear"];
 impl Net<'_> {
     /// The end of a model that gives a vector for each text, from its last hidden states.
     pub(super) fn embedding(mut self, x: ValueId, default: Pooling) -> Result<Program> {
+        for classifier in ["classifier.weight", "score.weight"] {
+            if self.c.rows(classifier).is_some() {
+                let what = format!("a classifier ({classifier}) behind a {} model", self.c.names.arch.name());
+                return Err(Error::unsupported(what, "vectors, and the scores of BERT's rerankers, work"));
+            }
+        }
         let steps = Steps::read(self.c, default)?;
         let mut y = self.b.pool(x, steps.pooling);
         for dense in &steps.dense {

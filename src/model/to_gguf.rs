@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use super::arch::Arch;
 use super::config::Config;
+use super::embedding::Task;
 use super::program::Program;
 use super::{Model, keys};
 use crate::file::{ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
@@ -64,12 +65,12 @@ impl Model {
         if self.file.gguf().is_some() {
             return Err(Error::argument(self.file.name(), "it is a GGUF file already"));
         }
-        let config = Config::read(&self.file, arch).await?;
+        let config = Config::read(&self.file, arch, Task::Own).await?;
         let program = (arch.build)(&config)?;
         let factors = factors(&config, &program)?;
         let metadata = metadata(&config, &program, arch, factors.is_some())?;
         let target = virtual_file(&config, &program, &metadata, factors.as_deref())?;
-        let target_config = Config::read(&target, arch).await?;
+        let target_config = Config::read(&target, arch, Task::Own).await?;
         let target_program = (arch.build)(&target_config)?;
         let pairs = same_but_for_pairs(&program, &target_program)?;
         let mut tensors = tensors(&target_config, [&program, &target_program], &pairs)?;

@@ -148,12 +148,25 @@ const NOMIC_BERT: &[(&str, &str)] = &[
     ("mlp.fc2", "ffn_down"),
 ];
 
+const MODERNBERT: &[(&str, &str)] = &[
+    ("embeddings.tok_embeddings", "token_embd"),
+    ("embeddings.norm", "token_embd_norm"),
+    ("final_norm", "output_norm"),
+    ("layers.", "blk."),
+    ("attn.Wqkv", "attn_qkv"),
+    ("attn.Wo", "attn_output"),
+    ("mlp_norm", "ffn_norm"),
+    ("mlp.Wi", "ffn_up"),
+    ("mlp.Wo", "ffn_down"),
+];
+
 /// A fixture of an encoder, if it is known how the converter writes it.
 pub(crate) fn encoder(name: &str) -> Option<ModelFile> {
     let (arch, names, pooling) = match name {
         "bert-cls" => ("bert", BERT, 2),
         "bert-rerank" => ("bert", BERT, 4),
         "nomicbert-rope" => ("nomic-bert", NOMIC_BERT, 1),
+        "modernbert-local" => ("modern-bert", MODERNBERT, 2),
         _ => return None,
     };
     let (config, tensors) = folder(name, names);
@@ -169,9 +182,18 @@ pub(crate) fn encoder(name: &str) -> Option<ModelFile> {
         (format!("{arch}.pooling_type"), Meta::U32(pooling)),
     ];
     let f = |key: &str, v: &serde_json::Value| (format!("{arch}.{key}"), Meta::F32(v.as_f64().unwrap() as f32));
-    meta.push(f("attention.layer_norm_epsilon", &config["layer_norm_eps"]));
+    let eps = if arch == "modern-bert" { "norm_eps" } else { "layer_norm_eps" };
+    meta.push(f("attention.layer_norm_epsilon", &config[eps]));
+    let rope = &config["rope_parameters"];
     if arch == "nomic-bert" {
-        meta.push(f("rope.freq_base", &config["rope_parameters"]["rope_theta"]));
+        meta.push(f("rope.freq_base", &rope["rope_theta"]));
+    }
+    if arch == "modern-bert" {
+        meta.push(f("rope.freq_base", &rope["full_attention"]["rope_theta"]));
+        meta.push(f("rope.freq_base_swa", &rope["sliding_attention"]["rope_theta"]));
+        meta.push(u("attention.sliding_window", "local_attention"));
+        meta.push((format!("{arch}.attention.sliding_window_pattern"), Meta::U32(3)));
+        meta.push((format!("{arch}.rope.scaling.type"), Meta::Str("none")));
     }
     let bytes = Bytes::new(format!("{name}.gguf"), gguf(&meta, &tensors));
     Some(pollster::block_on(ModelFile::open_gguf(vec![Box::new(bytes)])).unwrap())

@@ -1,16 +1,21 @@
 //! Encoders and embedders: last hidden states, vectors and scores of the references; the same bits in any company.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
 use wgslm::engine::{Input, embed};
-use wgslm::exec::{CpuExecutor, CpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
+use wgslm::exec::{
+    AnyExecutor, CpuExecutor, CpuOptions, Limits, Numerics, Options, Oracle, Outs, Place, Role, SeqStep, Step, Token,
+};
 use wgslm::file::{Description, ModelFile};
 use wgslm::model::{Embedding, Model, Out, Task};
 use wgslm::ops::{Pooling, ValueId};
 
 use super::golden::{golden, layer_outputs, nmse};
+use super::mutations::{is_inert, mutated, others};
 use super::npy::Npy;
-use super::support::shared;
+use super::support::{shared, shared_json};
 use super::{as_gguf, tiny_models};
 
 /// A fixture of an encoder or an embedder, in one of its forms.
@@ -55,7 +60,7 @@ fn cases() -> Vec<Case> {
             all.push(Case { model: model.unwrap_or_else(|e| panic!("{name} as GGUF: {e}")), name });
         }
     }
-    assert!(all.len() >= 4, "the data is not all there");
+    assert_eq!(all.len(), 10 + 4, "the data is not all there");
     all
 }
 
@@ -162,6 +167,141 @@ fn vectors_are_right_alone_and_in_company() {
                 assert_eq!(vector, &alone[i], "{name}: text {i} in company");
             }
         }
+    }
+}
+
+/// Every field of a fixture that its architecture reads, with another value: refused, or the vectors are others.
+#[test]
+fn every_field_that_is_read_matters() {
+    let mut seen = BTreeMap::<(String, String), (bool, String)>::new();
+    for (name, configs) in fixtures() {
+        let golden = golden(&name);
+        let inputs = inputs(&golden);
+        let config: serde_json::Value = serde_json::from_str(&configs[0]).unwrap();
+        let model = open_folder(&name, configs[0].clone()).unwrap();
+        let outcome = |config: String| -> Result<f64, String> {
+            let model = open_folder(&name, config).map_err(|e| e.to_string())?;
+            let vectors = pollster::block_on(embed(&mut executor(&model, 1), &model.program, &inputs));
+            let vectors = vectors.map_err(|e| e.to_string())?;
+            let far = |(i, vector): (usize, &Vec<f32>)| {
+                nmse(vector.iter().copied().map(f64::from), &expected(&golden, i).data)
+            };
+            Ok(vectors.iter().enumerate().map(far).fold(0.0, f64::max))
+        };
+        for asked in &model.keys {
+            let Some(pointer) = asked.source.as_ref().map(|s| format!("/{}", s.replace('.', "/"))) else { continue };
+            let Some(value) = config.pointer(&pointer).filter(|value| !value.is_null()) else { continue };
+            let fields: Vec<_> = match value {
+                Value::Array(list) => (0..).zip(list).map(|(i, v)| (format!("{pointer}/{i}"), v.clone())).collect(),
+                value => vec![(pointer, value.clone())],
+            };
+            for (pointer, value) in fields {
+                for other in others(&asked.key, &value) {
+                    let outcome = outcome(mutated(&name, &pointer, &other));
+                    let matters = outcome.as_ref().map_or(true, |&nmse| nmse > 1e-8);
+                    println!("{name}: {pointer} = {other} for {value}: {outcome:?}");
+                    let entry = seen.entry((model.arch.to_owned(), asked.key.clone())).or_default();
+                    entry.0 |= matters;
+                    entry.1 += &format!("{name} {pointer} = {other}: {outcome:?}; ");
+                }
+            }
+        }
+    }
+    let wrong: Vec<_> = seen.iter().filter(|((arch, key), (matters, _))| !matters && !is_inert(arch, key)).collect();
+    assert!(wrong.is_empty(), "fields without effect: {wrong:#?}");
+    assert!(seen.len() > 30, "only {} fields", seen.len());
+}
+
+/// What encoders do not do, and what the files beside a configuration may say.
+#[test]
+fn what_encoders_cannot_do_is_refused() {
+    for (name, pointer, value, word) in [
+        ("bert-cls", "/is_decoder", json!(true), "is_decoder"),
+        ("bert-cls", "/position_embedding_type", json!("relative_key"), "position_embedding_type"),
+        ("bert-cls", "/hidden_act", json!("quick_gelu"), "hidden_act"),
+        ("nomicbert-rope", "/qkv_proj_bias", json!(true), "qkv_proj_bias"),
+        ("nomicbert-rope", "/mlp_fc2_bias", json!(true), "mlp_fc2_bias"),
+        ("nomicbert-rope", "/prenorm", json!(true), "prenorm"),
+        ("nomicbert-rope", "/rotary_emb_interleaved", json!(true), "rotary_emb_interleaved"),
+        ("nomicbert-rope", "/causal", json!(true), "causal"),
+        ("modernbert-local", "/classifier_pooling", json!("max"), "classifier_pooling"),
+    ] {
+        let error = open_folder(name, mutated(name, pointer, &value)).err().map(|e| e.to_string());
+        assert!(error.as_ref().is_some_and(|e| e.contains(word)), "{name} {pointer}: {error:?}");
+    }
+    for (file, text, words) in [
+        (
+            "modules.json",
+            r#"[{"path": "", "type": "a.Transformer"}, {"path": "9", "type": "a.Router"}]"#,
+            "module Router",
+        ),
+        (
+            "modules.json",
+            r#"[{"path": "1_Pooling", "type": "a.Pooling"}, {"path": "1_Pooling", "type": "a.Pooling"}]"#,
+            "module Pooling",
+        ),
+        ("modules.json", "[1]", "modules.json"),
+        ("1_Pooling/config.json", r#"{"pooling_mode_max_tokens": true}"#, "\"max_tokens\""),
+        ("1_Pooling/config.json", r#"{"pooling_mode": ["cls", "mean"]}"#, "1_Pooling/config.json"),
+        (
+            "1_Pooling/config.json",
+            r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}"#,
+            "cls_token, mean_tokens",
+        ),
+        ("2_Dense/config.json", r#"{"out_features": 55}"#, "56 works"),
+        ("2_Dense/config.json", r#"{"out_features": 56, "bias": true}"#, "2_Dense/linear.bias"),
+        (
+            "2_Dense/config.json",
+            r#"{"out_features": 56, "bias": false, "activation_function": "torch.nn.GELU"}"#,
+            "torch.nn.GELU",
+        ),
+        ("2_Dense/config.json", r#"{"out_features": 56, "bias": false, "use_residual": true}"#, "use_residual"),
+    ] {
+        let error = with_text(file, text).err().map(|e| e.to_string());
+        assert!(error.as_ref().is_some_and(|e| e.contains(words)), "{file} {text}: {error:?}");
+    }
+    // What modules may say, and does change the vectors.
+    let vector = |model: Model| {
+        let ids = golden("embeddinggemma")["ids_1"].ids();
+        let input = Input { ids, types: Vec::new() };
+        pollster::block_on(embed(&mut executor(&model, 1), &model.program, &[input])).unwrap().remove(0)
+    };
+    let length = |v: &[f32]| v.iter().map(|x| x * x).sum::<f32>().sqrt();
+    let usual = vector(open_folder("embeddinggemma", config("embeddinggemma")).unwrap());
+    assert!((length(&usual) - 1.0).abs() < 1e-6);
+    let cls = vector(with_text("1_Pooling/config.json", r#"{"pooling_mode": "cls"}"#).unwrap());
+    let tanh = vector(with_text("2_Dense/config.json", r#"{"out_features": 56, "bias": false}"#).unwrap());
+    let longer = vector(with_text("modules.json", r#"[{"path": "1_Pooling", "type": "Pooling"}]"#).unwrap());
+    assert!((length(&longer) - 1.0).abs() > 1e-3, "without Normalize");
+    for other in [cls, tanh, longer] {
+        assert!(usual.iter().zip(&other).any(|(a, b)| (a - b).abs() > 1e-3));
+    }
+}
+
+fn config(name: &str) -> String {
+    shared_json(&format!("tiny-models/{name}/config.json")).to_string()
+}
+
+/// EmbeddingGemma with another text file.
+fn with_text(file: &str, text: &str) -> wgslm::Result<Model> {
+    let mut model = ModelFile::open(&shared("tiny-models/embeddinggemma")).unwrap();
+    if let Description::Folder(texts) = &mut model.description {
+        assert!(texts.contains_key(file));
+        texts.insert(file.to_owned(), text.to_owned());
+    }
+    pollster::block_on(Model::open_for(model, Task::Embed(Embedding::default())))
+}
+
+/// On the GPU there is no kernel for packed attention and for pooling yet: said by name.
+#[test]
+fn the_gpu_says_what_it_lacks() {
+    for (name, configs) in fixtures() {
+        let model = open_folder(&name, configs[0].clone()).unwrap();
+        let options = Options { place: Place::Gpu, ..Options::new(&model.program, 96) };
+        let opened = pollster::block_on(AnyExecutor::open(&model, &options, &mut |_| {}));
+        let error = opened.err().map(|e| e.to_string());
+        let error = error.unwrap_or_else(|| panic!("{name} runs on the GPU: compare its vectors"));
+        assert!(error.contains("on the GPU is not supported; --device cpu runs it"), "{name}: {error}");
     }
 }
 

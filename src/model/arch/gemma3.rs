@@ -1,4 +1,5 @@
 //! Gemma 3 (Gemma Team 2025): most layers see a window and turn by a smaller theta; norms before and behind each block.
+//! EmbeddingGemma (2025) is one whose rows see both sides.
 
 use super::Arch;
 use crate::Result;
@@ -6,11 +7,11 @@ use crate::model::config::Config;
 use crate::model::layers::{Attention, Head, Mlp, Net, QkNorm};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
-use crate::ops::{Act, Pairing};
+use crate::ops::{Act, Pairing, Pooling};
 
 pub(super) static ARCH: Arch = Arch {
     model_types: &["gemma3_text", "gemma3"],
-    gguf: &["gemma3"],
+    gguf: &["gemma3", "gemma-embedding"],
     keys: &[],
     gguf_keys: &[],
     tensors: &[
@@ -31,6 +32,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let bias = c.bias("attention_bias", false)?;
     let scale = super::gemma2::scale(c, &heads, 62)?;
     let head = Head { softcap: c.softcap("final_logit_softcapping")?, ..Head::TIED };
+    let both_sides = c.flag("use_bidirectional_attention", false)? || !c.flag("is_causal", true)?;
     let windows = c.windows(layers, |layer| (layer + 1) % 6 != 0)?;
     let everywhere = Rotary::of_full(c, heads.head_dim, Pairing::Neox)?;
     let nearby = Rotary::of_window(c, heads.head_dim, Pairing::Neox, 1e4)?;
@@ -47,10 +49,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
         net.b.layer(layer, format!("model.layers.{layer}."));
         let rope = Some(ropes[usize::from(window.is_some())]);
         let plain = Attention::new(heads, rope);
-        let attention = Attention { bias, out_bias: bias, norms, window, scale, softcap, ..plain };
+        let attention = Attention { bias, out_bias: bias, norms, window, both_sides, scale, softcap, ..plain };
         x = super::gemma2::layer(&mut net, x, eps, &attention, &mlp);
     }
     net.b.end_layers();
     let x = net.rms_norm("model.norm", x, eps);
-    net.head(x, head)
+    if both_sides { net.embedding(x, Pooling::Mean) } else { net.head(x, head) }
 }

@@ -23,6 +23,7 @@ mod mamba2;
 mod ministral;
 mod ministral3;
 mod mistral;
+mod modernbert;
 mod nomic_bert;
 mod olmo2;
 mod olmo3;
@@ -84,6 +85,7 @@ const ALL: &[&Arch] = &[
     &ministral::ARCH,
     &ministral3::ARCH,
     &mistral::ARCH,
+    &modernbert::ARCH,
     &nomic_bert::ARCH,
     &olmo2::ARCH,
     &olmo3::ARCH,
