@@ -113,7 +113,7 @@ struct Flight {
 
 impl Scheduler {
     pub(super) fn new(limits: Limits, program: &Program) -> Self {
-        let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
+        let mut kv = Kv::new(program.groups, limits.blocks, limits.block).with_windows(program.windows());
         if program.state_bytes() > 0 {
             kv = kv.with_states(limits.checkpoints);
         }
@@ -379,8 +379,7 @@ impl Scheduler {
         let needed = self.kv.blocks_for(own.sequence.len()).saturating_sub(own.sequence.table.blocks());
         let running = |kept: &Kept| kept.user.is_some_and(|user| self.requests[&user].slot.is_some());
         let idle = self.sequences.iter().filter(|(seq, kept)| **seq != active.seq && !running(kept));
-        let evictable: u32 = idle.map(|(_, kept)| kept.sequence.table.blocks()).sum();
-        if needed > self.kv.free().saturating_add(evictable) {
+        if needed > self.kv.free_without(idle.map(|(_, kept)| &kept.sequence.table)) {
             return None;
         }
         let seq = active.seq;
@@ -427,7 +426,7 @@ impl Scheduler {
             Ok(ticket) => {
                 for s in &plan.seqs {
                     let kept = self.sequences.get_mut(&s.seq).expect("it was planned");
-                    kept.sequence.computed(s.pos + s.tokens.len() as u32);
+                    kept.sequence.computed(s.pos + s.tokens.len() as u32, &mut self.kv);
                     self.requests.get_mut(&s.request).expect("it was planned").pending +=
                         u32::from(s.draw != Draw::None);
                 }

@@ -76,8 +76,15 @@ impl Sequence {
     }
 
     /// Forgets the cache behind the first `positions` positions. Of a recurrent model that is not running, what lies behind the
-    /// last checkpoint before them goes, too.
+    /// last checkpoint before them goes, too; of one with windows all, if the next row would not find what it sees.
     pub(super) fn settle(&mut self, positions: u32, kv: &mut Kv) {
+        self.cut(positions, kv);
+        if !kv.reaches(&self.table, self.cached) {
+            self.cut(0, kv);
+        }
+    }
+
+    fn cut(&mut self, positions: u32, kv: &mut Kv) {
         self.cached = self.cached.min(positions);
         if kv.recurrent() {
             while let Some(last) = self.checkpoints.pop_if(|last| last.positions > self.cached) {
@@ -124,9 +131,10 @@ impl Sequence {
         (start < end).then_some((self.spans[span].role, start..end))
     }
 
-    /// Rows up to `positions` have been enqueued.
-    pub(super) fn computed(&mut self, positions: u32) {
+    /// Rows up to `positions` have been enqueued: later ones see no more than windows before them.
+    pub(super) fn computed(&mut self, positions: u32, kv: &mut Kv) {
         self.cached = positions;
+        kv.pass(&mut self.table, positions);
     }
 }
 
@@ -135,16 +143,17 @@ mod tests {
     use super::*;
 
     fn rows(s: &Sequence) -> Vec<(Role, Range<u32>)> {
+        let mut kv = Kv::new(1, 9, 4);
         let mut copy = Sequence {
             tokens: s.tokens.clone(),
             spans: s.spans.clone(),
             cached: s.cached,
-            table: Kv::new(1, 9, 4).table(),
+            table: kv.table(),
             checkpoints: Vec::new(),
         };
         let mut rows = Vec::new();
         while let Some((role, range)) = copy.next_rows() {
-            copy.computed(range.end);
+            copy.computed(range.end, &mut kv);
             rows.push((role, range));
         }
         rows
@@ -159,7 +168,7 @@ mod tests {
         s.push(&[7], Role::Generated);
         assert_eq!(rows(&s), [(Role::Prompt, 0..5), (Role::Generated, 5..7)]);
         kv.grow(&mut s.table, 7).unwrap();
-        s.computed(7);
+        s.computed(7, &mut kv);
         // A second turn: everything but the last token is known from before.
         s.resume(&[1, 2, 3, 4, 5, 6, 9, 9], &mut kv);
         assert_eq!(s.cached(), 6);
@@ -175,7 +184,7 @@ mod tests {
         let mut s = Sequence::new(kv.table());
         s.resume(&[1, 2, 3, 4, 5], &mut kv);
         kv.grow(&mut s.table, 5).unwrap();
-        s.computed(5);
+        s.computed(5, &mut kv);
         s.resume(&[1, 2, 3, 4, 5], &mut kv);
         assert_eq!((s.cached(), s.table.blocks()), (4, 1));
         s.resume(&[2], &mut kv);
@@ -188,7 +197,7 @@ mod tests {
         let mut s = Sequence::new(kv.table());
         let keep = |s: &mut Sequence, kv: &mut Kv, positions| {
             kv.grow(&mut s.table, positions).unwrap();
-            s.computed(positions);
+            s.computed(positions, kv);
             s.keep(kv.take_state().unwrap());
         };
         s.resume(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &mut kv);
@@ -209,7 +218,7 @@ mod tests {
         let mut kv = Kv::new(0, 9, 4).with_states(9);
         let mut s = Sequence::new(kv.table());
         for positions in [10, 20, 22, 30, 40] {
-            s.computed(positions);
+            s.computed(positions, &mut kv);
             s.keep(kv.take_state().unwrap());
         }
         let mut left = Vec::new();

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 use crate::exec::{CacheOp, Drawn, Executor, Limits, Outs, Packed, Role, Step, StepOut, Ticket, Token};
-use crate::model::{CacheSpec, Program};
+use crate::model::{CacheSpec, Out, Program};
+use crate::ops::{GroupId, ValueId};
 use crate::sample::Sampling;
 use crate::testing::{Random, mix};
 use crate::{Error, Result};
@@ -14,7 +15,8 @@ const STOP: u32 = 7;
 const GROUPS: usize = 2;
 
 fn program() -> Program {
-    Program { groups: GROUPS as u32, vocab: VOCAB, context: 1 << 20, ..Program::default() }
+    let outs = vec![Out::Logits(ValueId(0))];
+    Program { groups: GROUPS as u32, vocab: VOCAB, context: 1 << 20, outs, ..Program::default() }
 }
 
 /// The same with a recurrent layer.
@@ -22,13 +24,18 @@ fn recurrent() -> Program {
     Program { caches: vec![CacheSpec::State { len: 1 }], ..program() }
 }
 
+/// The same with windows: of the second group, or of both.
+fn windowed(first: Option<u32>, second: u32) -> Program {
+    let pages = |group, window| CacheSpec::Pages { group: GroupId(group), kv_heads: 1, k_dim: 1, v_dim: 1, window };
+    Program { caches: vec![pages(0, first), pages(1, Some(second))], ..program() }
+}
+
 /// What a row leaves in the cache: its token, position and role.
 type Cell = (u32, u32, Role);
 
 /// Runs a step when it is enqueued, on its own memory, and delivers it at some later poll.
 struct Fake {
-    /// Looks at its states.
-    recurrent: bool,
+    program: Program,
     limits: Limits,
     packed: Packed,
     pages: Vec<Vec<Option<Cell>>>,
@@ -52,7 +59,7 @@ struct Fake {
 impl Fake {
     fn new(limits: Limits, seed: u64, program: &Program) -> Self {
         Self {
-            recurrent: !program.caches.is_empty(),
+            program: program.clone(),
             limits,
             packed: Packed::default(),
             pages: vec![vec![None; (limits.blocks * limits.block) as usize]; GROUPS],
@@ -86,16 +93,21 @@ impl Fake {
         }
     }
 
-    /// A hash of the cells of the first positions, unless they are poisoned.
+    /// A hash of the cells of the first positions, unless they are poisoned: of those that the last row's layers see.
     fn history(&self, tables: &[&[u32]], context: u32) -> Option<u64> {
         let mut hash = 1;
-        for pos in 0..context {
+        let first = |group| context - self.program.window(GroupId(group)).unwrap_or(context).min(context);
+        let firsts = [first(0), first(1)];
+        for pos in firsts[0].min(firsts[1])..context {
             let cell = |group: usize| {
                 let block = tables[group][(pos / self.limits.block) as usize];
-                self.pages[group][(block * self.limits.block + pos % self.limits.block) as usize]
+                let cell = self.pages[group][(block * self.limits.block + pos % self.limits.block) as usize];
+                cell.expect("an unwritten position is read")
             };
-            let (token, at, role) = cell(0).expect("an unwritten position is read");
-            assert_eq!((at, cell(0)), (pos, cell(1)), "a position holds another sequence's row");
+            let seen = [0, 1].map(|group| (pos >= firsts[group]).then(|| cell(group)));
+            let (token, at, role) = seen[0].or(seen[1]).expect("one of them sees it");
+            let own = |cell: Option<Cell>| cell.is_none_or(|cell| cell == (token, pos, role));
+            assert!(at == pos && seen.into_iter().all(own), "a position holds another sequence's row");
             if self.poison == Some(token) {
                 return None;
             }
@@ -120,7 +132,7 @@ impl Executor for Fake {
 
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
         assert!(self.finished.len() < self.limits.in_flight as usize, "too many steps under way");
-        self.packed.pack(step, &program(), &self.limits)?;
+        self.packed.pack(step, &self.program, &self.limits)?;
         let mut out = StepOut::default();
         let mut written = std::collections::HashSet::new();
         let mut slots = std::collections::HashSet::new();
@@ -144,7 +156,7 @@ impl Executor for Fake {
                 continue;
             }
             let end = seq.pos + seq.tokens.len() as u32;
-            if let Some(hash) = self.history(seq.tables, end).filter(|_| self.recurrent) {
+            if let Some(hash) = self.history(seq.tables, end).filter(|_| self.program.state_bytes() > 0) {
                 assert_eq!(self.states[seq.slot as usize], (end, hash), "the state has seen something else");
             }
             let logits = self.logits(seq.tables, end);
@@ -277,7 +289,7 @@ fn answers_do_not_depend_on_company() {
     for seed in 0..400 {
         let mut random = Random::new(seed);
         let in_flight = 1 + random.below(3);
-        let program = if seed % 2 == 0 { program() } else { recurrent() };
+        let program = [program(), recurrent(), windowed(None, 6)][seed as usize % 3].clone();
         let mut bench = Bench::of(&program, Limits { in_flight, ..TIGHT }, seed);
         let mut requests = BTreeMap::new();
         let mut cancelled = Vec::new();
@@ -325,7 +337,8 @@ fn conversations_are_continued_as_if_computed_anew() {
     for seed in 0..600 {
         let mut random = Random::new(seed);
         // Of a recurrent model less is kept, according to the room for checkpoints.
-        let program = if seed % 3 == 0 { program() } else { recurrent() };
+        let paged = if seed % 2 == 0 { program() } else { windowed(None, 6) };
+        let program = if seed % 3 == 0 { paged } else { recurrent() };
         let recurrent = seed % 3 != 0;
         let mut bench = Bench::of(&program, Limits { checkpoints: seed as u32 % 5, ..TIGHT }, seed);
         // The oracle keeps its sequences too, with room for all, so that roles are the same.
@@ -416,6 +429,32 @@ fn a_recurrent_sequence_goes_back_to_a_checkpoint() {
     let (first, ..) = bench.answer(Request { sequence: Some(seq), ..turn(vec![1, 2, 3, 4]) });
     assert_eq!(first, answer);
     assert_eq!(bench.answer(Request { sequence: Some(seq), ..turn(vec![1, 2, 3, 4, 5]) }).2.reused, 0);
+}
+
+#[test]
+fn windows_bound_what_a_long_answer_holds() {
+    // Room for 32 positions: a window of 6, and what is kept for going back a little.
+    let limits = Limits { blocks: 8, context: 4000, ..TIGHT };
+    let request = Request { max_tokens: Some(300), ..Request::new(vec![1, 2, 3]) };
+    let mut bench = Bench::of(&windowed(Some(6), 5), limits, 3);
+    let (tokens, reason, _) = bench.answer(request.clone());
+    assert_eq!((tokens.len(), reason, bench.engine.scheduler.free_blocks()), (300, "length", 8));
+    let mut roomy = Bench::of(&windowed(Some(6), 5), Limits { blocks: 400, ..limits }, 1);
+    assert_eq!(roomy.answer(request.clone()).0, tokens);
+    // A layer that sees everything still needs everything.
+    let (tokens, reason, _) = Bench::of(&windowed(None, 5), limits, 3).answer(request);
+    assert_eq!((tokens.len(), reason), (30, "context"));
+}
+
+#[test]
+fn a_sequence_goes_back_behind_its_windows_from_the_start() {
+    let mut bench = Bench::of(&windowed(None, 6), Limits { block: 2, ..ROOMY }, 3);
+    let seq = bench.engine.open();
+    let turn = |prompt: Vec<u32>| Request { sequence: Some(seq), max_tokens: Some(1), ..Request::new(prompt) };
+    let whole: Vec<u32> = (0..30).collect();
+    bench.answer(turn(whole.clone()));
+    assert_eq!(bench.answer(turn([&whole[..28], &[7, 8]].concat())).2.reused, 28);
+    assert_eq!(bench.answer(turn([&whole[..10], &[7, 8]].concat())).2.reused, 0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, Options, Place, Progress};
 pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
-pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
+pub use step::{Drawn, FREED, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
 use crate::ops::{GroupId, Rows};

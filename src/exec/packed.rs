@@ -3,8 +3,9 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Limits, Outs, Role, Step, Token};
+use super::{FREED, Limits, Outs, Role, Step, Token};
 use crate::model::Program;
+use crate::ops::GroupId;
 use crate::{Error, Result};
 
 /// A row: 4 words of the GPU's step buffer.
@@ -163,14 +164,17 @@ impl Packed {
                 return Err(Error::argument(name(), problem));
             }
             let blocks = (end as usize).div_ceil(limits.block as usize);
-            for (table, packed) in seq.tables.iter().zip(&mut batch.tables) {
-                let used = table.get(..blocks).filter(|t| t.iter().all(|&b| b < limits.blocks));
+            for ((group, table), packed) in (0..).zip(seq.tables).zip(&mut batch.tables) {
+                let window = program.window(GroupId(group));
+                let seen = window.map_or(0, |window| (seq.pos + 1).saturating_sub(window) / limits.block) as usize;
+                let there = |(i, &b): (usize, &u32)| b < limits.blocks || (i < seen && b == FREED);
+                let used = table.get(..blocks).filter(|t| t.iter().enumerate().all(there));
                 let Some(used) = used else {
                     let problem =
                         format!("needs {blocks} blocks below {}, its table has {}", limits.blocks, table.len());
                     return Err(Error::argument(name(), problem));
                 };
-                packed.extend_from_slice(used);
+                packed.extend(used.iter().map(|&block| if block == FREED { 0 } else { block }));
                 packed.resize(packed.len() + batch.table_stride as usize - blocks, 0);
             }
             let row0 = batch.rows.len() as u32;

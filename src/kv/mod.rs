@@ -15,6 +15,8 @@ pub use table::Table;
 pub struct Kv {
     pools: Vec<Pool>,
     block: u32,
+    /// For each group, the positions that a row sees, if it does not see all.
+    windows: Vec<Option<u32>>,
     /// Places for the checkpoints of states; none for models without recurrent layers.
     states: Option<Pool>,
 }
@@ -32,7 +34,14 @@ impl Kv {
     /// `groups` pools of `blocks` blocks of `block` positions.
     pub fn new(groups: u32, blocks: u32, block: u32) -> Self {
         assert!(block > 0, "a block holds at least one position");
-        Self { pools: (0..groups).map(|_| Pool::new(blocks)).collect(), block, states: None }
+        let pools = (0..groups).map(|_| Pool::new(blocks)).collect();
+        Self { pools, block, windows: vec![None; groups as usize], states: None }
+    }
+
+    /// The same for a model whose groups see windows.
+    pub fn with_windows(self, windows: Vec<Option<u32>>) -> Self {
+        assert_eq!(windows.len(), self.pools.len(), "a window or none for each group");
+        Self { windows, ..self }
     }
 
     /// The same for a model with recurrent layers, with places for so many checkpoints.
@@ -77,6 +86,12 @@ impl Kv {
         self.pools.first().map_or(u32::MAX, Pool::capacity)
     }
 
+    /// Blocks that would be free in the group with the fewest if some tables gave theirs back.
+    pub fn free_without<'a>(&self, tables: impl Iterator<Item = &'a Table> + Clone) -> u32 {
+        let of = |(group, pool): (usize, &Pool)| pool.free() + tables.clone().map(|t| t.held(group)).sum::<u32>();
+        self.pools.iter().enumerate().map(of).min().unwrap_or(u32::MAX)
+    }
+
     /// A table that owns nothing.
     pub fn table(&self) -> Table {
         Table::new(self.pools.len())
@@ -97,6 +112,29 @@ impl Kv {
     pub fn truncate(&mut self, table: &mut Table, positions: u32) {
         let keep = self.blocks_for(positions);
         table.truncate(&mut self.pools, keep);
+    }
+
+    /// Gives back the blocks that lie behind the windows of all rows from position `next` on.
+    ///
+    /// A few more are kept, for a sequence that goes a little way back: by the tokens that ran ahead of their end, by a
+    /// template that writes the last turn otherwise.
+    pub fn pass(&mut self, table: &mut Table, next: u32) {
+        const MORE: u32 = 4;
+        for (group, window) in self.windows.iter().enumerate() {
+            if let Some(window) = window {
+                let unseen = (next + 1).saturating_sub(*window) / self.block;
+                table.free(&mut self.pools, group, unseen.saturating_sub(MORE));
+            }
+        }
+    }
+
+    /// Whether a row at position `next` finds all that it sees.
+    pub fn reaches(&self, table: &Table, next: u32) -> bool {
+        let reaches = |(group, window): (usize, &Option<u32>)| {
+            let first = window.map_or(0, |window| (next + 1).saturating_sub(window));
+            table.freed(group) <= first / self.block
+        };
+        self.windows.iter().enumerate().all(reaches)
     }
 
     /// Takes all blocks away.
@@ -151,6 +189,44 @@ mod tests {
         assert!(refused > 1000, "the pool was never short: {refused}");
         tables.iter_mut().for_each(|t| kv.release(t));
         assert_eq!(kv.free(), blocks);
+    }
+
+    /// Whatever is given back, what rows see is there, and what a table holds is bounded.
+    #[test]
+    fn windows_bound_what_a_table_holds() {
+        let (block, window) = (4, 10);
+        let mut random = Random::new(5);
+        let mut kv = Kv::new(2, 64, block).with_windows(vec![None, Some(window)]);
+        let mut table = kv.table();
+        let (mut at, mut back) = (0u32, 0);
+        for _ in 0..20_000 {
+            let next =
+                if random.below(20) == 0 { at.saturating_sub(random.below(40)) } else { at + 1 + random.below(7) };
+            if next < at {
+                kv.truncate(&mut table, next);
+                back += 1;
+                if !kv.reaches(&table, next) {
+                    kv.release(&mut table);
+                    at = 0;
+                    assert!(kv.reaches(&table, 0));
+                    continue;
+                }
+            } else if kv.grow(&mut table, next).is_err() {
+                kv.release(&mut table);
+                at = 0;
+                continue;
+            }
+            at = next;
+            kv.pass(&mut table, at);
+            assert!(kv.reaches(&table, at));
+            let seen = (at + 1).saturating_sub(window) / block..kv.blocks_for(at);
+            assert!(seen.clone().all(|i| table.group(1)[i as usize] != crate::exec::FREED));
+            assert!(table.held(1) <= seen.len() as u32 + 4 && table.held(0) == table.blocks());
+            assert_eq!(kv.free_without(std::iter::once(&table)), 64);
+        }
+        assert!(back > 500);
+        kv.release(&mut table);
+        assert_eq!(kv.free(), 64);
     }
 
     fn check_ownership(tables: &[Table], held: &[u32], groups: u32, blocks: u32) {

@@ -229,6 +229,20 @@ impl Program {
         self.pooled().is_some() || self.nodes.iter().any(packed)
     }
 
+    /// The positions that the layers of a group see, if none of them sees all.
+    pub fn window(&self, group: GroupId) -> Option<u32> {
+        let windows = self.caches.iter().filter_map(|cache| match cache {
+            CacheSpec::Pages { group: of, window, .. } if *of == group => Some(window.unwrap_or(u32::MAX)),
+            _ => None,
+        });
+        windows.max().filter(|window| *window < u32::MAX)
+    }
+
+    /// The same of each group.
+    pub fn windows(&self) -> Vec<Option<u32>> {
+        (0..self.groups).map(|group| self.window(GroupId(group))).collect()
+    }
+
     /// Layers that have at least one node.
     pub fn layers(&self) -> u32 {
         self.nodes.iter().filter_map(|n| n.layer).max().map_or(0, |l| l + 1)
