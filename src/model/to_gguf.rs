@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 use super::arch::Arch;
 use super::config::Config;
 use super::embedding::Task;
-use super::program::Program;
+use super::names::Names;
+use super::program::{Node, Program, Runs};
 use super::{Model, keys};
-use crate::file::{ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
-use crate::ops::{Op, Pairing, RopeSpec, VectorId, WeightId};
+use crate::file::{Array, ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
+use crate::ops::{Mask, Op, Pairing, RopeSpec, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -68,16 +69,16 @@ impl Model {
         let config = Config::read(&self.file, arch, Task::Own).await?;
         let program = (arch.build)(&config)?;
         let factors = factors(&config, &program)?;
-        let metadata = metadata(&config, &program, arch, factors.is_some())?;
-        let target = virtual_file(&config, &program, &metadata, factors.as_deref())?;
+        let metadata = metadata(&config, &program, arch)?;
+        let target = virtual_file(&config, &program, &metadata, &factors)?;
         let target_config = Config::read(&target, arch, Task::Own).await?;
         let target_program = (arch.build)(&target_config)?;
         let pairs = same_but_for_pairs(&program, &target_program)?;
         let mut tensors = tensors(&target_config, [&program, &target_program], &pairs)?;
-        if let Some(factors) = factors {
+        for (name, factors) in factors {
             let shape = vec![factors.len() as u64];
             let part = Part { start: 0, what: What::Computed(factors), pairs: None };
-            tensors.push(Converted { name: FACTORS.to_owned(), shape, parts: vec![part] });
+            tensors.push(Converted { name: name.to_owned(), shape, parts: vec![part] });
         }
         let heads = config.maybe_int("num_attention_heads", 1..=u32::MAX)?.unwrap_or(1);
         let kv_heads = config.maybe_int("num_key_value_heads", 1..=u32::MAX)?.unwrap_or(heads);
@@ -118,50 +119,105 @@ impl Model {
     }
 }
 
-const FACTORS: &str = "rope_freqs.weight";
-
-/// Llama 3's scaling is a tensor of divisors in GGUF files, one a pair.
-fn factors(config: &Config<'_>, program: &Program) -> Result<Option<Vec<f32>>> {
-    if config.text("rope_parameters.rope_type")? != Some("llama3") {
-        return Ok(None);
+/// Divisors of rotary frequencies, one a pair, which GGUF files hold as tensors: Llama 3's scaling, LongRoPE's two lists.
+fn factors(config: &Config<'_>, program: &Program) -> Result<Vec<(&'static str, Vec<f32>)>> {
+    let mut all = Vec::new();
+    if config.text("rope_parameters.rope_type")? == Some("llama3")
+        && let Some(table) = program.ropes.first()
+    {
+        let theta = config.maybe_float("rope_parameters.rope_theta", 0.0..=f64::MAX)?.unwrap_or(1e4);
+        let dims = 2.0 * table.divisors.len() as f64;
+        let plain = (0..table.divisors.len()).map(|i| theta.powf(-2.0 * i as f64 / dims));
+        let factors = plain.zip(&table.divisors).map(|(plain, scaled)| (plain / scaled) as f32).collect();
+        all.push(("rope_freqs.weight", factors));
     }
-    let theta = config.maybe_float("rope_parameters.rope_theta", 0.0..=f64::MAX)?.unwrap_or(1e4);
-    let Some(table) = program.ropes.first() else { return Ok(None) };
-    let dims = 2.0 * table.divisors.len() as f64;
-    let plain = (0..table.divisors.len()).map(|i| theta.powf(-2.0 * i as f64 / dims));
-    Ok(Some(plain.zip(&table.divisors).map(|(plain, scaled)| (plain / scaled) as f32).collect()))
+    for (key, name) in [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")] {
+        if let Some(factors) = config.maybe_floats(&format!("rope_parameters.{key}"))? {
+            all.push((name, factors.into_iter().map(|f| f as f32).collect()));
+        }
+    }
+    Ok(all)
 }
 
-/// The hyper-parameters under their names in GGUF files.
-fn metadata(config: &Config<'_>, program: &Program, arch: &Arch, factors: bool) -> Result<Vec<(String, Value)>> {
+/// The hyper-parameters under their names in GGUF files, and what those files state that folders leave to be computed.
+fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(String, Value)>> {
     let prefix = arch.gguf.first().copied().ok_or_else(|| {
         Error::unsupported(format!("{} models in GGUF files", arch.name()), "llama.cpp knows none; the folder works")
     })?;
-    let mut pairs = BTreeMap::new();
+    let empty = ModelFile::new(Description::Gguf(Metadata::default()), Vec::new(), Vec::new())?;
+    let names = Names { file: &empty, arch: config.names.arch };
+    let mut pairs = derived(config, program)?;
+    let in_weights = matches!(config.text("rope_parameters.rope_type")?, Some("llama3" | "dynamic"));
     let mut written = Vec::new();
     for (name, key) in arch.gguf_keys.iter().chain(keys::GGUF) {
         let scaling = key.starts_with("rope_parameters.") && *key != "rope_parameters.rope_theta";
-        let Some(value) = config.value(key).filter(|_| !(written.contains(key) || factors && scaling)) else {
+        if written.contains(key) || in_weights && scaling {
+            continue;
+        }
+        // Where kinds of layers have rotary parameters of their own, GGUF files have those of full attention.
+        let full = || config.value(&key.replacen("rope_parameters.", "rope_parameters.full_attention.", 1));
+        let Some(value) = config.value(key).or_else(full).and_then(|value| value.to_gguf(is_float(name))) else {
             continue;
         };
-        if let Some(value) = value.to_gguf(is_float(name)) {
-            written.push(key);
-            pairs.insert(format!("{prefix}.{name}"), value);
-        }
+        written.push(key);
+        pairs.entry((*name).to_owned()).or_insert(Some(value));
+    }
+    // Some configurations name a size of which the feed-forward's follows.
+    let gate = |w: &&super::WeightSpec| names.spelled(&w.tensor).ends_with(".ffn_gate.weight");
+    if let Some(gate) = program.weights.iter().find(gate) {
+        pairs.insert("feed_forward_length".to_owned(), Some(Value::U32(gate.n)));
     }
     if let Some(head_dim) = config.value("head_dim").and_then(|v| v.to_gguf(false)) {
-        pairs.entry(format!("{prefix}.attention.value_length")).or_insert(head_dim);
-    }
-    let rotated = program.nodes.iter().find_map(|node| match &node.op {
-        Op::Rope(rope) => Some(rope.spec.dims),
-        _ => None,
-    });
-    if let Some(dims) = rotated {
-        pairs.entry(format!("{prefix}.rope.dimension_count")).or_insert(Value::U32(dims));
+        pairs.entry("attention.value_length".to_owned()).or_insert(Some(head_dim));
     }
     let mut all = vec![("general.architecture".to_owned(), Value::Str(prefix.to_owned()))];
-    all.extend(pairs);
+    all.extend(pairs.into_iter().filter_map(|(name, value)| Some((format!("{prefix}.{name}"), value?))));
     Ok(all)
+}
+
+/// What follows from the program; none for a key that must not be written.
+fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Option<Value>>> {
+    let mut pairs = BTreeMap::new();
+    let mut set = |name: &str, value: Option<Value>| _ = pairs.insert(name.to_owned(), value);
+    let mut windows = vec![None; program.layers() as usize];
+    let mut kv_heads = vec![0i32; windows.len()];
+    for Node { layer, op } in &program.nodes {
+        let layer = layer.map_or(0, |layer| layer as usize);
+        match op {
+            Op::Attend(op) => {
+                kv_heads[layer] = op.kv_heads as i32;
+                if let Mask::Window(n) = op.mask {
+                    windows[layer] = Some(n);
+                }
+            }
+            Op::Rope(op) if layer == 0 => set("rope.dimension_count", Some(Value::U32(op.spec.dims))),
+            Op::Conv(op) => set("ssm.conv_kernel", Some(Value::U32(op.taps))),
+            Op::Scan(op) => {
+                set("ssm.inner_size", Some(Value::U32(op.heads * op.dim)));
+                set("ssm.state_size", Some(Value::U32(op.states)));
+                set("ssm.group_count", Some(Value::U32(op.groups)));
+                set("ssm.time_step_rank", Some(Value::U32(op.heads)));
+            }
+            _ => {}
+        }
+    }
+    let window = windows.iter().copied().flatten().next();
+    set("attention.sliding_window", window.map(Value::U32));
+    if window.is_some() {
+        let slides = windows.iter().map(Option::is_some).collect();
+        set("attention.sliding_window_pattern", Some(Value::Array(Array::Bool(slides))));
+    }
+    if kv_heads.contains(&0) && kv_heads.iter().any(|&n| n > 0) {
+        set("attention.head_count_kv", Some(Value::Array(Array::I32(kv_heads))));
+    }
+    // A fixed stretch of the base is written as the base that it comes to.
+    if config.text("rope_parameters.rope_type")? == Some("dynamic")
+        && let Some(&[_, second, ..]) = program.ropes.first().map(|table| &table.divisors[..])
+    {
+        let pairs_of = program.ropes[0].divisors.len() as f64;
+        set("rope.freq_base", Some(Value::F32(second.recip().powf(pairs_of) as f32)));
+    }
+    Ok(pairs)
 }
 
 /// Whether a GGUF key holds a float, also where its value is whole.
@@ -190,26 +246,25 @@ fn virtual_file(
     config: &Config<'_>,
     program: &Program,
     metadata: &[(String, Value)],
-    factors: Option<&[f32]>,
+    factors: &[(&'static str, Vec<f32>)],
 ) -> Result<ModelFile> {
     let mut meta = Metadata::default();
     for (key, value) in metadata {
         meta.insert(key.clone(), value.clone());
     }
-    let bytes: Vec<u8> = factors.unwrap_or_default().iter().flat_map(|f| f.to_le_bytes()).collect();
     let ty = TensorType::Block(BlockFormat::F32);
-    let length = bytes.len() as u64;
+    let mut bytes = Vec::new();
     let mut tensors = BTreeMap::new();
-    if let Some(factors) = factors {
-        let shape = vec![factors.len() as u64];
-        tensors.insert(
-            FACTORS.to_owned(),
-            TensorInfo { name: FACTORS.to_owned(), ty, shape, file: 0, offset: 0, bytes: length },
-        );
+    for (name, factors) in factors {
+        let (offset, shape) = (bytes.len() as u64, vec![factors.len() as u64]);
+        bytes.extend(factors.iter().flat_map(|f| f.to_le_bytes()));
+        let length = bytes.len() as u64 - offset;
+        let info = TensorInfo { name: (*name).to_owned(), ty, shape, file: 0, offset, bytes: length };
+        tensors.insert((*name).to_owned(), info);
     }
     let source: Box<dyn ByteSource> = Box::new(Bytes::new(config.names.file.name(), bytes));
     let empty = ModelFile::new(Description::Gguf(meta.clone()), Vec::new(), Vec::new())?;
-    let names = super::names::Names { file: &empty, arch: config.names.arch };
+    let names = Names { file: &empty, arch: config.names.arch };
     let used = program.weights.iter().map(|w| &w.tensor).chain(program.vectors.iter().map(|v| &v.tensor));
     for tensor in used {
         let name = names.spelled(tensor);
@@ -290,6 +345,13 @@ fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], pairs: &Pairs) ->
             all[at].1.push(part);
         }
     };
+    if gguf.weights.iter().any(|w| w.runs != Runs::ONE) || gguf.vectors.iter().any(|v| v.runs != Runs::ONE || v.neg_exp)
+    {
+        return Err(Error::unsupported(
+            "a GGUF file whose tensors hold matrices by turns",
+            "the folder works as it is",
+        ));
+    }
     for (i, spec) in gguf.weights.iter().enumerate() {
         let i = i as u32;
         let what = What::Matrix(WeightId(i));
