@@ -192,6 +192,12 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
             }
             Op::Rope(op) if layer == 0 => set("rope.dimension_count", Some(Value::U32(op.spec.dims))),
             Op::Conv(op) => set("ssm.conv_kernel", Some(Value::U32(op.taps))),
+            Op::Delta(op) => {
+                set("ssm.inner_size", Some(Value::U32(op.heads * op.v_dim)));
+                set("ssm.state_size", Some(Value::U32(op.k_dim)));
+                set("ssm.group_count", Some(Value::U32(op.key_heads)));
+                set("ssm.time_step_rank", Some(Value::U32(op.heads)));
+            }
             Op::Scan(op) => {
                 set("ssm.inner_size", Some(Value::U32(op.heads * op.dim)));
                 set("ssm.state_size", Some(Value::U32(op.states)));
