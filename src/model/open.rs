@@ -40,9 +40,9 @@ pub struct Specials {
     pub eos: Vec<u32>,
 }
 
-/// Every `model_type` that can be opened.
-pub fn architectures() -> impl Iterator<Item = &'static str> {
-    Arch::all().iter().flat_map(|arch| arch.model_types).copied()
+/// Every architecture that can be opened, by the names that `model_type` has for it.
+pub fn architectures() -> impl Iterator<Item = &'static [&'static str]> {
+    Arch::all().iter().map(|arch| arch.model_types)
 }
 
 impl Model {
