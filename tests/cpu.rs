@@ -1,5 +1,7 @@
 //! The CPU executor against the f64 oracle: op by op over odd shapes, whole programs, and what must not change a bit.
 
+#[path = "cpu/experts.rs"]
+mod experts;
 #[path = "support/programs.rs"]
 mod programs;
 #[path = "cpu/recurrent.rs"]

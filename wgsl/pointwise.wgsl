@@ -1,4 +1,4 @@
-//! pointwise: out = a + b, a * b, act(a), by * a
+//! pointwise: out = a + b, a * b, act(a), by * a, max(low, min(a, high))
 //! a, b, out (rows, n) f32, in fours: what lies past n in a row's last four is never read as a result
 //! grid: x one thread for four elements, y one row
 //! use: lib/act
@@ -6,9 +6,11 @@ struct Params {
     rows_at: u32,  // word of step with the number of rows
     fours: u32,    // in a row
     by: f32,
+    low: f32,
+    high: f32,
 }
 override WG: u32 = 64u;
-override OP: u32 = 0u;  // 0 add, 1 mul, 2 act, 3 scale
+override OP: u32 = 0u;  // 0 add, 1 mul, 2 act, 3 scale, 4 clamp
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> a: array<vec4<f32>>;
@@ -26,6 +28,7 @@ fn pointwise(@builtin(global_invocation_id) id: vec3<u32>) {
         case 0u: { out[i] = x + b[i]; }
         case 1u: { out[i] = x * b[i]; }
         case 2u: { out[i] = vec4<f32>(act(x.x), act(x.y), act(x.z), act(x.w)); }
-        default: { out[i] = params.by * x; }
+        case 3u: { out[i] = params.by * x; }
+        default: { out[i] = max(vec4<f32>(params.low), min(x, vec4<f32>(params.high))); }
     }
 }

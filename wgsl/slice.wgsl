@@ -1,10 +1,12 @@
-//! slice: out[r, :] = x[r, start .. start + n]
-//! x (rows, width) f32 | out (rows, n) f32
+//! slice: out[r, h] = x[r, h, start .. start + n] for each of several equal parts of a row
+//! x (rows, heads * width) f32 | out (rows, heads * n) f32
 //! grid: x one thread for an element, y one row
 struct Params {
     rows_at: u32,  // word of step with the number of rows
     start: u32,
     n: u32,
+    width: u32,
+    columns: u32,  // heads * n
     x_stride: u32,
     out_stride: u32,
 }
@@ -16,7 +18,8 @@ override WG: u32 = 64u;
 
 @compute @workgroup_size(WG)
 fn slice(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.y < step[params.rows_at] && id.x < params.n {
-        out[id.y * params.out_stride + id.x] = x[id.y * params.x_stride + params.start + id.x];
+    if id.y < step[params.rows_at] && id.x < params.columns {
+        let column = id.x / params.n * params.width + params.start + id.x % params.n;
+        out[id.y * params.out_stride + id.x] = x[id.y * params.x_stride + column];
     }
 }

@@ -8,6 +8,6 @@ pub(crate) mod simd;
 mod team;
 
 pub(crate) use cache::{Cache, States};
-pub(crate) use pages::{Kind, Pages};
+pub(crate) use pages::{Kind, PageShape, Pages};
 pub(crate) use shared::Shared;
 pub(crate) use team::{Job, Member, Team};

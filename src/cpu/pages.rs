@@ -5,16 +5,32 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use super::Shared;
 
-/// A cache of one layer: `[block][ K: kv_head, slot, k_dim | V: kv_head, slot, v_dim ]`.
+/// A cache of one layer: `[block][ K: kv_head, slot, k_dim | V: kv_head, slot, v_dim ]`, or without V where a value is the
+/// first `v_dim` elements of its key.
 pub(crate) struct Pages {
     /// The group whose block tables say which block holds which positions.
     pub(crate) group: usize,
-    kv_heads: usize,
-    k_dim: usize,
-    v_dim: usize,
-    /// Positions in a block.
-    block: usize,
+    shape: PageShape,
     store: Store,
+}
+
+/// The shape of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageShape {
+    pub(crate) kv_heads: usize,
+    pub(crate) k_dim: usize,
+    pub(crate) v_dim: usize,
+    /// A value is the first `v_dim` elements of its key.
+    pub(crate) v_in_k: bool,
+    /// Positions in a block.
+    pub(crate) block: usize,
+}
+
+impl PageShape {
+    /// Elements of a block.
+    pub(crate) fn len(&self) -> usize {
+        self.kv_heads * self.block * (self.k_dim + if self.v_in_k { 0 } else { self.v_dim })
+    }
 }
 
 /// The elements, in the type of the numerics.
@@ -34,32 +50,24 @@ pub(crate) enum Kind {
 }
 
 impl Pages {
-    /// Elements of a block.
-    pub(crate) fn block_len(kv_heads: usize, k_dim: usize, v_dim: usize, block: usize) -> usize {
-        kv_heads * block * (k_dim + v_dim)
-    }
-
     /// Zeros. `half`: in f16.
-    pub(crate) fn new(
-        group: usize,
-        [kv_heads, k_dim, v_dim]: [usize; 3],
-        block: usize,
-        blocks: usize,
-        half: bool,
-    ) -> Self {
-        let len = Self::block_len(kv_heads, k_dim, v_dim, block) * blocks;
+    pub(crate) fn new(group: usize, shape: PageShape, blocks: usize, half: bool) -> Self {
+        let len = shape.len() * blocks;
         let store = if half { Store::F16(Shared::zeroed(len)) } else { Store::F32(Shared::zeroed(len)) };
-        Self { group, kv_heads, k_dim, v_dim, block, store }
+        Self { group, shape, store }
     }
 
     /// The first element of a vector, and how many it has.
     fn place(&self, kind: Kind, (block, slot): (usize, usize), head: usize) -> (usize, usize) {
-        let start = block * Self::block_len(self.kv_heads, self.k_dim, self.v_dim, self.block);
+        let shape = &self.shape;
+        let start = block * shape.len();
+        let key = start + (head * shape.block + slot) * shape.k_dim;
         match kind {
-            Kind::K => (start + (head * self.block + slot) * self.k_dim, self.k_dim),
+            Kind::K => (key, shape.k_dim),
+            Kind::V if shape.v_in_k => (key, shape.v_dim),
             Kind::V => {
-                let keys = self.kv_heads * self.block * self.k_dim;
-                (start + keys + (head * self.block + slot) * self.v_dim, self.v_dim)
+                let keys = shape.kv_heads * shape.block * shape.k_dim;
+                (start + keys + (head * shape.block + slot) * shape.v_dim, shape.v_dim)
             }
         }
     }
@@ -93,7 +101,7 @@ impl Pages {
 
     /// Copies a block onto another.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
-        let n = Self::block_len(self.kv_heads, self.k_dim, self.v_dim, self.block);
+        let n = self.shape.len();
         match &mut self.store {
             Store::F32(store) => store.all_mut().copy_within(from * n..(from + 1) * n, to * n),
             Store::F16(store) => store.all_mut().copy_within(from * n..(from + 1) * n, to * n),
@@ -102,7 +110,7 @@ impl Pages {
 
     /// Fills a block.
     pub(crate) fn fill(&mut self, block: usize, value: f32) {
-        let n = Self::block_len(self.kv_heads, self.k_dim, self.v_dim, self.block);
+        let n = self.shape.len();
         match &mut self.store {
             Store::F32(store) => store.all_mut()[block * n..(block + 1) * n].fill(value),
             Store::F16(store) => store.all_mut()[block * n..(block + 1) * n].fill(f16::from_f32(value).to_bits()),

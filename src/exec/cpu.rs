@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::packed::{Batch, Packed};
 use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket};
-use crate::cpu::{Cache, Job, Pages, Shared, States, Team};
+use crate::cpu::{Cache, Job, PageShape, Pages, Shared, States, Team};
 use crate::model::{CacheSpec, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, noise_key};
@@ -127,8 +127,10 @@ impl CpuExecutor {
         let scratch_len = plans.iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
         let mut caches = Vec::new();
         for cache in &program.caches {
-            let (group, kv_heads, k_dim, v_dim) = match *cache {
-                CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } => (group, kv_heads, k_dim, v_dim),
+            let (group, kv_heads, k_dim, v_dim, v_in_k) = match *cache {
+                CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } => {
+                    (group, kv_heads, k_dim, v_dim, v_in_k)
+                }
                 CacheSpec::State { len } => {
                     let count = limits.seqs.saturating_add(limits.checkpoints);
                     fits("the states of a layer", u64::from(len) * u64::from(count))?;
@@ -136,12 +138,11 @@ impl CpuExecutor {
                     continue;
                 }
             };
-            let shape = [kv_heads, k_dim, v_dim].map(|d| d as usize);
-            let block = Pages::block_len(shape[0], shape[1], shape[2], limits.block as usize);
-            fits("the KV cache of a layer", block as u64 * u64::from(limits.blocks))?;
+            let [kv_heads, k_dim, v_dim, block] = [kv_heads, k_dim, v_dim, limits.block].map(|d| d as usize);
+            let shape = PageShape { kv_heads, k_dim, v_dim, v_in_k, block };
+            fits("the KV cache of a layer", shape.len() as u64 * u64::from(limits.blocks))?;
             let half = options.numerics == Numerics::Fast;
-            let pages = Pages::new(group.index(), shape, limits.block as usize, limits.blocks as usize, half);
-            caches.push(Cache::Pages(pages));
+            caches.push(Cache::Pages(Pages::new(group.index(), shape, limits.blocks as usize, half)));
         }
         let mut values = Vec::new();
         for &len in &buffers.lens {

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Where a model shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// On a GPU if there is a real one, else on the CPU.
+    /// On a GPU if there is a real one and it has a kernel for every op of the model, else on the CPU.
     #[default]
     Auto,
     /// On the best GPU; a software adapter if there is no other.
@@ -130,7 +130,7 @@ impl AnyExecutor {
     pub async fn open(model: &Model, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
         let choice = match options.place {
             Place::Cpu => None,
-            Place::Auto => Some(Choice::default()),
+            Place::Auto => model.program.on_gpu().is_ok().then(Choice::default),
             Place::Gpu => Some(Choice { software: true, ..Choice::default() }),
             Place::Adapter(index) => Some(Choice { index: Some(index), ..Choice::default() }),
         };

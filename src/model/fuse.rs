@@ -140,7 +140,7 @@ impl Fuser {
         })?;
         let (q_nodes, q, q_rope) = self.rotated_linear(q_value)?;
         let (k_nodes, k, k_rope) = self.rotated_linear(write.k)?;
-        let (v_node, v) = self.plain_linear(write.v)?;
+        let (v_node, v) = self.plain_linear(write.v?)?;
         let fits = q.x == k.x && k.x == v.x && q_rope == k_rope && write.k_dim == write.v_dim && write.k_dim % 8 == 0;
         // Rotated elements must come in whole words of four pairs, so that no two threads share a stored word.
         let whole_words = q_rope.is_none_or(|r| r.dims % 8 == 0);

@@ -1,12 +1,14 @@
 //! A model as data: canonical ops over named values, the weights they use, the caches they keep.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 pub use crate::ops::Rows;
 use crate::ops::check::Shapes;
 use crate::ops::{
-    Act, Attend, CacheId, Conv, Decay, Delta, Embed, Epi, GroupId, Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec,
-    Op, Part, Pick, Pointwise, Pool, Pooling, Pre, Rope, RopeId, RopeSpec, Scan, Slice, ValueId, VectorId, WeightId,
+    Act, Attend, CacheId, Combine, Conv, Decay, Delta, Embed, Epi, ExpertLinear, GroupId, HeadLinear, Index, Join, Kv,
+    KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick, Pointwise, Pool, Pooling, Pre, Rope, RopeId, RopeSpec,
+    Route, RouteSpec, Scan, Slice, ValueId, VectorId, WeightId,
 };
 use crate::{Error, Result};
 
@@ -59,7 +61,7 @@ pub struct Value {
 
 /// Runs of rows (or elements) of a tensor: after each `run` of them, `skip` belong to something else. Tensors that hold q, k
 /// and v head by head are cut into such runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Runs {
     /// Rows in a run.
     pub run: u32,
@@ -78,11 +80,11 @@ impl Runs {
 }
 
 /// A matrix of weights: where its rows lie in the model's tensors.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightSpec {
     /// The tensor, by its name in safetensors folders; GGUF names come from the architecture's list.
     pub tensor: String,
-    /// The first of its rows that belong to this matrix (fused tensors hold several matrices).
+    /// The first of its rows (columns, if it is stored transposed) that belong to this matrix: fused tensors hold several.
     pub start: u32,
     /// Rows.
     pub n: u32,
@@ -90,8 +92,8 @@ pub struct WeightSpec {
     pub runs: Runs,
     /// Columns.
     pub k: u32,
-    /// Stored as (k, n): GPT-2's safetensors files.
-    pub transposed: bool,
+    /// Stored as (k, n), from this row of the tensor on: GPT-2's safetensors files, and matrices that are used both ways.
+    pub transposed: Option<u32>,
 }
 
 /// A vector of weights: where it lies in the model's tensors.
@@ -160,6 +162,8 @@ pub enum CacheSpec {
         k_dim: u32,
         /// Elements of a value.
         v_dim: u32,
+        /// A value is the first elements of its key and not stored beside it: multi-head latent attention.
+        v_in_k: bool,
         /// Positions that are still needed behind the last one; none means all.
         window: Option<u32>,
     },
@@ -277,6 +281,11 @@ impl Program {
         Ok(())
     }
 
+    /// Fails, by name, if no kernel does one of the ops: what a GPU executor says before it loads a weight.
+    pub fn on_gpu(&self) -> Result<()> {
+        self.nodes.iter().try_for_each(|node| node.op.on_gpu())
+    }
+
     /// The nodes as lines of text, one each: what they read and write.
     pub fn listing(&self) -> String {
         let mut text = String::new();
@@ -300,6 +309,7 @@ pub struct Builder {
     layer: Option<u32>,
     prefix: String,
     transposed: bool,
+    weights: HashMap<WeightSpec, WeightId>,
 }
 
 impl Builder {
@@ -361,13 +371,23 @@ impl Builder {
 
     /// The same with rows that do not all follow each other.
     pub fn weight_runs(&mut self, tensor: &str, start: u32, n: u32, runs: Runs, k: u32) -> WeightId {
-        let spec = WeightSpec { tensor: self.tensor(tensor), start, n, runs, k, transposed: self.transposed };
-        let weights = &mut self.program.weights;
-        let at = weights.iter().position(|w| *w == spec).unwrap_or_else(|| {
-            weights.push(spec);
-            weights.len() - 1
-        });
-        WeightId(at as u32)
+        let transposed = self.transposed.then_some(0);
+        self.weight_of(WeightSpec { tensor: self.tensor(tensor), start, n, runs, k, transposed })
+    }
+
+    /// A matrix (n, k) whose transpose is rows `start..start + k` of a tensor of `n` columns.
+    pub fn weight_transposed(&mut self, tensor: &str, start: u32, n: u32, k: u32) -> WeightId {
+        let (tensor, runs) = (self.tensor(tensor), Runs::ONE);
+        self.weight_of(WeightSpec { tensor, start: 0, n, runs, k, transposed: Some(start) })
+    }
+
+    fn weight_of(&mut self, spec: WeightSpec) -> WeightId {
+        let next = WeightId(self.program.weights.len() as u32);
+        let id = *self.weights.entry(spec.clone()).or_insert(next);
+        if id == next {
+            self.program.weights.push(spec);
+        }
+        id
     }
 
     /// A matrix (n, k).
@@ -422,7 +442,12 @@ impl Builder {
 
     /// A cache of this layer.
     pub fn pages(&mut self, group: GroupId, kv_heads: u32, k_dim: u32, v_dim: u32, window: Option<u32>) -> CacheId {
-        self.program.caches.push(CacheSpec::Pages { group, kv_heads, k_dim, v_dim, window });
+        self.cache(CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k: false, window })
+    }
+
+    /// Any cache.
+    pub fn cache(&mut self, spec: CacheSpec) -> CacheId {
+        self.program.caches.push(spec);
         CacheId(self.program.caches.len() as u32 - 1)
     }
 
@@ -481,9 +506,10 @@ impl Builder {
         out
     }
 
-    /// Stores k and v at their rows' positions.
-    pub fn kv_write(&mut self, cache: CacheId, k: ValueId, v: ValueId) {
+    /// Stores k and v at their rows' positions; k alone where values lie within keys.
+    pub fn kv_write(&mut self, cache: CacheId, k: ValueId, v: impl Into<Option<ValueId>>) {
         let [kv_heads, k_dim, v_dim] = self.page_shape(cache);
+        let v = v.into();
         self.push(Op::KvWrite(KvWrite { k, v, cache, kv_heads, k_dim, v_dim }));
     }
 
@@ -594,11 +620,77 @@ impl Builder {
         out
     }
 
+    /// `max(low, min(x, high))`
+    pub fn clamp(&mut self, name: &str, x: ValueId, low: f32, high: f32) -> ValueId {
+        let (n, rows) = self.shape(x);
+        let out = self.value(name, n, rows);
+        self.push(Op::Pointwise(Pointwise::Clamp { x, low, high, n, out }));
+        out
+    }
+
     /// Columns `start..start + n` of x.
     pub fn slice(&mut self, name: &str, x: ValueId, start: u32, n: u32) -> ValueId {
+        self.slice_heads(name, x, 1, start, n)
+    }
+
+    /// Columns `start..start + n` of each of `heads` equal parts of x.
+    pub fn slice_heads(&mut self, name: &str, x: ValueId, heads: u32, start: u32, n: u32) -> ValueId {
         let (width, rows) = self.shape(x);
+        let out = self.value(name, heads * n, rows);
+        self.push(Op::Slice(Slice { x, heads, width: width / heads, start, n, out }));
+        out
+    }
+
+    /// The heads of a, each followed by that of b.
+    pub fn join(&mut self, name: &str, a: ValueId, b: ValueId, heads: u32) -> ValueId {
+        let ((a_width, rows), (b_width, _)) = (self.shape(a), self.shape(b));
+        let out = self.value(name, a_width + b_width, rows);
+        self.push(Op::Join(Join { a, b, heads, a_dim: a_width / heads, b_dim: b_width / heads, out }));
+        out
+    }
+
+    /// Chooses experts by the logits x: their numbers, then their weights.
+    pub fn route(&mut self, name: &str, x: ValueId, bias: Option<VectorId>, spec: RouteSpec) -> ValueId {
+        let (_, rows) = self.shape(x);
+        let out = self.value(name, 2 * spec.used, rows);
+        self.push(Op::Route(Route { x, bias, spec, out }));
+        out
+    }
+
+    /// x times the matrices of the chosen experts, side by side; x is a row for all of them, or one for each.
+    pub fn expert_linear(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        chosen: ValueId,
+        experts: Vec<WeightId>,
+        biases: Vec<VectorId>,
+    ) -> ValueId {
+        let ((width, rows), used) = (self.shape(x), self.width(chosen) / 2);
+        let shape = experts.first().map(|e| &self.program.weights[e.index()]);
+        let (n, k) = shape.map_or((0, width), |spec| (spec.n, spec.k));
+        let out = self.value(name, used * n, rows);
+        let own = width != k;
+        self.push(Op::ExpertLinear(ExpertLinear { x, own, chosen, experts, biases, used, n, k, out }));
+        out
+    }
+
+    /// The sum of `count` equal parts of x, times columns `start..start + count` of `weights`.
+    pub fn combine(&mut self, name: &str, x: ValueId, weights: ValueId, start: u32, count: u32) -> ValueId {
+        let ((x_width, rows), width) = (self.shape(x), self.width(weights));
+        let n = x_width / count;
         let out = self.value(name, n, rows);
-        self.push(Op::Slice(Slice { x, width, start, n, out }));
+        self.push(Op::Combine(Combine { x, weights, width, start, count, n, out }));
+        out
+    }
+
+    /// The heads of x, each times a matrix of its own.
+    pub fn head_linear(&mut self, name: &str, x: ValueId, matrices: Vec<WeightId>) -> ValueId {
+        let (width, rows) = self.shape(x);
+        let shape = matrices.first().map(|m| &self.program.weights[m.index()]);
+        let (n, k) = shape.map_or((0, width), |spec| (spec.n, spec.k));
+        let out = self.value(name, matrices.len() as u32 * n, rows);
+        self.push(Op::HeadLinear(HeadLinear { x, matrices, n, k, out }));
         out
     }
 

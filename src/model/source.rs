@@ -44,7 +44,7 @@ impl WeightSource for Model {
         let (info, start) = match tensor {
             Tensor::Matrix(id) => {
                 let at = &self.located.weights[id.index()];
-                (&at.tensor, at.bytes().start)
+                (&at.tensor, at.first_byte())
             }
             Tensor::Vector(id) => (&self.located.vectors[id.index()].tensor, 0),
         };

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::names::Names;
+use super::names::{Names, Order, Place};
 use super::program::{Program, Runs, VectorSpec, WeightSpec};
 use crate::file::{ByteSource, Bytes, ModelFile, TensorInfo};
 use crate::ops::{CpuWeights, Matrix, VectorId, WeightId};
-use crate::quant::BlockFormat;
+use crate::quant::{BlockFormat, FormatInfo};
 use crate::{Error, Result};
 
 /// Where all weights of a program lie. Every shape was checked.
@@ -35,8 +35,8 @@ pub struct MatrixAt {
     pub runs: Runs,
     /// Columns of the matrix.
     pub k: u32,
-    /// Stored as (k, n), in a format of single numbers.
-    pub transposed: bool,
+    /// Stored as (k, n), from this row of the tensor on. If not in a format of single numbers, it is decoded when it is read.
+    pub transposed: Option<u32>,
 }
 
 /// A vector in a file.
@@ -70,7 +70,7 @@ impl MatrixAt {
 
     /// Whether its rows follow each other in the file.
     pub fn in_one_piece(&self) -> bool {
-        !self.transposed && self.runs.offset(self.n - 1) == u64::from(self.n - 1)
+        self.transposed.is_none() && self.runs.offset(self.n.saturating_sub(1)) == u64::from(self.n.saturating_sub(1))
     }
 
     /// Where the matrix lies in its tensor, counted in bytes from the tensor's start. For one that does not lie there in one
@@ -79,29 +79,67 @@ impl MatrixAt {
         let start = u64::from(self.start) * self.row_bytes();
         start..start + self.size()
     }
+
+    /// The byte of the tensor where the first of its rows that the matrix has something of begins.
+    pub fn first_byte(&self) -> u64 {
+        let row = self.transposed.unwrap_or(self.start);
+        u64::from(row) * (self.tensor.bytes / self.tensor.rows().max(1))
+    }
+
+    /// The rows and columns that a tensor needs to hold the matrix.
+    fn extent(&self) -> [u64; 2] {
+        let end = end(self.start, self.n, &self.runs);
+        match self.transposed {
+            None => [end, self.k.into()],
+            Some(row) => [u64::from(row) + u64::from(self.k), end],
+        }
+    }
+}
+
+/// What comes behind the last of some rows, or elements.
+fn end(start: u32, n: u32, runs: &Runs) -> u64 {
+    u64::from(start) + runs.offset(n.saturating_sub(1)) + 1
 }
 
 /// Finds every weight of a program in the model's files. An error names the tensor, its shape, and the one that is needed.
 pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
+    let weights: Vec<_> = program.weights.iter().map(|spec| matrix(spec, names)).collect::<Result<_>>()?;
+    let vectors: Vec<_> = program.vectors.iter().map(|spec| vector(spec, names)).collect::<Result<_>>()?;
     // A tensor may hold several matrices, and must hold nothing else: what is not used was misunderstood.
-    let mut rows = HashMap::<&str, u64>::new();
-    let end = |start: u32, n: u32, runs: &Runs| u64::from(start) + runs.offset(n.saturating_sub(1)) + 1;
-    let weights = program.weights.iter().map(|w| (w.tensor.as_str(), end(w.start, w.n, &w.runs)));
-    let vectors = program.vectors.iter().map(|v| (v.tensor.as_str(), end(v.start, v.n, &v.runs)));
-    for (tensor, end) in weights.chain(vectors) {
-        let rows = rows.entry(tensor).or_default();
-        *rows = end.max(*rows);
+    let mut extents = HashMap::<&str, [u64; 2]>::new();
+    for at in &weights {
+        let extent = extents.entry(&at.tensor.name).or_default();
+        let [rows, columns] = at.extent();
+        *extent = [extent[0].max(rows), extent[1].max(columns)];
     }
-    let rows = |tensor: &str| rows.get(tensor).copied().unwrap_or(0);
-    let weights = program.weights.iter().map(|spec| matrix(spec, rows(&spec.tensor), names));
-    let vectors = program.vectors.iter().map(|spec| vector(spec, rows(&spec.tensor), names));
-    Ok(Located { weights: weights.collect::<Result<_>>()?, vectors: vectors.collect::<Result<_>>()? })
+    for at in &weights {
+        let (info, wanted) = (&at.tensor, extents[at.tensor.name.as_str()]);
+        // Stacks of matrices (experts) and kernels of one channel have more dimensions; only their rows matter.
+        let whole_rows = at.transposed.is_some() || wanted[1] == u64::from(at.k);
+        if info.shape.len() < 2 || [info.rows(), info.row_len()] != wanted || !whole_rows {
+            return Err(wrong_shape(info, &wanted));
+        }
+    }
+    let mut lengths = HashMap::<&str, u64>::new();
+    for at in &vectors {
+        let length = lengths.entry(&at.tensor.name).or_default();
+        *length = end(at.start, at.n, &at.runs).max(*length);
+    }
+    for at in &vectors {
+        let wanted = lengths[at.tensor.name.as_str()];
+        // Those of all experts are a matrix in files.
+        if at.tensor.len() != wanted {
+            return Err(wrong_shape(&at.tensor, &[wanted]));
+        }
+    }
+    Ok(Located { weights, vectors })
 }
 
-fn find<'a>(names: Names<'a>, tensor: &str) -> Result<&'a TensorInfo> {
-    match names.find(tensor) {
-        Some(info) => Ok(info),
-        None => names.file.tensor(&names.spelled(tensor)),
+fn find<'a>(names: Names<'a>, tensor: &str) -> Result<Place<'a>> {
+    match names.place(tensor) {
+        Some(place) => Ok(place),
+        // The error of the search names what is most like it.
+        None => names.file.tensor(&names.spelled(tensor)).map(Place::alone),
     }
 }
 
@@ -112,31 +150,46 @@ fn wrong_shape(info: &TensorInfo, wanted: &[u64]) -> Error {
     ))
 }
 
-fn matrix(spec: &WeightSpec, rows: u64, names: Names<'_>) -> Result<MatrixAt> {
-    let info = find(names, &spec.tensor)?;
+impl Place<'_> {
+    /// The rows (or elements) of an expert's matrix of `n` among those of all.
+    fn rows(&self, start: u32, n: u32, runs: Runs) -> Result<(u32, Runs)> {
+        let (part, parts) = self.part;
+        let of_expert = || self.expert.checked_mul(parts)?.checked_mul(n);
+        let found = match self.order {
+            Order::Rows => of_expert().and_then(|first| first.checked_add(part.checked_mul(n)?)?.checked_add(start)),
+            Order::Turns => of_expert().and_then(|first| first.checked_add(part)),
+            Order::Columns => Some(part),
+        };
+        let runs = if self.order == Order::Rows { runs } else { Runs { run: 1, skip: parts - 1 } };
+        found.map(|first| (first, runs)).ok_or_else(|| self.too_far())
+    }
+
+    fn too_far(&self) -> Error {
+        let info = self.tensor;
+        Error::Model(format!("tensor {} of shape {:?} has no expert {}", info.name, info.shape, self.expert))
+    }
+}
+
+fn matrix(spec: &WeightSpec, names: Names<'_>) -> Result<MatrixAt> {
+    let place = find(names, &spec.tensor)?;
+    let WeightSpec { start, n, runs, k, mut transposed, .. } = *spec;
+    let (start, runs) = place.rows(start, n, runs)?;
+    if place.order == Order::Columns {
+        transposed = Some(place.expert.checked_mul(k).ok_or_else(|| place.too_far())?);
+    }
+    let info = place.tensor;
     let format = info.format()?;
-    let k = u64::from(spec.k);
-    let wanted = if spec.transposed { [k, rows] } else { [rows, k] };
-    // Stacks of matrices (experts) and kernels of one channel have more dimensions; only their rows matter.
-    if info.shape.len() < 2 || [info.rows(), info.row_len()] != wanted {
-        return Err(wrong_shape(info, &wanted));
-    }
-    if spec.transposed && format.info().weights != 1 {
-        let what = format!("tensor {} of type {}, which is stored transposed", info.name, format.name());
-        return Err(Error::unsupported(what, "F32, F16 and BF16 work"));
-    }
-    let WeightSpec { start, n, runs, k, transposed, .. } = *spec;
+    // What lies across blocks is decoded.
+    let format = if transposed.is_some() && format.info().weights != 1 { BlockFormat::F32 } else { format };
     Ok(MatrixAt { tensor: info.clone(), format, start, n, runs, k, transposed })
 }
 
-fn vector(spec: &VectorSpec, n: u64, names: Names<'_>) -> Result<VectorAt> {
-    let info = find(names, &spec.tensor)?;
-    info.format()?;
-    if info.shape != [n] {
-        return Err(wrong_shape(info, &[n]));
-    }
+fn vector(spec: &VectorSpec, names: Names<'_>) -> Result<VectorAt> {
+    let place = find(names, &spec.tensor)?;
     let VectorSpec { start, n, runs, add, neg_exp, .. } = *spec;
-    Ok(VectorAt { tensor: info.clone(), start, n, runs, add, neg_exp })
+    let (start, runs) = place.rows(start, n, runs)?;
+    place.tensor.format()?;
+    Ok(VectorAt { tensor: place.tensor.clone(), start, n, runs, add, neg_exp })
 }
 
 impl Located {
@@ -152,8 +205,8 @@ impl Located {
         let at = self.matrix(weight)?;
         let row_bytes = to_usize(at.row_bytes())?;
         let rows = u32::try_from(slice / row_bytes.max(1)).unwrap_or(u32::MAX).clamp(1, at.n);
-        if at.transposed {
-            let bytes = self.transposed(file, at).await?;
+        if at.transposed.is_some() {
+            let bytes = transposed(file, at).await?;
             for (i, bytes) in bytes.chunks(row_bytes * rows as usize).enumerate() {
                 each(i as u32 * rows, bytes)?;
             }
@@ -192,8 +245,8 @@ impl Located {
     /// All bytes of a matrix, by rows.
     pub async fn read_matrix(&self, file: &ModelFile, weight: WeightId) -> Result<Vec<u8>> {
         let at = self.matrix(weight)?;
-        if at.transposed {
-            return self.transposed(file, at).await;
+        if at.transposed.is_some() {
+            return transposed(file, at).await;
         }
         let mut bytes = vec![0; to_usize(at.size())?];
         self.read_runs(file, at, 0, &mut bytes).await?;
@@ -204,9 +257,21 @@ impl Located {
     pub async fn read_vector(&self, file: &ModelFile, vector: VectorId) -> Result<Vec<f32>> {
         let at =
             self.vectors.get(vector.index()).ok_or_else(|| Error::argument("vector", "it is of another program"))?;
-        let all = file.read_f32(&at.tensor).await?;
+        let FormatInfo { weights, bytes, .. } = *at.tensor.format()?.info();
+        let (mut first, mut all) = (0, Vec::new());
+        if weights == 1 {
+            // A tensor that holds all experts' is long: only what is needed is read.
+            first = u64::from(at.start);
+            let end = end(at.start, at.n, &at.runs);
+            let mut stored = vec![0; to_usize((end - first) * bytes as u64)?];
+            file.read(&at.tensor, first * bytes as u64..end * bytes as u64, &mut stored).await?;
+            all.resize(stored.len() / bytes, 0.0);
+            at.tensor.format()?.decode(&stored, &mut all)?;
+        } else {
+            all = file.read_f32(&at.tensor).await?;
+        }
         let map = |v: &f32| if at.neg_exp { -f64::from(*v).exp() as f32 } else { v + at.add };
-        let element = |i| all.get((u64::from(at.start) + at.runs.offset(i)) as usize).map(map);
+        let element = |i| all.get((u64::from(at.start) - first + at.runs.offset(i)) as usize).map(map);
         Ok((0..at.n).map_while(element).collect())
     }
 
@@ -238,22 +303,29 @@ impl Located {
     fn matrix(&self, weight: WeightId) -> Result<&MatrixAt> {
         self.weights.get(weight.index()).ok_or_else(|| Error::argument("weight", "it is of another program"))
     }
+}
 
-    /// The rows of a matrix that is stored as (k, n).
-    async fn transposed(&self, file: &ModelFile, at: &MatrixAt) -> Result<Vec<u8>> {
-        let size = at.format.info().bytes;
-        let mut stored = vec![0; to_usize(at.tensor.bytes)?];
-        file.read(&at.tensor, 0..at.tensor.bytes, &mut stored).await?;
-        let (n, k, columns) = (at.n as usize, at.k as usize, to_usize(at.tensor.row_len())?);
-        let mut rows = Vec::with_capacity(n * k * size);
-        for column in at.start as usize..at.start as usize + n {
-            for row in 0..k {
-                let from = (row * columns + column) * size;
-                rows.extend_from_slice(&stored[from..from + size]);
-            }
-        }
-        Ok(rows)
+/// The rows of a matrix that is stored as (k, n).
+async fn transposed(file: &ModelFile, at: &MatrixAt) -> Result<Vec<u8>> {
+    let info = &at.tensor;
+    let (k, columns) = (at.k as usize, to_usize(info.row_len())?);
+    let mut stored = vec![0; to_usize(info.bytes / info.rows().max(1) * u64::from(at.k))?];
+    let first = at.first_byte();
+    file.read(info, first..first + stored.len() as u64, &mut stored).await?;
+    if info.format()? != at.format {
+        let mut decoded = vec![0.0; k * columns];
+        info.format()?.decode(&stored, &mut decoded)?;
+        stored = decoded.iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
     }
+    let size = at.format.info().bytes;
+    let mut rows = Vec::with_capacity(at.n as usize * k * size);
+    for column in (0..at.n).map(|j| at.start as usize + at.runs.offset(j) as usize) {
+        for row in 0..k {
+            let from = (row * columns + column) * size;
+            rows.extend_from_slice(&stored[from..from + size]);
+        }
+    }
+    Ok(rows)
 }
 
 /// A length in memory.

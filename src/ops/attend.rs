@@ -4,6 +4,7 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64, heads};
 use super::{CacheId, ValueId, VectorId};
+use crate::Result;
 use crate::cpu::{Kind, Pages, Shared, simd};
 use crate::gpu::{Arg, Dim};
 
@@ -272,7 +273,8 @@ impl Attend {
     /// Positions in a tile, and threads of a workgroup.
     const TILE: u32 = 64;
 
-    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+    /// The cache; fails on what the kernel cannot do.
+    pub(super) fn on_gpu(&self) -> Result<CacheId> {
         let Kv::Cache(cache) = self.kv else { return Err(lower::no_kernel("attention over packed rows")) };
         if let Mask::Near(_) = self.mask {
             return Err(lower::no_kernel("attention to both sides within a window"));
@@ -280,6 +282,11 @@ impl Attend {
         if self.v_dim > 4 * Self::TILE || self.k_dim > 8 * Self::TILE {
             return Err(lower::no_kernel(&format!("attention with heads of {} and {}", self.k_dim, self.v_dim)));
         }
+        Ok(cache)
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let cache = self.on_gpu()?;
         let (q, out, cache) = (l.value(self.q), l.value(self.out), l.cache(cache));
         let mut kernel = l.kernel("attend");
         l.paged(&mut kernel, cache);

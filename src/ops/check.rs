@@ -1,12 +1,15 @@
 //! Checks an op's operands against each other, before anything is lowered or run.
 
-use super::{Attend, Embed, Epi, Kv, Linear, NormSpec, Op, Pointwise, RopeSpec, ValueId};
+use super::{
+    Attend, Embed, Epi, ExpertLinear, HeadLinear, Kv, Linear, NormSpec, Op, Pointwise, RopeSpec, Route, ValueId,
+    WeightId,
+};
 use crate::{Error, Result};
 
 /// What an op is checked against: widths of values, shapes of weights.
 pub(crate) struct Shapes<'a> {
     pub(crate) width: &'a dyn Fn(ValueId) -> u32,
-    pub(crate) matrix: &'a dyn Fn(super::WeightId) -> (u32, u32),
+    pub(crate) matrix: &'a dyn Fn(WeightId) -> (u32, u32),
     pub(crate) vector: &'a dyn Fn(super::VectorId) -> u32,
     pub(crate) pairs: &'a dyn Fn(super::RopeId) -> usize,
     /// Elements of a state.
@@ -51,7 +54,12 @@ impl Op {
             }
             Self::KvWrite(op) => {
                 width("k", op.k, op.kv_heads * op.k_dim)?;
-                width("v", op.v, op.kv_heads * op.v_dim)
+                match op.v {
+                    Some(v) => width("v", v, op.kv_heads * op.v_dim),
+                    None => holds(name, op.v_dim <= op.k_dim, || {
+                        format!("values of {} within keys of {}", op.v_dim, op.k_dim)
+                    }),
+                }
             }
             Self::RopeKv(op) => {
                 if let Some(rope) = &op.rope {
@@ -82,7 +90,8 @@ impl Op {
                 let (Pointwise::Add { n, .. }
                 | Pointwise::Mul { n, .. }
                 | Pointwise::Act { n, .. }
-                | Pointwise::Scale { n, .. }) = op;
+                | Pointwise::Scale { n, .. }
+                | Pointwise::Clamp { n, .. }) = op;
                 let mut wrong = Ok(());
                 let mut check = |v: ValueId| {
                     if wrong.is_ok() {
@@ -94,8 +103,8 @@ impl Op {
                 wrong
             }
             Self::Slice(op) => {
-                width("x", op.x, op.width)?;
-                width("out", op.out, op.n)?;
+                width("x", op.x, op.heads * op.width)?;
+                width("out", op.out, op.heads * op.n)?;
                 holds(name, u64::from(op.start) + u64::from(op.n) <= u64::from(op.width), || {
                     format!("columns {} to {} of {}", op.start, u64::from(op.start) + u64::from(op.n), op.width)
                 })
@@ -107,6 +116,22 @@ impl Op {
             Self::Pool(op) => {
                 width("x", op.x, op.n)?;
                 width("out", op.out, op.n)
+            }
+            Self::Route(op) => op.check(s),
+            Self::ExpertLinear(op) => op.check(s),
+            Self::Combine(op) => {
+                width("x", op.x, op.count * op.n)?;
+                width("the value of the weights", op.weights, op.width)?;
+                holds(name, u64::from(op.start) + u64::from(op.count) <= u64::from(op.width), || {
+                    format!("weights {} to {} of {}", op.start, u64::from(op.start) + u64::from(op.count), op.width)
+                })?;
+                width("out", op.out, op.n)
+            }
+            Self::HeadLinear(op) => op.check(s),
+            Self::Join(op) => {
+                width("a", op.a, op.heads * op.a_dim)?;
+                width("b", op.b, op.heads * op.b_dim)?;
+                width("out", op.out, op.heads * (op.a_dim + op.b_dim))
             }
         }
     }
@@ -166,4 +191,61 @@ impl Linear {
         };
         same(name, "out", (s.width)(self.out), out)
     }
+}
+
+impl Route {
+    fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let (name, spec) = ("route", &self.spec);
+        same(name, "x", (s.width)(self.x), spec.experts)?;
+        same(name, "out", (s.width)(self.out), 2 * spec.used)?;
+        if let Some(bias) = self.bias {
+            same(name, "the bias", (s.vector)(bias), spec.experts)?;
+        }
+        // Their numbers must be exact as f32.
+        let open = match spec.groups {
+            None => spec.experts,
+            Some(groups) => {
+                let fits = groups.count > 0 && spec.experts.is_multiple_of(groups.count) && groups.kept <= groups.count;
+                holds(name, fits, || {
+                    format!("{} of {} groups of {} experts", groups.kept, groups.count, spec.experts)
+                })?;
+                spec.experts / groups.count * groups.kept
+            }
+        };
+        holds(name, (1..=open).contains(&spec.used) && spec.experts < 1 << 24, || {
+            format!("chooses {} of {open} experts", spec.used)
+        })
+    }
+}
+
+impl ExpertLinear {
+    fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let name = "expert_linear";
+        same(name, "x", (s.width)(self.x), if self.own { self.used * self.k } else { self.k })?;
+        same(name, "the value of the chosen", (s.width)(self.chosen), 2 * self.used)?;
+        let biases = self.biases.is_empty() || self.biases.len() == self.experts.len();
+        holds(name, !self.experts.is_empty() && biases, || {
+            format!("{} experts with {} biases", self.experts.len(), self.biases.len())
+        })?;
+        matrices(name, &self.experts, (self.n, self.k), s)?;
+        for &bias in &self.biases {
+            same(name, "a bias", (s.vector)(bias), self.n)?;
+        }
+        same(name, "out", (s.width)(self.out), self.used * self.n)
+    }
+}
+
+impl HeadLinear {
+    fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let (name, heads) = ("head_linear", self.matrices.len() as u32);
+        same(name, "x", (s.width)(self.x), heads * self.k)?;
+        matrices(name, &self.matrices, (self.n, self.k), s)?;
+        same(name, "out", (s.width)(self.out), heads * self.n)
+    }
+}
+
+/// All matrices have one shape.
+fn matrices(op: &str, all: &[WeightId], shape: (u32, u32), s: &Shapes<'_>) -> Result<()> {
+    let other = all.iter().map(|&id| (s.matrix)(id)).find(|found| *found != shape);
+    holds(op, other.is_none(), || format!("a matrix is {other:?}, but {shape:?} is needed"))
 }

@@ -140,6 +140,11 @@ impl Op {
             Self::Slice(op) => op.cpu(run),
             Self::Pick(op) => op.cpu(run),
             Self::Pool(op) => op.cpu(run),
+            Self::Route(op) => op.cpu(run),
+            Self::ExpertLinear(op) => op.cpu(run),
+            Self::Combine(op) => op.cpu(run),
+            Self::HeadLinear(op) => op.cpu(run),
+            Self::Join(op) => op.cpu(run),
         }
     }
 
@@ -152,6 +157,9 @@ impl Op {
             Self::Conv(op) => op.cpu_scratch(),
             Self::Scan(op) => op.cpu_scratch(),
             Self::Delta(op) => op.cpu_scratch(),
+            Self::Route(op) => op.cpu_scratch(),
+            Self::ExpertLinear(op) => op.cpu_scratch(rows),
+            Self::HeadLinear(op) => op.cpu_scratch(rows),
             _ => 0,
         }
     }

@@ -4,18 +4,20 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, heads};
 use super::{CacheId, ValueId};
+use crate::Result;
 use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
 
 /// Writes each row's K and V to the slot of its position in the cache's pages.
 ///
-/// k (rows, kv_heads * k_dim) | v (rows, kv_heads * v_dim) f32; stored in the cache's element type.
+/// k (rows, kv_heads * k_dim) | v (rows, kv_heads * v_dim) f32; stored in the cache's element type. Where values lie within
+/// keys (multi-head latent attention), there is no v: the first `v_dim` elements of k are read as such.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvWrite {
     /// (rows, kv_heads * k_dim)
     pub k: ValueId,
-    /// (rows, kv_heads * v_dim)
-    pub v: ValueId,
+    /// (rows, kv_heads * v_dim); none where values lie within keys
+    pub v: Option<ValueId>,
     /// Where they go.
     pub cache: CacheId,
     /// Heads of K and V.
@@ -31,13 +33,16 @@ pub struct KvWrite {
 impl KvWrite {
     /// Splits heads.
     pub(super) fn cpu(&self, run: &CpuRun<'_>) {
-        let (k, v, pages) = (run.value(self.k), run.value(self.v), run.cache(self.cache));
+        let (k, pages) = (run.value(self.k), run.cache(self.cache));
+        let v = self.v.map(|v| run.value(v));
         let [heads, k_dim, v_dim] = [self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
         for item in run.member.share(run.step.rows.len() * heads, 1) {
             let row = run.step.rows[item / heads];
             let at = run.step.kv_slot(pages.group, row.seq as usize, row.pos as usize);
             pages.store(Kind::K, at, item % heads, k.slice(item * k_dim..(item + 1) * k_dim));
-            pages.store(Kind::V, at, item % heads, v.slice(item * v_dim..(item + 1) * v_dim));
+            if let Some(v) = v {
+                pages.store(Kind::V, at, item % heads, v.slice(item * v_dim..(item + 1) * v_dim));
+            }
         }
     }
 }
@@ -48,7 +53,10 @@ impl KvWrite {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
         for row in 0..run.step.rows.len() {
             let k = heads(&run.value(self.k)[row], self.k_dim);
-            let v = heads(&run.value(self.v)[row], self.v_dim);
+            let v = match self.v {
+                Some(v) => heads(&run.value(v)[row], self.v_dim),
+                None => k.iter().map(|k| k[..self.v_dim as usize].to_vec()).collect(),
+            };
             run.keep(self.cache, row, k, v);
         }
     }
@@ -66,8 +74,12 @@ struct Params {
 }
 
 impl KvWrite {
+    pub(super) fn on_gpu(&self) -> Result<ValueId> {
+        self.v.ok_or_else(|| lower::no_kernel("a cache with values within keys"))
+    }
+
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let (k, v, cache) = (l.value(self.k), l.value(self.v), l.cache(self.cache));
+        let (k, v, cache) = (l.value(self.k), l.value(self.on_gpu()?), l.cache(self.cache));
         let mut kernel = l.kernel("kv_write");
         l.paged(&mut kernel, cache);
         l.kv_store(&mut kernel);

@@ -3,10 +3,10 @@
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64};
+use super::product::{TILE, X, product, product_scratch, q8_scratch};
 use super::{Act, NormSpec, RopeKv, RopeSpec, Rows, ValueId, VectorId, WeightId};
-use crate::cpu::simd;
 use crate::gpu::{Arg, Dim, Kernel};
-use crate::quant::{BlockFormat, Q8, Simd};
+use crate::quant::BlockFormat;
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
 ///
@@ -73,9 +73,6 @@ impl Linear {
 
 // CPU
 
-/// Rows of W that are decoded together when there are several rows of x: each row of x is loaded once for all of them.
-const TILE: usize = 4;
-
 impl Linear {
     /// Splits the rows of W. A folded norm is computed by every member for itself: cheaper than a barrier.
     pub(super) fn cpu(&self, run: &CpuRun<'_>) {
@@ -92,8 +89,8 @@ impl Linear {
                 own
             }
         };
-        let (eight, rest) = rest.split_at_mut(q8_scratch(rows, k));
-        let x = &self.rounded(run, x, eight);
+        let (eight, rest) = rest.split_at_mut(q8_scratch(rows, self.k));
+        let x = &X::new(run, x, self.k, self.parts.iter().map(|part| part.weight), eight);
         let out = run.value(self.out);
         match &self.epi {
             Epi::None => self.each(run, x, rest, |at, y| out.set(at, y)),
@@ -106,8 +103,8 @@ impl Linear {
                 let [gate, up] = [&self.parts[0], &self.parts[1]];
                 let n = gate.n as usize;
                 let columns = run.member.share(n, TILE);
-                product(run, gate, columns.clone(), x, rest, |r, j, y| out.set(r * n + j, act.f32(y)));
-                product(run, up, columns, x, rest, |r, j, y| out.set(r * n + j, out.get(r * n + j) * y));
+                product(run, gate, columns.clone(), x, 0..rows, rest, |r, j, y| out.set(r * n + j, act.f32(y)));
+                product(run, up, columns, x, 0..rows, rest, |r, j, y| out.set(r * n + j, out.get(r * n + j) * y));
             }
             Epi::RopeKv(rope_kv) => {
                 let dim = rope_kv.head_dim as usize;
@@ -116,7 +113,7 @@ impl Linear {
                     let (part, head) = rope_kv.unit(unit);
                     let columns = head * dim..(head + 1) * dim;
                     let store = |r: usize, j: usize, y| heads[r * dim + j - head * dim] = y;
-                    product(run, &self.parts[part as usize], columns, x, rest, store);
+                    product(run, &self.parts[part as usize], columns, x, 0..rows, rest, store);
                     for (r, head) in heads.chunks_exact_mut(dim).enumerate() {
                         rope_kv.finish(run, unit, r, head);
                     }
@@ -128,12 +125,12 @@ impl Linear {
     /// Calls `store` with the place in `out` and the value of every element that is this member's.
     fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
         let n = self.n() as usize;
-        let own = run.member.share(n, TILE);
+        let (own, rows) = (run.member.share(n, TILE), run.rows(self.x));
         let mut start = 0;
         for part in &self.parts {
             let end = start + part.n as usize;
             let columns = own.start.clamp(start, end) - start..own.end.clamp(start, end) - start;
-            product(run, part, columns, x, scratch, |r, j, y| store(r * n + start + j, y));
+            product(run, part, columns, x, 0..rows, scratch, |r, j, y| store(r * n + start + j, y));
             start = end;
         }
     }
@@ -141,80 +138,7 @@ impl Linear {
     pub(super) fn cpu_scratch(&self, rows: usize) -> usize {
         let norm = if self.pre == Pre::None { 0 } else { rows * self.k as usize };
         let heads = if let Epi::RopeKv(rope_kv) = &self.epi { rows * rope_kv.head_dim as usize } else { 0 };
-        norm + heads + q8_scratch(rows, self.k as usize) + TILE * self.k as usize
-    }
-
-    /// The rows of x, and, if the executor and a format of a part want them so, their eight-bit form.
-    fn rounded<'a>(&self, run: &CpuRun<'_>, x: &'a [f32], scratch: &'a mut [f32]) -> X<'a> {
-        let wanted = |part: &Part| run.weight(part.weight).format.info().dot_q8.is_some();
-        let simd = run.eight_bits.filter(|_| self.k.is_multiple_of(32) && self.parts.iter().any(wanted));
-        let eight: &mut [Q8] = bytemuck::cast_slice_mut(scratch);
-        if simd.is_some() {
-            Q8::quantize(x, &mut eight[..x.len() / 32]);
-        }
-        X { rows: x, eight: simd.map(|simd| (simd, &eight[..x.len() / 32])) }
-    }
-}
-
-/// Rows of x, (rows, k), as floats and perhaps as eight-bit numbers.
-struct X<'a> {
-    rows: &'a [f32],
-    eight: Option<(Simd, &'a [Q8])>,
-}
-
-/// Numbers of scratch memory that hold the eight-bit form of rows.
-fn q8_scratch(rows: usize, k: usize) -> usize {
-    rows * (k / 32) * (size_of::<Q8>() / size_of::<f32>())
-}
-
-/// `store(r, j, W[j] · x[r] + b[j])` for some rows j of W and all rows of x.
-///
-/// In eight bits, each row of W meets all rows of x while it is in the cache. In floats, one row of x is multiplied straight
-/// from the blocks; for more, rows of W are decoded once. The order of each sum is the same in either case, so a row's
-/// results do not depend on how many there are.
-fn product(
-    run: &CpuRun<'_>,
-    part: &Part,
-    columns: std::ops::Range<usize>,
-    x: &X<'_>,
-    scratch: &mut [f32],
-    mut store: impl FnMut(usize, usize, f32),
-) {
-    let w = run.weight(part.weight);
-    let bias = part.bias.map(|b| run.vector(b));
-    let bias = |j: usize| bias.map_or(0.0, |b| b[j]);
-    if let Some((simd, eight)) = x.eight.filter(|_| w.format.info().dot_q8.is_some()) {
-        for j in columns {
-            for (r, x) in eight.chunks_exact(w.k / 32).enumerate() {
-                // A format that has such a product always gives one.
-                store(r, j, w.format.dot_q8(simd, w.row(j), x).unwrap_or(f32::NAN) + bias(j));
-            }
-        }
-        return;
-    }
-    let x = x.rows;
-    if x.is_empty() {
-        return;
-    }
-    if x.len() == w.k {
-        for j in columns {
-            store(0, j, w.format.dot(w.row(j), x) + bias(j));
-        }
-        return;
-    }
-    let decoded = &mut scratch[..TILE * w.k];
-    for first in columns.clone().step_by(TILE) {
-        let tile = first..columns.end.min(first + TILE);
-        for (j, row) in tile.clone().zip(decoded.chunks_exact_mut(w.k)) {
-            w.decode(j, row);
-        }
-        for (r, x) in x.chunks_exact(w.k).enumerate() {
-            // Rows beyond the tile's end are old ones: their sums are not stored.
-            let sums = simd::dots::<TILE>(std::array::from_fn(|i| &decoded[i * w.k..(i + 1) * w.k]), x);
-            for (j, sum) in tile.clone().zip(sums) {
-                store(r, j, sum + bias(j));
-            }
-        }
+        norm + heads + q8_scratch(rows, self.k) + product_scratch(self.k)
     }
 }
 

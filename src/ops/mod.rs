@@ -6,10 +6,14 @@
 
 mod attend;
 pub(crate) mod check;
+mod combine;
 mod conv;
 pub(crate) mod cpu;
 mod delta;
 mod embed;
+mod expert_linear;
+mod head_linear;
+mod join;
 mod kernels;
 mod kv_write;
 mod linear;
@@ -20,19 +24,25 @@ pub(crate) mod oracle;
 mod pick;
 mod pointwise;
 mod pool;
+mod product;
 mod recur;
 mod role;
 mod rope;
 mod rope_kv;
+mod route;
 pub(crate) mod sample;
 mod scan;
 mod slice;
 pub(crate) mod weights;
 
 pub use attend::{Attend, Kv, Mask};
+pub use combine::Combine;
 pub use conv::Conv;
 pub use delta::Delta;
 pub use embed::{Embed, Index};
+pub use expert_linear::ExpertLinear;
+pub use head_linear::HeadLinear;
+pub use join::Join;
 pub use kernels::KERNELS;
 pub use kv_write::KvWrite;
 pub use linear::{Epi, Linear, Part, Pre};
@@ -44,6 +54,7 @@ pub use recur::Decay;
 pub use role::{Role, Rows};
 pub use rope::{Pairing, Rope, RopeSpec};
 pub use rope_kv::RopeKv;
+pub use route::{Divide, GroupScore, Groups, Route, RouteSpec, Score};
 pub use sample::SampleSpec;
 pub use scan::Scan;
 pub use slice::Slice;
@@ -98,6 +109,11 @@ pub enum Op {
     Slice(Slice),
     Pick(Pick),
     Pool(Pool),
+    Route(Route),
+    ExpertLinear(ExpertLinear),
+    Combine(Combine),
+    HeadLinear(HeadLinear),
+    Join(Join),
 }
 
 /// What an op costs for a step: the bytes it moves and the multiplications and additions it makes.
@@ -138,6 +154,11 @@ impl Op {
             Self::Slice(_) => "slice",
             Self::Pick(_) => "pick",
             Self::Pool(_) => "pool",
+            Self::Route(_) => "route",
+            Self::ExpertLinear(_) => "expert_linear",
+            Self::Combine(_) => "combine",
+            Self::HeadLinear(_) => "head_linear",
+            Self::Join(_) => "join",
         }
     }
 
@@ -155,7 +176,7 @@ impl Op {
             Self::Rope(op) => f(op.x),
             Self::KvWrite(op) => {
                 f(op.k);
-                f(op.v);
+                op.v.into_iter().for_each(f);
             }
             Self::RopeKv(op) => f(op.qkv),
             Self::Attend(op) => {
@@ -172,6 +193,33 @@ impl Op {
             Self::Slice(op) => f(op.x),
             Self::Pick(op) => f(op.x),
             Self::Pool(op) => f(op.x),
+            Self::Route(op) => f(op.x),
+            Self::ExpertLinear(op) => {
+                f(op.x);
+                f(op.chosen);
+            }
+            Self::Combine(op) => {
+                f(op.x);
+                f(op.weights);
+            }
+            Self::HeadLinear(op) => f(op.x),
+            Self::Join(op) => {
+                f(op.a);
+                f(op.b);
+            }
+        }
+    }
+
+    /// Fails, by name, if no kernel does this: known before a weight is loaded.
+    pub(crate) fn on_gpu(&self) -> Result<()> {
+        match self {
+            Self::KvWrite(op) => op.on_gpu().map(|_| ()),
+            Self::Attend(op) => op.on_gpu().map(|_| ()),
+            Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => Err(lower::no_kernel(self.name())),
+            Self::Embed(Embed { index: Index::Type, .. }) => Err(lower::no_kernel("embed by token types")),
+            Self::Route(_) | Self::ExpertLinear(_) | Self::Combine(_) => Err(lower::no_kernel(self.name())),
+            Self::HeadLinear(_) | Self::Join(_) | Self::Pool(_) => Err(lower::no_kernel(self.name())),
+            _ => Ok(()),
         }
     }
 
@@ -195,11 +243,13 @@ impl Op {
             Self::KvWrite(op) => op.lower(l),
             Self::RopeKv(op) => op.lower(l),
             Self::Attend(op) => op.lower(l),
-            Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => Err(lower::no_kernel(self.name())),
             Self::Pointwise(op) => op.lower(l),
             Self::Slice(op) => op.lower(l),
             Self::Pick(op) => op.lower(l),
             Self::Pool(op) => op.lower(l),
+            Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => self.on_gpu(),
+            Self::Route(_) | Self::ExpertLinear(_) | Self::Combine(_) => self.on_gpu(),
+            Self::HeadLinear(_) | Self::Join(_) => self.on_gpu(),
         }
     }
 
@@ -220,6 +270,11 @@ impl Op {
             Self::Slice(op) => Some(op.out),
             Self::Pick(op) => Some(op.out),
             Self::Pool(op) => Some(op.out),
+            Self::Route(op) => Some(op.out),
+            Self::ExpertLinear(op) => Some(op.out),
+            Self::Combine(op) => Some(op.out),
+            Self::HeadLinear(op) => Some(op.out),
+            Self::Join(op) => Some(op.out),
         }
     }
 }

@@ -96,6 +96,11 @@ impl Op {
             Self::Slice(op) => op.oracle(run),
             Self::Pick(op) => op.oracle(run),
             Self::Pool(op) => op.oracle(run),
+            Self::Route(op) => op.oracle(run),
+            Self::ExpertLinear(op) => op.oracle(run),
+            Self::Combine(op) => op.oracle(run),
+            Self::HeadLinear(op) => op.oracle(run),
+            Self::Join(op) => op.oracle(run),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `add`, `mul`, `act`, `scale`: element by element.
+//! `add`, `mul`, `act`, `scale`, `clamp`: element by element.
 
 use super::ValueId;
 use super::cpu::CpuRun;
@@ -18,6 +18,8 @@ pub enum Pointwise {
     Act { x: ValueId, act: Act, n: u32, out: ValueId },
     /// `out = by * x`
     Scale { x: ValueId, by: f32, n: u32, out: ValueId },
+    /// `out = max(low, min(x, high))`
+    Clamp { x: ValueId, low: f32, high: f32, n: u32, out: ValueId },
 }
 
 /// Activation functions.
@@ -46,6 +48,7 @@ impl Pointwise {
             Self::Mul { .. } => "mul",
             Self::Act { .. } => "act",
             Self::Scale { .. } => "scale",
+            Self::Clamp { .. } => "clamp",
         }
     }
 
@@ -55,13 +58,17 @@ impl Pointwise {
                 f(a);
                 f(b);
             }
-            Self::Act { x, .. } | Self::Scale { x, .. } => f(x),
+            Self::Act { x, .. } | Self::Scale { x, .. } | Self::Clamp { x, .. } => f(x),
         }
     }
 
     pub(super) fn out(&self) -> ValueId {
         match *self {
-            Self::Add { out, .. } | Self::Mul { out, .. } | Self::Act { out, .. } | Self::Scale { out, .. } => out,
+            Self::Add { out, .. }
+            | Self::Mul { out, .. }
+            | Self::Act { out, .. }
+            | Self::Scale { out, .. }
+            | Self::Clamp { out, .. } => out,
         }
     }
 }
@@ -76,6 +83,7 @@ impl Pointwise {
             Self::Mul { a, b, n, out } => binary(run, [a, b, out], n, |a, b| a * b),
             Self::Act { x, act, n, out } => binary(run, [x, x, out], n, |x, _| act.f32(x)),
             Self::Scale { x, by, n, out } => binary(run, [x, x, out], n, |x, _| by * x),
+            Self::Clamp { x, low, high, n, out } => binary(run, [x, x, out], n, |x, _| clamp(x, low, high)),
         }
     }
 }
@@ -85,6 +93,17 @@ fn binary(run: &CpuRun<'_>, [a, b, out]: [ValueId; 3], n: u32, f: impl Fn(f32, f
     let (a, b) = (run.value(a).slice(own.clone()), run.value(b).slice(own.clone()));
     for ((out, a), b) in run.value(out).slice_mut(own).iter_mut().zip(a).zip(b) {
         *out = f(*a, *b);
+    }
+}
+
+/// By comparisons, so that NaN stays NaN.
+fn clamp(x: f32, low: f32, high: f32) -> f32 {
+    if x < low {
+        low
+    } else if x > high {
+        high
+    } else {
+        x
     }
 }
 
@@ -138,6 +157,7 @@ impl Pointwise {
             Self::Mul { a, b, .. } => (a, b, Box::new(|a, b| a * b)),
             Self::Act { x, act, .. } => (x, x, Box::new(move |x, _| act.f64(x))),
             Self::Scale { x, by, .. } => (x, x, Box::new(move |x, _| f64::from(by) * x)),
+            Self::Clamp { x, low, high, .. } => (x, x, Box::new(move |x, _| x.min(high.into()).max(low.into()))),
         };
         let row = |(a, b): (&Vec<f64>, &Vec<f64>)| a.iter().zip(b).map(|(a, b)| f(*a, *b)).collect();
         let out = run.value(a).iter().zip(run.value(b)).map(row).collect();
@@ -189,6 +209,8 @@ struct Params {
     rows_at: u32,
     fours: u32,
     by: f32,
+    low: f32,
+    high: f32,
 }
 
 impl Act {
@@ -210,6 +232,7 @@ impl Act {
 impl Pointwise {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let mut kernel = l.kernel("pointwise");
+        let (mut low, mut high) = (0.0, 0.0);
         let (op, a, b, by) = match *self {
             Self::Add { a, b, .. } => (0.0, a, b, 1.0),
             Self::Mul { a, b, .. } => (1.0, a, b, 1.0),
@@ -218,10 +241,14 @@ impl Pointwise {
                 (2.0, x, x, 1.0)
             }
             Self::Scale { x, by, .. } => (3.0, x, x, by),
+            Self::Clamp { x, low: least, high: most, .. } => {
+                (low, high) = (least, most);
+                (4.0, x, x, 1.0)
+            }
         };
         kernel.overrides.push(("OP", op));
         let (a, b, out) = (l.value(a), l.value(b), l.value(self.out()));
-        let params = Params { rows_at: out.rows_at(), fours: out.stride() / 4, by };
+        let params = Params { rows_at: out.rows_at(), fours: out.stride() / 4, by, low, high };
         let args = [Arg::read(l.step), Arg::read(&a.buffer), Arg::read(&b.buffer), Arg::Write(&out.buffer)];
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(out.stride() / 4), out.rows(1), Dim::Fixed(1)])
     }

@@ -1,4 +1,4 @@
-//! `slice`: some columns of a value.
+//! `slice`: some columns of a value, or of each of its heads.
 
 use super::ValueId;
 use super::cpu::CpuRun;
@@ -6,32 +6,34 @@ use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
 use crate::gpu::{Arg, Dim};
 
-/// `out[r, :] = x[r, start .. start + n]`.
+/// `out[r, h] = x[r, h, start .. start + n]` for each of `heads` equal parts of a row.
 ///
-/// x (rows, width) f32 | out (rows, n) f32
+/// x (rows, heads * width) f32 | out (rows, heads * n) f32
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
-    /// (rows, width)
+    /// (rows, heads * width)
     pub x: ValueId,
-    /// Columns of x.
+    /// Parts of a row.
+    pub heads: u32,
+    /// Columns of a part of x.
     pub width: u32,
-    /// The first column that is taken.
+    /// The first column of a part that is taken.
     pub start: u32,
-    /// Columns that are taken.
+    /// Columns that are taken of a part.
     pub n: u32,
-    /// (rows, n)
+    /// (rows, heads * n)
     pub out: ValueId,
 }
 
 // CPU
 
 impl Slice {
-    /// Splits rows.
+    /// Splits heads.
     pub(super) fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
-        for r in run.member.share(run.rows(self.x), 1) {
-            let start = r * self.width as usize + self.start as usize;
-            out.slice_mut(r * n..(r + 1) * n).copy_from_slice(x.slice(start..start + n));
+        for head in run.member.share(run.rows(self.x) * self.heads as usize, 1) {
+            let start = head * self.width as usize + self.start as usize;
+            out.slice_mut(head * n..(head + 1) * n).copy_from_slice(x.slice(start..start + n));
         }
     }
 }
@@ -41,7 +43,10 @@ impl Slice {
 impl Slice {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
         let columns = self.start as usize..(self.start + self.n) as usize;
-        let out = run.value(self.x).iter().map(|row| row[columns.clone()].to_vec()).collect();
+        let row = |row: &Vec<f64>| -> Vec<f64> {
+            row.chunks(self.width as usize).flat_map(|head| head[columns.clone()].to_vec()).collect()
+        };
+        let out = run.value(self.x).iter().map(row).collect();
         run.set(self.out, out);
     }
 }
@@ -54,6 +59,8 @@ struct Params {
     rows_at: u32,
     start: u32,
     n: u32,
+    width: u32,
+    columns: u32,
     x_stride: u32,
     out_stride: u32,
 }
@@ -62,9 +69,10 @@ impl Slice {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let kernel = l.kernel("slice");
-        let (start, n) = (self.start, self.n);
-        let params = Params { rows_at: x.rows_at(), start, n, x_stride: x.stride(), out_stride: out.stride() };
+        let (start, n, width, columns) = (self.start, self.n, self.width, self.heads * self.n);
+        let (x_stride, out_stride) = (x.stride(), out.stride());
+        let params = Params { rows_at: x.rows_at(), start, n, width, columns, x_stride, out_stride };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
-        l.plan.dispatch(&kernel, &params, &args, [lower::wide(n), out.rows(1), Dim::Fixed(1)])
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(columns), out.rows(1), Dim::Fixed(1)])
     }
 }

@@ -97,6 +97,7 @@ impl GpuExecutor {
             false => crate::model::fuse(program, role, &stackable),
         };
         let programs = [fuse(Role::Prompt), fuse(Role::Generated)];
+        programs.iter().try_for_each(Program::on_gpu)?;
         let weights = Weights::load(device, &programs, source, progress).await?;
 
         let limits = options.limits;

@@ -1,0 +1,58 @@
+//! `combine`: the weighted sum of the parts of each row.
+
+use super::ValueId;
+use super::cpu::CpuRun;
+use super::oracle::OracleRun;
+
+/// `out[r, i] = Σ_j weights[r, start + j] * x[r, j, i]`.
+///
+/// x (rows, count * n) f32 | weights (rows, start + count or more) f32 | out (rows, n) f32
+#[derive(Clone, Debug, PartialEq)]
+pub struct Combine {
+    /// (rows, count * n)
+    pub x: ValueId,
+    /// What the parts are multiplied by.
+    pub weights: ValueId,
+    /// Columns of `weights`.
+    pub width: u32,
+    /// The first of them that counts.
+    pub start: u32,
+    /// Parts.
+    pub count: u32,
+    /// Elements of a part.
+    pub n: u32,
+    /// (rows, n)
+    pub out: ValueId,
+}
+
+// CPU
+
+impl Combine {
+    /// Splits rows.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let [width, start, count, n] = [self.width, self.start, self.count, self.n].map(|n| n as usize);
+        let (x, weights, out) = (run.value(self.x), run.value(self.weights), run.value(self.out));
+        // A part of a row's columns: one row is for all members.
+        for item in run.member.share(run.rows(self.out) * n, 16) {
+            let (r, i) = (item / n, item % n);
+            let part = |j: usize| weights.get(r * width + start + j) * x.get((r * count + j) * n + i);
+            out.set(item, (0..count).map(part).sum());
+        }
+    }
+}
+
+// Oracle
+
+impl Combine {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let row = |(x, weights): (&Vec<f64>, &Vec<f64>)| -> Vec<f64> {
+            let mut out = vec![0.0; self.n as usize];
+            for (part, weight) in x.chunks(self.n as usize).zip(&weights[self.start as usize..]) {
+                out.iter_mut().zip(part).for_each(|(out, x)| *out += weight * x);
+            }
+            out
+        };
+        let out = run.value(self.x).iter().zip(run.value(self.weights)).map(row).collect();
+        run.set(self.out, out);
+    }
+}

@@ -1,0 +1,114 @@
+//! `expert_linear`: every row times the matrices of the experts that were chosen for it.
+
+use super::cpu::CpuRun;
+use super::oracle::OracleRun;
+use super::product::{TILE, X, product, product_scratch, q8_scratch};
+use super::{Part, ValueId, VectorId, WeightId};
+
+/// `out[r, j] = W[e] x + b[e]` for the experts e = chosen[r, j], where x is the row x[r], or, if each expert has a row of its
+/// own (a second layer), x[r, j].
+///
+/// x (rows, k) or (rows, used * k) f32 | chosen (rows, 2 * used) f32, of [`Route`](super::Route) | experts (n, k) any block
+/// format, each its own | out (rows, used * n) f32
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertLinear {
+    /// (rows, k), or (rows, used * k) if `own`
+    pub x: ValueId,
+    /// Each expert has a row of its own.
+    pub own: bool,
+    /// (rows, 2 * used): the numbers of the experts, then their weights, which this op leaves alone.
+    pub chosen: ValueId,
+    /// (n, k) each
+    pub experts: Vec<WeightId>,
+    /// (n) each, or none at all
+    pub biases: Vec<VectorId>,
+    /// Experts of a row.
+    pub used: u32,
+    /// Rows of an expert's matrix.
+    pub n: u32,
+    /// Columns of an expert's matrix.
+    pub k: u32,
+    /// (rows, used * n)
+    pub out: ValueId,
+}
+
+impl ExpertLinear {
+    fn part(&self, expert: usize) -> Part {
+        Part { weight: self.experts[expert], n: self.n, bias: self.biases.get(expert).copied() }
+    }
+}
+
+// CPU
+
+impl ExpertLinear {
+    /// Splits the rows of each expert's matrix. The products of all rows are ordered by expert, so that a matrix is read once
+    /// however many rows chose it.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let [n, used] = [self.n, self.used].map(|n| n as usize);
+        let rows = run.rows(self.x);
+        let (chosen, out) = (run.value(self.chosen), run.value(self.out));
+        let (ends, rest) = run.scratch().split_at_mut(self.experts.len());
+        let (items, rest) = rest.split_at_mut(rows * used);
+        let (ends, items): (&mut [u32], &mut [u32]) = (bytemuck::cast_slice_mut(ends), bytemuck::cast_slice_mut(items));
+        // The numbers came through a float: whatever it is, it becomes the number of an expert.
+        let expert = |item: usize| {
+            let number = chosen.get(item / used * 2 * used + item % used) as usize;
+            number.min(self.experts.len() - 1)
+        };
+        ends.fill(0);
+        (0..rows * used).for_each(|item| ends[expert(item)] += 1);
+        let mut start = 0;
+        for end in ends.iter_mut() {
+            (*end, start) = (start, start + *end);
+        }
+        for item in 0..rows * used {
+            let end = &mut ends[expert(item)];
+            items[*end as usize] = item as u32;
+            *end += 1;
+        }
+
+        let x_rows = if self.own { rows * used } else { rows };
+        let (eight, rest) = rest.split_at_mut(q8_scratch(x_rows, self.k));
+        let x = run.value(self.x).slice(0..x_rows * self.k as usize);
+        let x = X::new(run, x, self.k, self.experts.iter().copied(), eight);
+        let row = |&item: &u32| if self.own { item as usize } else { item as usize / used };
+        let columns = run.member.share(n, TILE);
+        let mut start = 0;
+        for (expert, &end) in ends.iter().enumerate() {
+            let items = &items[start..end as usize];
+            start = end as usize;
+            if !items.is_empty() {
+                let store = |i: usize, j, y| out.set(items[i] as usize * n + j, y);
+                product(run, &self.part(expert), columns.clone(), &x, items.iter().map(row), rest, store);
+            }
+        }
+    }
+
+    pub(super) fn cpu_scratch(&self, rows: usize) -> usize {
+        let items = rows * self.used as usize;
+        let x_rows = if self.own { items } else { rows };
+        self.experts.len() + items + q8_scratch(x_rows, self.k) + product_scratch(self.k)
+    }
+}
+
+// Oracle
+
+impl ExpertLinear {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let (x, chosen) = (run.value(self.x).clone(), run.value(self.chosen).clone());
+        let mut out = vec![Vec::new(); x.len()];
+        for ((x, chosen), out) in x.iter().zip(&chosen).zip(&mut out) {
+            for (j, number) in chosen[..self.used as usize].iter().enumerate() {
+                let expert = *number as usize;
+                let x = if self.own { &x[j * self.k as usize..(j + 1) * self.k as usize] } else { x };
+                let bias = self.biases.get(expert).map(|bias| run.vector(*bias));
+                for i in 0..self.n as usize {
+                    let w = run.weight_row(self.experts[expert], i);
+                    let dot: f64 = w.iter().zip(x).map(|(w, x)| w * x).sum();
+                    out.push(dot + bias.as_ref().map_or(0.0, |bias| bias[i]));
+                }
+            }
+        }
+        run.set(self.out, out);
+    }
+}

@@ -1,0 +1,64 @@
+//! `head_linear`: every head of a row times a matrix of its own.
+
+use super::cpu::CpuRun;
+use super::oracle::{OracleRun, heads};
+use super::product::{TILE, X, product, product_scratch, q8_scratch};
+use super::{Part, ValueId, WeightId};
+
+/// `out[r, h] = W[h] x[r, h]`: the projections into and out of the latent space of multi-head latent attention
+/// (DeepSeek-V2, 2024), when they are taken to the query and the result instead of to every key and value.
+///
+/// x (rows, heads * k) f32 | matrices (n, k) any block format, one a head | out (rows, heads * n) f32
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeadLinear {
+    /// (rows, heads * k)
+    pub x: ValueId,
+    /// (n, k) each
+    pub matrices: Vec<WeightId>,
+    /// Rows of a matrix.
+    pub n: u32,
+    /// Columns of a matrix.
+    pub k: u32,
+    /// (rows, heads * n)
+    pub out: ValueId,
+}
+
+// CPU
+
+impl HeadLinear {
+    /// Splits the rows of each head's matrix.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let (rows, count, n) = (run.rows(self.x), self.matrices.len(), self.n as usize);
+        let out = run.value(self.out);
+        let (eight, rest) = run.scratch().split_at_mut(q8_scratch(rows * count, self.k));
+        let x = run.value(self.x).slice(0..rows * count * self.k as usize);
+        let x = X::new(run, x, self.k, self.matrices.iter().copied(), eight);
+        let columns = run.member.share(n, TILE);
+        for (head, &weight) in self.matrices.iter().enumerate() {
+            let part = Part { weight, n: self.n, bias: None };
+            let store = |r: usize, j, y| out.set((r * count + head) * n + j, y);
+            product(run, &part, columns.clone(), &x, (0..rows).map(|r| r * count + head), rest, store);
+        }
+    }
+
+    pub(super) fn cpu_scratch(&self, rows: usize) -> usize {
+        q8_scratch(rows * self.matrices.len(), self.k) + product_scratch(self.k)
+    }
+}
+
+// Oracle
+
+impl HeadLinear {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let x = run.value(self.x).clone();
+        let mut out = vec![Vec::new(); x.len()];
+        for (x, out) in x.iter().zip(&mut out) {
+            for (&matrix, x) in self.matrices.iter().zip(heads(x, self.k)) {
+                for i in 0..self.n as usize {
+                    out.push(run.weight_row(matrix, i).iter().zip(&x).map(|(w, x)| w * x).sum());
+                }
+            }
+        }
+        run.set(self.out, out);
+    }
+}

@@ -1,0 +1,53 @@
+//! `join`: the heads of two values, side by side.
+
+use super::ValueId;
+use super::cpu::CpuRun;
+use super::oracle::OracleRun;
+
+/// `out[r, h] = [a[r, h], b[r, h]]` for each of `heads` equal parts of a row.
+///
+/// a (rows, heads * a_dim) | b (rows, heads * b_dim) | out (rows, heads * (a_dim + b_dim)) f32
+#[derive(Clone, Debug, PartialEq)]
+pub struct Join {
+    /// (rows, heads * a_dim)
+    pub a: ValueId,
+    /// (rows, heads * b_dim)
+    pub b: ValueId,
+    /// Parts of a row.
+    pub heads: u32,
+    /// Columns of a part of a.
+    pub a_dim: u32,
+    /// Columns of a part of b.
+    pub b_dim: u32,
+    /// (rows, heads * (a_dim + b_dim))
+    pub out: ValueId,
+}
+
+// CPU
+
+impl Join {
+    /// Splits heads.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let [heads, a_dim, b_dim] = [self.heads, self.a_dim, self.b_dim].map(|n| n as usize);
+        let (a, b, out) = (run.value(self.a), run.value(self.b), run.value(self.out));
+        let dim = a_dim + b_dim;
+        for head in run.member.share(run.rows(self.out) * heads, 1) {
+            let (first, second) = out.slice_mut(head * dim..(head + 1) * dim).split_at_mut(a_dim);
+            first.copy_from_slice(a.slice(head * a_dim..(head + 1) * a_dim));
+            second.copy_from_slice(b.slice(head * b_dim..(head + 1) * b_dim));
+        }
+    }
+}
+
+// Oracle
+
+impl Join {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let row = |(a, b): (&Vec<f64>, &Vec<f64>)| -> Vec<f64> {
+            let heads = a.chunks(self.a_dim as usize).zip(b.chunks(self.b_dim as usize));
+            heads.flat_map(|(a, b)| a.iter().chain(b).copied()).collect()
+        };
+        let out = run.value(self.a).iter().zip(run.value(self.b)).map(row).collect();
+        run.set(self.out, out);
+    }
+}

@@ -1,0 +1,235 @@
+//! `route`: chooses the experts of each row, and their weights.
+
+use super::cpu::CpuRun;
+use super::oracle::OracleRun;
+use super::{ValueId, VectorId};
+
+/// The `used` experts of the highest scores in each row, in the order of their scores, and what their results are
+/// multiplied by. Of equals, the one of the lower number comes first.
+///
+/// x (rows, experts) f32: the router's logits | out (rows, 2 * used) f32: the numbers of the chosen (whole numbers below 2²⁴,
+/// so exact), then their weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Route {
+    /// (rows, experts)
+    pub x: ValueId,
+    /// (experts): added to the scores where experts are chosen, but not to their weights.
+    pub bias: Option<VectorId>,
+    /// How.
+    pub spec: RouteSpec,
+    /// (rows, 2 * used)
+    pub out: ValueId,
+}
+
+/// How experts are chosen and weighted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouteSpec {
+    /// All experts.
+    pub experts: u32,
+    /// How many are chosen.
+    pub used: u32,
+    /// What is made of a logit.
+    pub score: Score,
+    /// Experts are chosen from the best groups only.
+    pub groups: Option<Groups>,
+    /// What the weights are divided by.
+    pub divide: Divide,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
+/// What is made of a row's logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Score {
+    /// `softmax(x)`
+    Softmax,
+    /// `1 / (1 + e^-x)`
+    Sigmoid,
+    /// x itself to choose by; the weights are the softmax of the chosen.
+    SoftmaxOfChosen,
+}
+
+/// Groups of as many consecutive experts each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// All groups; divides the experts.
+    pub count: u32,
+    /// Groups that experts may be chosen from: those of the highest scores.
+    pub kept: u32,
+    /// Score of a group.
+    pub score: GroupScore,
+}
+
+/// The score of a group of experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupScore {
+    /// Its best expert's.
+    Best,
+    /// The sum of its two best experts'.
+    TwoBest,
+}
+
+/// What the weights of the chosen are divided by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Divide {
+    /// 1
+    No,
+    /// Their sum and this.
+    SumPlus(f32),
+    /// Their sum, or this where it is larger.
+    SumAtLeast(f32),
+}
+
+// CPU
+
+impl Route {
+    /// Splits rows.
+    pub(super) fn cpu(&self, run: &CpuRun<'_>) {
+        let spec = &self.spec;
+        let [experts, used] = [spec.experts, spec.used].map(|n| n as usize);
+        let (x, out) = (run.value(self.x), run.value(self.out));
+        let bias = self.bias.map(|bias| run.vector(bias));
+        let (scores, rest) = run.scratch().split_at_mut(experts);
+        let (keys, rest) = rest.split_at_mut(experts);
+        let (closed, rest) = rest.split_at_mut(experts);
+        for r in run.member.share(run.rows(self.x), 1) {
+            let logits = x.slice(r * experts..(r + 1) * experts);
+            spec.score.f32(logits, scores);
+            keys.copy_from_slice(scores);
+            if let Some(bias) = bias {
+                keys.iter_mut().zip(bias).for_each(|(key, b)| *key += b);
+            }
+            closed.fill(0.0);
+            if let Some(groups) = spec.groups {
+                groups.close(keys, closed, rest);
+            }
+            let (chosen, weights) = out.slice_mut(2 * r * used..2 * (r + 1) * used).split_at_mut(used);
+            for (number, weight) in chosen.iter_mut().zip(weights.iter_mut()) {
+                let expert = take_best(keys, closed);
+                (*number, *weight) = (expert as f32, scores[expert]);
+            }
+            if spec.score == Score::SoftmaxOfChosen {
+                softmax(weights);
+            }
+            let sum: f32 = weights.iter().sum();
+            let divisor = match spec.divide {
+                Divide::No => 1.0,
+                Divide::SumPlus(more) => sum + more,
+                Divide::SumAtLeast(least) => sum.max(least),
+            };
+            weights.iter_mut().for_each(|weight| *weight = *weight / divisor * spec.scale);
+        }
+    }
+
+    pub(super) fn cpu_scratch(&self) -> usize {
+        3 * self.spec.experts as usize + self.spec.groups.map_or(0, |groups| 2 * groups.count as usize)
+    }
+}
+
+impl Score {
+    fn f32(self, logits: &[f32], scores: &mut [f32]) {
+        scores.copy_from_slice(logits);
+        match self {
+            Self::Softmax => softmax(scores),
+            Self::Sigmoid => scores.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp())),
+            Self::SoftmaxOfChosen => {}
+        }
+    }
+}
+
+impl Groups {
+    /// Closes the experts of all groups but the best; `scratch` holds two numbers a group.
+    fn close(self, keys: &[f32], closed: &mut [f32], scratch: &mut [f32]) {
+        let count = self.count as usize;
+        let size = keys.len() / count;
+        let (scores, rest) = scratch.split_at_mut(count);
+        let taken = &mut rest[..count];
+        for (score, keys) in scores.iter_mut().zip(keys.chunks_exact(size)) {
+            let (mut best, mut second) = (f32::NEG_INFINITY, f32::NEG_INFINITY);
+            for &key in keys {
+                (best, second) = if key > best { (key, best) } else { (best, second.max(key)) };
+            }
+            *score = match self.score {
+                GroupScore::TwoBest if size > 1 => best + second,
+                _ => best,
+            };
+        }
+        taken.fill(0.0);
+        (0..self.kept).for_each(|_| _ = take_best(scores, taken));
+        for (closed, taken) in closed.chunks_exact_mut(size).zip(taken) {
+            closed.fill(1.0 - *taken);
+        }
+    }
+}
+
+/// The highest key that is not closed, the first of equals; closes it. A NaN that comes first is taken: it must show.
+fn take_best(keys: &[f32], closed: &mut [f32]) -> usize {
+    let open = (0..keys.len()).filter(|&i| closed[i] == 0.0);
+    let best = open.reduce(|best, i| if keys[i] > keys[best] { i } else { best }).unwrap_or(0);
+    closed[best] = 1.0;
+    best
+}
+
+fn softmax(x: &mut [f32]) {
+    let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    x.iter_mut().for_each(|x| *x = (*x - max).exp());
+    let sum: f32 = x.iter().sum();
+    x.iter_mut().for_each(|x| *x /= sum);
+}
+
+// Oracle
+
+impl Route {
+    pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
+        let spec = &self.spec;
+        let bias = self.bias.map_or(vec![0.0; spec.experts as usize], |bias| run.vector(bias));
+        let row = |logits: &Vec<f64>| -> Vec<f64> {
+            let scores: Vec<f64> = match spec.score {
+                Score::Softmax => softmax64(logits),
+                Score::Sigmoid => logits.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+                Score::SoftmaxOfChosen => logits.clone(),
+            };
+            let keys: Vec<f64> = scores.iter().zip(&bias).map(|(score, b)| score + b).collect();
+            let mut open: Vec<usize> = (0..keys.len()).collect();
+            if let Some(groups) = spec.groups {
+                let size = keys.len() / groups.count as usize;
+                let score = |group: usize| -> f64 {
+                    let best = ranked(&keys, (group * size..(group + 1) * size).collect());
+                    let counted = if groups.score == GroupScore::Best { 1 } else { 2 };
+                    best.iter().take(counted).map(|&i| keys[i]).sum()
+                };
+                let scores: Vec<f64> = (0..groups.count as usize).map(score).collect();
+                let kept = ranked(&scores, (0..scores.len()).collect());
+                let kept = &kept[..groups.kept as usize];
+                open.retain(|expert| kept.contains(&(expert / size)));
+            }
+            let chosen = &ranked(&keys, open)[..spec.used as usize];
+            let mut weights: Vec<f64> = chosen.iter().map(|&i| scores[i]).collect();
+            if spec.score == Score::SoftmaxOfChosen {
+                weights = softmax64(&weights);
+            }
+            let sum: f64 = weights.iter().sum();
+            let divisor = match spec.divide {
+                Divide::No => 1.0,
+                Divide::SumPlus(more) => sum + f64::from(more),
+                Divide::SumAtLeast(least) => sum.max(f64::from(least)),
+            };
+            let weights = weights.iter().map(|weight| weight * f64::from(spec.scale) / divisor);
+            chosen.iter().map(|&i| i as f64).chain(weights).collect()
+        };
+        let out = run.value(self.x).iter().map(row).collect();
+        run.set(self.out, out);
+    }
+}
+
+/// Some indices, by falling keys; of equals, the lower first.
+fn ranked(keys: &[f64], mut indices: Vec<usize>) -> Vec<usize> {
+    indices.sort_by(|&a, &b| keys[b].total_cmp(&keys[a]).then(a.cmp(&b)));
+    indices
+}
+
+fn softmax64(x: &[f64]) -> Vec<f64> {
+    let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sum: f64 = x.iter().map(|x| (x - max).exp()).sum();
+    x.iter().map(|x| (x - max).exp() / sum).collect()
+}
