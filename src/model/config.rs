@@ -391,6 +391,19 @@ impl<'a> Config<'a> {
         Ok(Some(kinds))
     }
 
+    /// A list of whole numbers; none where there is none.
+    pub(super) fn ints(&self, key: &str) -> Result<Vec<u32>> {
+        let int = |v: &Value| if let Value::Int(v) = v { u32::try_from(*v).ok() } else { None };
+        match self.get(key).map(|entry| &entry.value) {
+            None => Ok(Vec::new()),
+            Some(Value::List(list)) => {
+                let ints: Option<Vec<u32>> = list.iter().map(int).collect();
+                ints.ok_or_else(|| self.wrong(key, "a list of whole numbers"))
+            }
+            Some(_) => Err(self.wrong(key, "a list of whole numbers")),
+        }
+    }
+
     /// A factor that is 1 where nothing is said.
     pub(super) fn factor(&self, key: &str) -> Result<f32> {
         Ok(self.maybe_float(key, 1e-9..=1e9)?.unwrap_or(1.0) as f32)

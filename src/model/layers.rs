@@ -5,6 +5,7 @@ use super::embedding::Task;
 use super::program::{Builder, Out, Program, Runs};
 use super::rotary::Rotary;
 use crate::Result;
+use crate::file::TensorInfo;
 use crate::ops::{Act, CacheId, GroupId, Index, Mask, NormKind, NormSpec, Op, Pooling, RopeSpec, ValueId, VectorId};
 
 /// A program in the making, beside the hyper-parameters that it follows.
@@ -41,6 +42,10 @@ pub(super) struct Attention {
     pub(super) scale: f32,
     /// `cap * tanh(score / cap)` if not zero.
     pub(super) softcap: f32,
+    /// A vector of scores without values, one a head.
+    pub(super) sinks: Option<&'static str>,
+    /// Queries, keys and values are brought between this and its negative before they are rotated.
+    pub(super) clip: Option<f32>,
 }
 
 /// Norms of queries and keys before they are rotated: `q_norm.weight` and `k_norm.weight`, with an epsilon.
@@ -59,7 +64,8 @@ impl Attention {
     pub(super) fn new(heads: Heads, rope: Option<RopeSpec>) -> Self {
         let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
         let (bias, norms) = (Bias::No, QkNorm::None);
-        Self { heads, bias, out_bias: bias, norms, rope, window: None, both_sides: false, scale, softcap: 0.0 }
+        let (both_sides, sinks, clip) = (false, None, None);
+        Self { heads, bias, out_bias: bias, norms, rope, window: None, both_sides, scale, softcap: 0.0, sinks, clip }
     }
 
     /// Which positions a row sees.
@@ -141,6 +147,12 @@ impl<'c> Net<'c> {
     pub(super) fn rotary(&mut self, rotary: &Rotary) -> RopeSpec {
         let table = self.b.rope_table_of(rotary.table.clone());
         RopeSpec { table, pairing: rotary.pairing, dims: rotary.dims() }
+    }
+
+    /// A tensor that must be there.
+    pub(super) fn tensor(&self, name: &str) -> Result<&'c TensorInfo> {
+        let names = &self.c.names;
+        names.find(name).map_or_else(|| names.file.tensor(&names.spelled(name)), Ok)
     }
 
     /// `NAME.bias`, from its element `start` on, if there is one.
@@ -235,6 +247,7 @@ impl<'c> Net<'c> {
         let q = self.linear("self_attn.q_proj", x, a.heads.q(), a.bias);
         let k = self.linear("self_attn.k_proj", x, a.heads.kv(), a.bias);
         let v = self.linear("self_attn.v_proj", x, a.heads.kv(), a.bias);
+        let v = self.clipped("v", v, a);
         let h = self.attention(q, k, v, a);
         self.linear("self_attn.o_proj", h, dim, a.out_bias)
     }
@@ -260,7 +273,12 @@ impl<'c> Net<'c> {
             QkNorm::Heads(eps) => self.head_norm(&norm, x, a.heads.head_dim, eps),
             QkNorm::Whole(eps) => self.rms_norm(&norm, x, eps),
         };
+        let x = self.clipped(name, x, a);
         a.rope.map_or(x, |rope| self.b.rope(name, x, a.heads.head_dim, rope))
+    }
+
+    fn clipped(&mut self, name: &str, x: ValueId, a: &Attention) -> ValueId {
+        a.clip.map_or(x, |clip| self.b.clamp(name, x, -clip, clip))
     }
 
     /// A cache for a layer's keys and values, in the group of its window.
@@ -286,10 +304,12 @@ impl<'c> Net<'c> {
         self.capped(out, a)
     }
 
-    /// Sets the soft-cap of the attention that was built last.
+    /// Sets the soft-cap and the sinks of the attention that was built last.
     fn capped(&mut self, out: ValueId, a: &Attention) -> ValueId {
+        let sinks = a.sinks.map(|name| self.b.vector(name, a.heads.heads));
         if let Some(Op::Attend(attend)) = self.b.last() {
             attend.softcap = a.softcap;
+            attend.sinks = sinks;
         }
         out
     }

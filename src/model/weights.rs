@@ -127,8 +127,9 @@ pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
     }
     for at in &vectors {
         let wanted = lengths[at.tensor.name.as_str()];
-        // Those of all experts are a matrix in files.
-        if at.tensor.len() != wanted {
+        // Those of all experts are rows of a matrix in files.
+        let whole = at.tensor.row_len().checked_rem(at.n.into()) == Some(0);
+        if at.tensor.len() != wanted || !whole {
             return Err(wrong_shape(&at.tensor, &[wanted]));
         }
     }

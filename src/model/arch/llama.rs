@@ -19,6 +19,10 @@ pub(super) static ARCH: Arch = Arch {
 };
 
 fn build(c: &Config<'_>) -> Result<Program> {
+    // Mixtral's GGUF files are called the same.
+    if c.is_gguf() && c.maybe_int("num_experts", 0..=u32::MAX)?.is_some_and(|experts| experts > 0) {
+        return super::mixtral::build(c);
+    }
     // A window in a GGUF file of this name is Mistral's.
     let layers = c.layers()?;
     let windows = if c.is_gguf() { c.windows(layers, |_| true)? } else { vec![None; layers as usize] };

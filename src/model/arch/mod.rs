@@ -6,16 +6,22 @@
 mod bert;
 mod bitnet;
 mod cohere2;
+mod deepseek_v2;
+mod deepseek_v3;
 mod ernie4_5;
+mod ernie4_5_moe;
 mod exaone4;
 mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod glm4;
+mod glm4_moe;
 mod gpt2;
 mod gpt_neox;
+mod gpt_oss;
 mod granite;
+mod granitemoe;
 mod hunyuan_v1_dense;
 mod lfm2;
 mod llama;
@@ -25,13 +31,17 @@ mod ministral3;
 mod mistral;
 mod modernbert;
 mod nomic_bert;
+mod mixtral;
 mod olmo2;
 mod olmo3;
+mod olmoe;
 mod phi;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_moe;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -69,31 +79,41 @@ const ALL: &[&Arch] = &[
     &bert::ARCH,
     &bitnet::ARCH,
     &cohere2::ARCH,
+    &deepseek_v3::ARCH,
+    &deepseek_v2::ARCH,
     &ernie4_5::ARCH,
+    &ernie4_5_moe::ARCH,
     &exaone4::ARCH,
     &falcon_h1::ARCH,
     &gemma::ARCH,
     &gemma2::ARCH,
     &gemma3::ARCH,
     &glm4::ARCH,
+    &glm4_moe::ARCH,
     &gpt2::ARCH,
     &gpt_neox::ARCH,
+    &gpt_oss::ARCH,
     &granite::ARCH,
+    &granitemoe::ARCH,
     &hunyuan_v1_dense::ARCH,
     &lfm2::ARCH,
     &mamba2::ARCH,
     &ministral::ARCH,
     &ministral3::ARCH,
     &mistral::ARCH,
+    &mixtral::ARCH,
     &modernbert::ARCH,
     &nomic_bert::ARCH,
     &olmo2::ARCH,
     &olmo3::ARCH,
+    &olmoe::ARCH,
     &phi::ARCH,
     &phi3::ARCH,
     &qwen2::ARCH,
+    &qwen2_moe::ARCH,
     &qwen3::ARCH,
     &qwen3_5::ARCH,
+    &qwen3_moe::ARCH,
     &seed_oss::ARCH,
     &smollm3::ARCH,
     &stablelm::ARCH,

@@ -1,0 +1,52 @@
+//! DeepSeek-V2 (2024): latent attention, experts in groups chosen by probabilities.
+
+use super::Arch;
+use crate::Result;
+use crate::model::config::Config;
+use crate::model::moe::Moe;
+use crate::model::program::Program;
+use crate::ops::{GroupScore, Pairing, Score};
+
+pub(super) static ARCH: Arch = Arch {
+    model_types: &["deepseek_v2"],
+    gguf: &["deepseek2"],
+    keys: &[],
+    gguf_keys: &[
+        ("rope.dimension_count", "qk_rope_head_dim"),
+        ("attention.key_length", "qk_head_dim"),
+        ("attention.key_length_mla", "qk_head_dim_mla"),
+        ("attention.value_length_mla", "v_head_dim_mla"),
+        ("rope.scaling.yarn_log_multiplier", "yarn_log_multiplier"),
+    ],
+    tensors: &[
+        ("model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"),
+        ("model.layers.{}.self_attn.q_a_layernorm", "blk.{}.attn_q_a_norm"),
+        ("model.layers.{}.self_attn.q_b_proj", "blk.{}.attn_q_b"),
+        ("model.layers.{}.self_attn.kv_a_proj_with_mqa", "blk.{}.attn_kv_a_mqa"),
+        ("model.layers.{}.self_attn.kv_a_layernorm", "blk.{}.attn_kv_a_norm"),
+        ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
+        ("model.layers.{}.self_attn.k_b_proj", "blk.{}.attn_k_b"),
+        ("model.layers.{}.self_attn.v_b_proj", "blk.{}.attn_v_b"),
+    ],
+    embedding: "model.embed_tokens.weight",
+    build,
+};
+
+/// GGUF files come here from V3.
+pub(super) fn build(c: &Config<'_>) -> Result<Program> {
+    if c.text("scoring_func")?.is_some_and(|score| score != "softmax") {
+        return Err(c.wrong("scoring_func", "softmax"));
+    }
+    let mut moe = Moe::read(c, Score::Softmax, Moe::ffn(c)?)?;
+    moe.route.scale = c.factor("routed_scaling_factor")?;
+    let grouped = match c.text("topk_method")? {
+        None => c.is_gguf(),
+        Some("greedy") => false,
+        Some("group_limited_greedy") => true,
+        Some(_) => return Err(c.wrong("topk_method", "greedy or group_limited_greedy")),
+    };
+    if grouped {
+        moe.route.groups = Moe::groups(c, GroupScore::Best)?;
+    }
+    super::deepseek_v3::decoder(c, Pairing::Interleaved, moe)
+}
