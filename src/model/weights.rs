@@ -128,7 +128,7 @@ pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
     for at in &vectors {
         let wanted = lengths[at.tensor.name.as_str()];
         // Those of all experts are rows of a matrix in files.
-        let whole = at.tensor.row_len().checked_rem(at.n.into()) == Some(0);
+        let whole = at.tensor.shape.len() == 1 || at.tensor.row_len().checked_rem(at.n.into()) == Some(0);
         if at.tensor.len() != wanted || !whole {
             return Err(wrong_shape(&at.tensor, &[wanted]));
         }
