@@ -8,6 +8,8 @@ mod as_gguf;
 mod encoders;
 #[path = "models/compatibility.rs"]
 mod compatibility;
+#[path = "models/experts.rs"]
+mod experts;
 #[path = "support/gguf.rs"]
 mod gguf;
 #[path = "models/golden.rs"]

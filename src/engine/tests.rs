@@ -26,7 +26,14 @@ fn recurrent() -> Program {
 
 /// The same with windows: of the second group, or of both.
 fn windowed(first: Option<u32>, second: u32) -> Program {
-    let pages = |group, window| CacheSpec::Pages { group: GroupId(group), kv_heads: 1, k_dim: 1, v_dim: 1, window };
+    let pages = |group, window| CacheSpec::Pages {
+        group: GroupId(group),
+        kv_heads: 1,
+        k_dim: 1,
+        v_dim: 1,
+        v_in_k: false,
+        window,
+    };
     Program { caches: vec![pages(0, first), pages(1, Some(second))], ..program() }
 }
 

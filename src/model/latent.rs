@@ -78,8 +78,10 @@ fn stretch(c: &Config<'_>, rotary: &mut Rotary) -> Result<f64> {
         return Ok(1.0);
     }
     let all = c.maybe_float("rope_parameters.mscale_all_dim", 0.0..=1e6)?;
-    // GGUF files have a tenth of it, and their rotation keeps lengths where they do not say otherwise.
-    let all = all.or(c.maybe_float("yarn_log_multiplier", 0.0..=1e5)?.map(|tenth| 10.0 * tenth)).unwrap_or(0.0);
+    // GGUF files have a tenth of it, as f32, and their rotation keeps lengths where they do not say otherwise.
+    let all = all
+        .or(c.maybe_float("yarn_log_multiplier", 0.0..=1e5)?.map(|tenth| (1e7 * tenth).round() / 1e6))
+        .unwrap_or(0.0);
     if c.is_gguf() && c.maybe_float("rope_parameters.attention_factor", 0.0..=1e6)?.is_none() {
         rotary.table.factor = 1.0;
     }

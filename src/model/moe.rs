@@ -81,7 +81,7 @@ impl Moe {
     /// Experts in groups, chosen by sigmoids with a bias (DeepSeek-V3).
     pub(super) fn with_sigmoids(c: &Config<'_>) -> Result<Self> {
         c.maybe_int("expert_gating_func", 2..=2)?;
-        let mut moe = Self::read(c, Score::Sigmoid, Self::ffn(c)?)?.normed(c, true, Divide::SumPlus(1e-20))?;
+        let mut moe = Self::read(c, Score::Sigmoid, Self::ffn(c)?)?.normed(c, !c.is_gguf(), Divide::SumPlus(1e-20))?;
         moe.choice_bias = Some("mlp.gate.e_score_correction_bias");
         moe.route.groups = Self::groups(c, GroupScore::TwoBest)?;
         moe.route.scale = c.factor("routed_scaling_factor")?;

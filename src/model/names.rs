@@ -164,7 +164,7 @@ impl<'a> Names<'a> {
     }
 
     /// A name in GGUF files; and an expert's number, where they hold all experts in one tensor.
-    fn translated(&self, name: &str) -> (String, u32) {
+    pub(super) fn translated(&self, name: &str) -> (String, u32) {
         let (stem, suffix) = [".weight", ".bias"]
             .iter()
             .find_map(|suffix| Some((name.strip_suffix(suffix)?, *suffix)))

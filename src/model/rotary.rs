@@ -220,7 +220,9 @@ impl Section<'_> {
         let pair = |turns: f64| pairs * (context / (turns * std::f64::consts::TAU)).ln() / theta.ln();
         let fast = pair(self.maybe_float("beta_fast")?.unwrap_or(32.0));
         let slow = pair(self.maybe_float("beta_slow")?.unwrap_or(1.0));
-        let whole = self.c.flag(&self.key("truncate"), true)?;
+        // GGUF files do not say it; gpt-oss is the one that does not round.
+        let rounds = !(self.c.is_gguf() && self.c.names.arch.name() == "gpt_oss");
+        let whole = self.c.flag(&self.key("truncate"), rounds)?;
         let (low, high) = if whole { (fast.floor(), slow.ceil()) } else { (fast, slow) };
         let (low, mut high) = (low.max(0.0), high.min(2.0 * pairs - 1.0));
         if low == high {

@@ -11,10 +11,10 @@ use super::arch::Arch;
 use super::config::Config;
 use super::embedding::Task;
 use super::names::Names;
-use super::program::{Node, Program, Runs};
+use super::program::{CacheSpec, Node, Program, Runs};
 use super::{Model, keys};
 use crate::file::{Array, ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
-use crate::ops::{Mask, Op, Pairing, RopeSpec, VectorId, WeightId};
+use crate::ops::{Divide, Mask, Op, Pairing, RopeSpec, Score, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -170,6 +170,13 @@ fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(
     if let Some(head_dim) = config.value("head_dim").and_then(|v| v.to_gguf(false)) {
         pairs.entry("attention.value_length".to_owned()).or_insert(Some(head_dim));
     }
+    if let Some(all) = config.maybe_float("rope_parameters.mscale_all_dim", 0.0..=1e6)? {
+        // A tenth of it for this one architecture of llama.cpp's (ggml-org/llama.cpp#17945).
+        let all = if prefix == "deepseek2" { 0.1 * all } else { all };
+        pairs.insert("rope.scaling.yarn_log_multiplier".to_owned(), Some(Value::F32(all as f32)));
+        let factor = program.ropes.first().map_or(1.0, |table| table.factor);
+        pairs.insert("rope.scaling.attn_factor".to_owned(), Some(Value::F32(factor)));
+    }
     let mut all = vec![("general.architecture".to_owned(), Value::Str(prefix.to_owned()))];
     all.extend(pairs.into_iter().filter_map(|(name, value)| Some((format!("{prefix}.{name}"), value?))));
     Ok(all)
@@ -223,7 +230,45 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
         let pairs_of = program.ropes[0].divisors.len() as f64;
         set("rope.freq_base", Some(Value::F32(second.recip().powf(pairs_of) as f32)));
     }
+    pairs.extend(of_experts(program).into_iter().map(|(name, value)| (name.to_owned(), Some(value))));
     Ok(pairs)
+}
+
+/// What follows from the operations, under its names in GGUF files: how experts are chosen, and the sizes of latent attention,
+/// which has one KV head.
+fn of_experts(program: &Program) -> Vec<(&'static str, Value)> {
+    let mut all = Vec::new();
+    let mut heads = Vec::new();
+    for node in &program.nodes {
+        match &node.op {
+            Op::Route(route) => {
+                let spec = route.spec;
+                match spec.score {
+                    Score::Softmax => all.push(("expert_gating_func", Value::U32(1))),
+                    Score::Sigmoid => all.push(("expert_gating_func", Value::U32(2))),
+                    Score::SoftmaxOfChosen => {}
+                }
+                all.push(("expert_weights_norm", Value::Bool(spec.divide != Divide::No)));
+                all.push(("expert_weights_scale", Value::F32(spec.scale)));
+            }
+            Op::ExpertLinear(experts) if !experts.own => {
+                all.push(("expert_feed_forward_length", Value::U32(experts.n)));
+            }
+            Op::HeadLinear(linear) => heads.push((linear.n, linear.k)),
+            _ => {}
+        }
+    }
+    let pages = program.caches.first().copied();
+    if let (Some(CacheSpec::Pages { k_dim, v_dim, v_in_k: true, .. }), [(_, nope), (value, _), ..]) =
+        (pages, &heads[..])
+    {
+        all.push(("attention.head_count_kv", Value::U32(1)));
+        all.push(("attention.key_length", Value::U32(k_dim)));
+        all.push(("attention.value_length", Value::U32(v_dim)));
+        all.push(("attention.key_length_mla", Value::U32(nope + k_dim - v_dim)));
+        all.push(("attention.value_length_mla", Value::U32(*value)));
+    }
+    all
 }
 
 /// Whether a GGUF key holds a float, also where its value is whole.
@@ -273,13 +318,23 @@ fn virtual_file(
     let names = Names { file: &empty, arch: config.names.arch };
     let used = program.weights.iter().map(|w| &w.tensor).chain(program.vectors.iter().map(|v| &v.tensor));
     for tensor in used {
-        let name = names.spelled(tensor);
         if let Some(info) = config.names.find(tensor) {
-            let info = TensorInfo { name: name.clone(), ty, shape: info.shape.clone(), file: 0, offset: 0, bytes: 0 };
-            tensors.entry(name).or_insert(info);
+            for name in apart(names.spelled(tensor)) {
+                let shape = info.shape.clone();
+                let info = TensorInfo { name: name.clone(), ty, shape, file: 0, offset: 0, bytes: 0 };
+                tensors.entry(name).or_insert(info);
+            }
         }
     }
     ModelFile::new(Description::Gguf(meta), tensors.into_values().collect(), vec![source])
+}
+
+/// What becomes of a tensor: llama.cpp wants the two kinds of matrices of latent attention apart.
+fn apart(name: String) -> Vec<String> {
+    match name.strip_suffix("attn_kv_b.weight") {
+        Some(layer) => ["k", "v"].map(|kind| format!("{layer}attn_{kind}_b.weight")).into(),
+        None => vec![name],
+    }
 }
 
 /// Which weights have their rows in another order in the GGUF file.
@@ -361,15 +416,17 @@ fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], pairs: &Pairs) ->
     for (i, spec) in gguf.weights.iter().enumerate() {
         let i = i as u32;
         let what = What::Matrix(WeightId(i));
-        let part = Part { start: spec.start, what, pairs: pairs.weights.get(&i).copied() };
-        add(target.names.spelled(&spec.tensor), part, Some(spec.k.into()));
+        let (name, expert) = target.names.translated(&spec.tensor);
+        let part = Part { start: expert * spec.n + spec.start, what, pairs: pairs.weights.get(&i).copied() };
+        add(name, part, Some(spec.k.into()));
     }
     for (i, (from, to)) in folder.vectors.iter().zip(&gguf.vectors).enumerate() {
         let i = i as u32;
         let what = What::Vector(VectorId(i), to.add);
-        let part = Part { start: to.start, what, pairs: pairs.vectors.get(&i).copied() };
+        let (name, expert) = target.names.translated(&to.tensor);
+        let part = Part { start: expert * to.n + to.start, what, pairs: pairs.vectors.get(&i).copied() };
         debug_assert_eq!(from.n, to.n, "the programs' operations are the same");
-        add(target.names.spelled(&to.tensor), part, None);
+        add(name, part, None);
     }
     let rows_of = |part: &Part| match &part.what {
         What::Matrix(id) => u64::from(folder.weights[id.index()].n),

@@ -12,7 +12,7 @@ use super::{open, open_with_config};
 
 /// Runs `open`, and holds it to the limits on memory and time: 64 MiB beside the file, 100 ms, in the best of three runs,
 /// since the machine may be busy.
-fn within_limits(name: &str, size: u64, open: impl Fn() -> Result<Model>) -> Result<Model> {
+pub(crate) fn within_limits(name: &str, size: u64, open: impl Fn() -> Result<Model>) -> Result<Model> {
     let mut best = Duration::MAX;
     for _ in 0..3 {
         let start = Instant::now();

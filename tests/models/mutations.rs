@@ -49,6 +49,14 @@ fn breaking() -> Vec<Mutation> {
             "/rope_parameters/full_attention/original_max_position_embeddings",
             json!(128),
         ),
+        ("deepseek3-yarn", "rope_parameters.beta_fast", "/rope_parameters/beta_fast", json!(0.5)),
+        ("deepseek3-yarn", "rope_parameters.beta_slow", "/rope_parameters/beta_slow", json!(1.0)),
+        (
+            "deepseek3-yarn",
+            "rope_parameters.original_max_position_embeddings",
+            "/rope_parameters/original_max_position_embeddings",
+            json!(128),
+        ),
         ("gpt2-odd", "hidden_act", "/activation_function", json!("relu")),
         ("falconh1-multipliers", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
         ("mamba2-groups", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
@@ -103,13 +111,18 @@ fn refused() -> Vec<Mutation> {
 /// Keys that no logits depend on, or that no fixture shows to matter: the architecture (all, if empty), the key, and why.
 const INERT: &[(&str, &str, &str)] = &[
     ("", "max_position_embeddings", "the length of the context, which the engine keeps to; positions are computed"),
+    ("ernie4_5_moe", "moe_norm_min", "the weights' sum is larger, unless the chosen have no probability at all"),
+    ("llama", "num_experts", "only in GGUF files, of Mixtral's kind"),
     ("llama", "sliding_window_pattern", "only in GGUF files, of Mistral's kind"),
+    ("qwen2_moe", "sliding_window", "use_sliding_window says that there is none"),
     (
         "qwen2",
         "max_window_layers",
         "layer_types says it too, and counts; the fixture's other configuration has only this",
     ),
+    ("qwen2_moe", "use_sliding_window", "the fixture has no window that it could switch on"),
     ("qwen3", "use_sliding_window", "the fixture has no window that it could switch on"),
+    ("qwen3_moe", "use_sliding_window", "the fixture has no window that it could switch on"),
     ("smollm3", "use_sliding_window", "the fixture has no window that it could switch on"),
 ];
 

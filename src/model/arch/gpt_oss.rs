@@ -7,13 +7,13 @@ use crate::model::layers::{Attention, Head, Net};
 use crate::model::moe::{Gating, Moe};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
-use crate::ops::{Pairing, Score};
+use crate::ops::{Act, Pairing, Score};
 
 pub(super) static ARCH: Arch = Arch {
     model_types: &["gpt_oss"],
     gguf: &["gpt-oss"],
     keys: &[],
-    gguf_keys: &[],
+    gguf_keys: &[("swiglu_alpha", "swiglu_alpha"), ("swiglu_limit", "swiglu_limit")],
     tensors: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
         ("model.layers.{}.self_attn.sinks", "blk.{}.attn_sinks.weight"),
@@ -31,6 +31,9 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let mut moe = Moe::read(c, Score::SoftmaxOfChosen, ffn)?;
     let alpha = c.maybe_float("swiglu_alpha", 0.0..=1e6)?.unwrap_or(1.702) as f32;
     let limit = c.maybe_float("swiglu_limit", 1e-6..=1e30)?.unwrap_or(7.0) as f32;
+    if c.activation("hidden_act", Act::Silu)? != Act::Silu {
+        return Err(c.wrong("hidden_act", "silu"));
+    }
     moe.gating = Gating::Clamped { alpha, limit };
     (moe.router, moe.router_bias, moe.bias) = ("mlp.router", Bias::Yes, Bias::Yes);
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
