@@ -160,6 +160,42 @@ fn folders_and_gguf_files_give_the_same_program_up_to_their_layout() {
     assert_eq!((gguf.parameters, gguf.name.as_str()), (folder.parameters, "stories260K"));
 }
 
+/// Published folders of several parts have the language model's configuration inside, and leave out what has a default.
+#[test]
+fn a_language_model_among_others_is_found_in_its_part_of_the_configuration() {
+    let path = support::shared("tiny-models/gemma3-local-global");
+    let mut text = support::shared_json("tiny-models/gemma3-local-global/config.json");
+    let whole = open_with_config(&path, text.to_string()).unwrap();
+    text.as_object_mut().unwrap().remove("rms_norm_eps").unwrap();
+    let config = serde_json::json!({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 7}});
+    let inside = open_with_config(&path, config.to_string()).unwrap();
+    assert_eq!(inside.program, whole.program);
+}
+
+/// Ministral 3 without a temperature is Mistral; with one, queries grow with the position.
+#[test]
+fn queries_grow_by_steps_of_the_original_context() {
+    let path = support::shared("tiny-models/mistral-window");
+    let mut config = support::shared_json("tiny-models/mistral-window/config.json");
+    let mistral = open_with_config(&path, config.to_string()).unwrap();
+    config["model_type"] = "ministral3".into();
+    let rope = serde_json::json!({"rope_theta": 10000.0, "rope_type": "default"});
+    config["rope_parameters"] = rope;
+    let ministral = open_with_config(&path, config.to_string()).unwrap();
+    let values = |model: &Model| golden::logits_of(model, &[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]);
+    assert_eq!(values(&ministral), values(&mistral));
+
+    config["rope_parameters"]["llama_4_scaling_beta"] = 0.5.into();
+    config["rope_parameters"]["original_max_position_embeddings"] = 4.into();
+    let growing = open_with_config(&path, config.to_string()).unwrap();
+    let (plain, grown) = (values(&ministral), values(&growing));
+    let vocab = growing.program.vocab as usize;
+    assert_eq!(plain[..4 * vocab], grown[..4 * vocab], "the first four positions are as they were");
+    assert!(plain[4 * vocab..5 * vocab].iter().zip(&grown[4 * vocab..]).any(|(a, b)| (a - b).abs() > 1e-3));
+    let table = growing.program.ropes.iter().find(|rope| rope.growth.is_some()).unwrap();
+    assert!((table.factor(3) - 1.0).abs() < 1e-9 && (table.factor(9) - (1.0 + 0.5 * 3f64.ln())).abs() < 1e-6);
+}
+
 /// The tensors of a folder under other names, as bytes: every `from` that a name holds is replaced.
 fn renamed(folder: &str, from: &str, to: &str) -> Vec<u8> {
     let bytes = support::shared_bytes(&format!("tiny-models/{folder}/model.safetensors"));

@@ -98,6 +98,14 @@ impl<'a> Config<'a> {
                 None => _ = self.entries.insert(source.clone(), Entry { source, value }),
             }
         }
+        let of_kinds = self.has_any("rope_parameters.full_attention.");
+        let defaults = keys::DEFAULTS.iter().find(|(arch, _)| *arch == self.names.arch.name());
+        for (key, value) in defaults.into_iter().flat_map(|(_, defaults)| *defaults) {
+            if !(self.entries.contains_key(*key) || of_kinds && key.starts_with("rope_parameters.")) {
+                let value = if value.fract() == 0.0 { Value::Int(*value as i128) } else { Value::Float(*value) };
+                self.insert(key, key, value);
+            }
+        }
     }
 
     fn read_gguf(&mut self, meta: &Metadata) -> Result<()> {

@@ -81,6 +81,23 @@ pub(super) const FOLDER: Keys = &[
     ("moe_num_experts", "num_experts"),
 ];
 
+/// What published folders of an architecture leave out because transformers has a default for it. Where kinds of layers have
+/// rotary parameters of their own, those of all layers have no default.
+pub(super) const DEFAULTS: &[(&str, &[(&str, f64)])] = &[(
+    "gemma3_text",
+    &[
+        ("vocab_size", 262_208.0),
+        ("num_attention_heads", 8.0),
+        ("num_key_value_heads", 4.0),
+        ("head_dim", 256.0),
+        ("max_position_embeddings", 131_072.0),
+        ("rms_norm_eps", 1e-6),
+        ("query_pre_attn_scalar", 256.0),
+        ("sliding_window", 4096.0),
+        ("rope_parameters.rope_theta", 1e6),
+    ],
+)];
+
 /// Hyper-parameters that change the arithmetic, and the values with which they do not.
 ///
 /// An architecture that does not ask for one of these runs only models where it is absent, null, or has such a value.

@@ -193,6 +193,11 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
         match op {
             Op::Attend(op) => {
                 kv_heads[layer] = op.kv_heads as i32;
+                // Gemma's folders have what it follows from.
+                let plain = (f64::from(op.scale) * f64::from(op.k_dim).sqrt() - 1.0).abs() < 1e-6;
+                if config.value("query_pre_attn_scalar").is_some() && !plain {
+                    set("attention.scale", Some(Value::F32(op.scale)));
+                }
                 if let Mask::Window(n) = op.mask {
                     windows[layer] = Some(n);
                 }

@@ -127,6 +127,11 @@ impl<'a> Reference<'a> {
     }
 }
 
+/// The logits of a model's canonical program in f64.
+pub(crate) fn logits_of(model: &Model, ids: &[u32]) -> Vec<f64> {
+    Reference::new(model).run(ids).1
+}
+
 /// Hidden states after a layer, (rows, hidden) in `golden`, or (streams, rows, hidden) where a model has several streams;
 /// as (rows, streams * hidden).
 fn rows_of_streams(golden: &Npy) -> Vec<f64> {

@@ -12,7 +12,8 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["smollm3"],
     gguf: &["smollm3"],
     keys: &[],
-    gguf_keys: &[],
+    // Which llama.cpp does not read: there every fourth layer does not rotate, as in the published model.
+    gguf_keys: &[("no_rope_layers", "no_rope_layers"), ("no_rope_layer_interval", "no_rope_layer_interval")],
     tensors: &[],
     embedding: "model.embed_tokens.weight",
     build,
