@@ -5,6 +5,7 @@
 mod answer;
 mod convert;
 mod devices;
+mod embed;
 mod exit;
 mod interrupt;
 mod logits;
@@ -43,6 +44,8 @@ enum Command {
     Tokenize(tokenize::Args),
     /// Writes a safetensors folder or a GGUF file as a GGUF file, quantised as you like.
     Convert(convert::Args),
+    /// Turns texts into vectors, or pairs of texts into scores: JSON lines in and out.
+    Embed(embed::Args),
     /// Lists the devices that models can run on.
     Devices(devices::Args),
 }
@@ -57,6 +60,7 @@ pub fn main() -> ExitCode {
         Command::Template(args) => template::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Convert(args) => convert::run(args),
+        Command::Embed(args) => embed::run(args),
         Command::Devices(args) => devices::run(args),
     };
     match done {

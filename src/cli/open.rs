@@ -26,8 +26,17 @@ impl ModelArg {
         }
     }
 
-    /// Opens the model.
+    /// Opens the model, one that gives logits.
     pub(super) fn open(&self) -> Result<Model, Exit> {
+        let model = self.open_any()?;
+        match model.program.logits() {
+            Some(_) => Ok(model),
+            None => Err(Exit::usage(format!("{} turns texts into vectors or scores: wgslm embed", model.name))),
+        }
+    }
+
+    /// Opens the model, whatever it gives.
+    pub(super) fn open_any(&self) -> Result<Model, Exit> {
         let file = self.file()?;
         Ok(pollster::block_on(Model::open(file))?)
     }

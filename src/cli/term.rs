@@ -86,6 +86,31 @@ impl Drop for Bar {
     }
 }
 
+/// Counts what is done, where nobody knows how much there is: on a terminal only, gone when it is dropped.
+pub(super) struct Counter(ProgressBar);
+
+impl Counter {
+    /// Counts `things`; `shown` says whether the terminal is free for it.
+    pub(super) fn new(things: &'static str, shown: bool) -> Self {
+        let hidden = !shown || !stderr().is_terminal();
+        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        bar.set_style(ProgressStyle::with_template("{pos} {msg}").unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(things);
+        Self(bar)
+    }
+
+    pub(super) fn add(&mut self, n: u64) {
+        self.0.inc(n);
+    }
+}
+
+impl Drop for Counter {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
 /// Things a second.
 pub(super) fn rate(n: u32, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { f64::from(n) / time.as_secs_f64() }

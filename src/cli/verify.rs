@@ -34,7 +34,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<(), Exit> {
     // f32 sums in another order differ by 1e-12 or so; 16-bit caches and 8-bit activations by 1e-5.
     let limit = if args.numerics == Numerics::Exact { 1e-8 } else { 5e-4 };
-    let model = args.model.open()?;
+    let model = args.model.open_any()?;
     let mut ids = match Tokenizer::of(&model.file) {
         Ok(tokenizer) => tokenizer.encode(TEXT, Special::Plain)?,
         // Without a tokenizer any ids will do: some from all over the vocabulary.
@@ -87,7 +87,9 @@ async fn compare(
     limit: f64,
 ) -> Result<Found> {
     let mut found = Found { ops: BTreeMap::new(), first: None };
-    let prompt = ids.len().saturating_sub(GENERATED).max(1);
+    // Encoders read texts whole.
+    let generated = if program.whole() { 0 } else { GENERATED };
+    let prompt = ids.len().saturating_sub(generated).max(1);
     let steps = std::iter::once((Role::Prompt, 0..prompt));
     let steps = steps.chain((prompt..ids.len()).map(|i| (Role::Generated, i..i + 1)));
     for (role, range) in steps {
@@ -97,12 +99,16 @@ async fn compare(
         step(oracle, program, role, &tokens, pos).await?;
         for node in &tested.program(role).nodes.clone() {
             let Some(id) = node.op.writes().filter(|id| id.index() < program.values.len()) else { continue };
-            let rows = tokens.len() as u32;
+            let rows = if program.value(id).rows == Rows::Seqs { 1 } else { tokens.len() as u32 };
             let ours = tested.value(role, id, rows).await?;
             let theirs = oracle.value(role, id, rows).await?;
             let nmse = nmse(&ours, &theirs);
             let value = program.value(id);
-            let kind = if value.rows == Rows::Outs { "output row" } else { "row" };
+            let kind = match value.rows {
+                Rows::Step => "row",
+                Rows::Outs => "output row",
+                Rows::Seqs => "sequence",
+            };
             let at = format!("{} ({role:?}, {rows} {kind}s from position {pos})", value.name);
             let worst = found.ops.entry(node.op.name()).or_default();
             worst.values += 1;

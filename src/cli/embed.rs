@@ -1,0 +1,164 @@
+//! `wgslm embed`: texts to vectors, pairs of texts to scores, JSON lines in and out.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write, stdin, stdout};
+use std::path::PathBuf;
+
+use super::exit::Exit;
+use super::open;
+use super::term::{Bar, Counter};
+use crate::engine::{EmbedOptions, Embedder, Input};
+use crate::exec::{Numerics, Place};
+use crate::model::Embedding;
+use crate::ops::Pooling;
+use crate::{Error, Result as Outcome};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    model: open::ModelArg,
+    /// The lines to read, each a text or a pair of texts in JSON: "…", {"text": "…"}, or, for rerankers, {"query": "…",
+    /// "document": "…"} [default: stdin].
+    #[arg(short, long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// How the vectors of a text's tokens become one: mean, cls (the first) or last [default: the model's own].
+    #[arg(long, value_name = "HOW", value_parser = pooling)]
+    pool: Option<Pooling>,
+    /// Brings vectors to length 1 [default: as the model's files say, else yes].
+    #[arg(long, conflicts_with = "no_normalize")]
+    normalize: bool,
+    /// Leaves vectors as they are.
+    #[arg(long)]
+    no_normalize: bool,
+    /// Cuts texts that are too long for the model; else they are errors.
+    #[arg(long)]
+    truncate: bool,
+    /// Tokens of a text at most [default: what the model is meant for, at most 4096].
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    context: Option<u32>,
+    /// auto, gpu, cpu, or the number of an adapter (see `wgslm devices`).
+    #[arg(long, default_value = "auto", value_parser = open::place)]
+    device: Place,
+    /// exact (f32 outside the weights) or fast (16-bit cache, 8-bit activations).
+    #[arg(long, default_value = "exact", value_parser = open::numerics)]
+    numerics: Numerics,
+}
+
+fn pooling(s: &str) -> Result<Pooling, String> {
+    s.parse().map_err(|error: Error| error.to_string())
+}
+
+pub(super) fn run(args: Args) -> Result<(), Exit> {
+    let input = args.input.as_ref();
+    let name = input.map_or_else(|| "stdin".to_owned(), |path| path.display().to_string());
+    let lines: Box<dyn Read> = match input {
+        Some(path) => Box::new(File::open(path).map_err(|e| Exit::usage(format!("--input {name}: {e}")))?),
+        None => Box::new(stdin()),
+    };
+    let normalize = (args.normalize || args.no_normalize).then_some(!args.no_normalize);
+    let options = EmbedOptions {
+        embedding: Embedding { pooling: args.pool, normalize },
+        context: args.context,
+        truncate: args.truncate,
+    };
+    let mut embedder = {
+        let file = args.model.file()?;
+        let mut bar = Bar::new();
+        let place = |options: &mut crate::exec::Options| {
+            options.place = args.device;
+            options.numerics = args.numerics;
+        };
+        pollster::block_on(Embedder::open(file, &options, place, &mut |progress| bar.show(progress)))?
+    };
+    let mut lines = Lines { reader: BufReader::new(lines), name, number: 0, failed: None };
+    let mut out = stdout().lock();
+    let mut counter = Counter::new("texts", !out.is_terminal());
+    loop {
+        let batch = lines.batch(&embedder)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let vectors = pollster::block_on(embedder.run(&batch))?;
+        for (input, vector) in batch.iter().zip(vectors) {
+            let tokens = input.ids.len();
+            let line = match vector[..] {
+                [score] if embedder.scores() => serde_json::json!({ "score": score, "tokens": tokens }),
+                _ => serde_json::json!({ "embedding": vector, "tokens": tokens }),
+            };
+            writeln!(out, "{line}")?;
+        }
+        out.flush()?;
+        counter.add(batch.len() as u64);
+    }
+}
+
+struct Lines {
+    reader: BufReader<Box<dyn Read>>,
+    name: String,
+    number: u64,
+    /// What is wrong with the line behind the last batch.
+    failed: Option<Exit>,
+}
+
+impl Lines {
+    /// The next texts: as many as are there without waiting for more, but no endless number. None at the end. A line that is
+    /// wrong fails when those before it are done.
+    fn batch(&mut self, embedder: &Embedder) -> Result<Vec<Input>, Exit> {
+        const MOST: usize = 256;
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        let mut batch = Vec::new();
+        while batch.len() < MOST && (batch.is_empty() || self.reader.buffer().contains(&b'\n')) {
+            let mut line = Vec::new();
+            let read = self.reader.read_until(b'\n', &mut line);
+            if read.map_err(|e| Exit::failure(format!("{}: {e}", self.name)))? == 0 {
+                break;
+            }
+            self.number += 1;
+            if !line.trim_ascii().is_empty() {
+                match self.input(&line, embedder) {
+                    Ok(input) => batch.push(input),
+                    Err(failed) if batch.is_empty() => return Err(failed),
+                    Err(failed) => {
+                        self.failed = Some(failed);
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(batch)
+    }
+
+    /// A line as the model reads it.
+    fn input(&self, line: &[u8], embedder: &Embedder) -> Result<Input, Exit> {
+        let wrong = |problem: String| Exit::usage(format!("{}, line {}: {problem}", self.name, self.number));
+        let works = match embedder.scores() {
+            true => r#"this model scores pairs: {"query": "…", "document": "…"}"#,
+            false => r#"a text works: "…" or {"text": "…"}"#,
+        };
+        let value = serde_json::from_slice(line).map_err(|e| wrong(format!("no JSON ({e}); {works}")))?;
+        let text = |key: &str| value_text(&value, key);
+        let input: Outcome<Input> = match (&value, embedder.scores()) {
+            (serde_json::Value::String(text), false) => embedder.text(text),
+            (_, false) => match text("text") {
+                Some(text) => embedder.text(text),
+                None => return Err(wrong(works.to_owned())),
+            },
+            (_, true) => match (text("query"), text("document")) {
+                (Some(query), Some(document)) => embedder.pair(query, document),
+                _ => return Err(wrong(works.to_owned())),
+            },
+        };
+        input.map_err(|error| match error {
+            Error::Limit { needed, available, .. } => {
+                wrong(format!("{needed}; there is room for {available}; --truncate cuts"))
+            }
+            error => wrong(error.to_string()),
+        })
+    }
+}
+
+fn value_text<'a>(value: &'a serde_json::Value, key: &str) -> Option<&'a str> {
+    value.as_object()?.get(key)?.as_str()
+}
