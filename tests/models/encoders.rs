@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wgslm::engine::{Input, embed};
+use wgslm::engine::{EmbedOptions, Embedder, Input, embed};
 use wgslm::exec::{
     AnyExecutor, CpuExecutor, CpuOptions, Limits, Numerics, Options, Oracle, Outs, Place, Role, SeqStep, Step, Token,
 };
@@ -14,8 +14,8 @@ use wgslm::ops::{Pooling, ValueId};
 
 use super::golden::{golden, layer_outputs, nmse};
 use super::mutations::{is_inert, mutated, others};
-use super::npy::Npy;
-use super::support::{shared, shared_json};
+use super::npy::{Npy, npz};
+use super::support::{fetched, shared, shared_bytes, shared_json};
 use super::{as_gguf, tiny_models};
 
 /// A fixture of an encoder or an embedder, in one of its forms.
@@ -167,6 +167,96 @@ fn vectors_are_right_alone_and_in_company() {
                 assert_eq!(vector, &alone[i], "{name}: text {i} in company");
             }
         }
+    }
+}
+
+/// Any decoder gives vectors: its last token's, normalised, whatever its layers keep between steps.
+#[test]
+fn decoders_give_the_vector_of_their_last_token() {
+    let mut wrong = Vec::new();
+    let mut tested = 0;
+    for (name, configs) in tiny_models().into_iter().filter(|(name, _)| golden(name).contains_key("greedy")) {
+        let model = open_folder(&name, configs[0].clone()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        if model.program.ropes.iter().any(|rope| rope.long.is_some()) {
+            continue; // what an executor is made for decides how it rotates, not how long a text is
+        }
+        let golden = golden(&name);
+        let last = golden["hidden_norm"].data.chunks(model.program.value(hidden(&model)).width as usize).next_back();
+        let last = last.unwrap();
+        let length = last.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let expected: Vec<f64> = last.iter().map(|x| x / length).collect();
+        let texts = [golden["ids_2"].ids(), golden["ids_1"].ids(), golden["ids_0"].ids()];
+        let inputs = texts.map(|ids| Input { ids, types: Vec::new() });
+        let mut exec = executor(&model, 2);
+        exec.fill_caches(f32::NAN);
+        let vectors = pollster::block_on(embed(&mut exec, &model.program, &inputs)).unwrap();
+        let nmse = nmse(vectors[1].iter().copied().map(f64::from), &expected);
+        println!("{name}: NMSE {nmse:.1e}");
+        if nmse.is_nan() || nmse > 1e-8 {
+            wrong.push(format!("{name}: NMSE {nmse:e}"));
+        }
+        tested += 1;
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(tested >= 25, "only {tested}");
+}
+
+/// A real model: all-MiniLM-L6-v2 against transformers, from text to vector; through GGUF as well.
+#[test]
+fn all_minilm_l6_v2_matches() {
+    let Some(path) = fetched("all-MiniLM-L6-v2") else { return };
+    let sentences = shared_json("real-models/minilm/sentences.json");
+    let golden = npz(&shared_bytes("real-models/minilm/embeddings.npz"));
+    let options = EmbedOptions { truncate: true, ..EmbedOptions::default() };
+    let place = |options: &mut Options| {
+        (options.place, options.numerics, options.threads) = (Place::Cpu, Numerics::Exact, Some(2));
+    };
+    let file = ModelFile::open(&path).unwrap();
+    let mut embedder = pollster::block_on(Embedder::open(file, &options, place, &mut |_| {})).unwrap();
+    assert_eq!((embedder.width(), embedder.scores()), (384, false));
+    let mut inputs = Vec::new();
+    for sentence in sentences.as_array().unwrap() {
+        let input = embedder.text(sentence["text"].as_str().unwrap()).unwrap();
+        let ids: Vec<_> = sentence["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        assert_eq!(input.ids, ids, "{}", sentence["text"]);
+        inputs.push(input);
+    }
+    let vectors = pollster::block_on(embedder.run(&inputs)).unwrap();
+    let expected = &golden["embeddings"];
+    let (mut least, mut far) = (1.0f64, 0.0f64);
+    for (i, vector) in vectors.iter().enumerate() {
+        let cosine: f64 = vector.iter().zip(expected.row(i)).map(|(a, b)| f64::from(*a) * b).sum();
+        least = least.min(cosine);
+        far = vector.iter().zip(expected.row(i)).map(|(a, b)| (f64::from(*a) - b).abs()).fold(far, f64::max);
+    }
+    println!("{} sentences: cosine {least:.9} or more, {far:.1e} apart at most", vectors.len());
+    assert!(vectors.len() == 24 && least >= 0.99999 && far < 2e-6, "cosine {least}, {far:e} apart");
+
+    // Without leave to cut, a text of 338 tokens is refused.
+    let file = ModelFile::open(&path).unwrap();
+    let strict = pollster::block_on(Embedder::open(file, &EmbedOptions::default(), place, &mut |_| {})).unwrap();
+    let long = sentences.as_array().unwrap().iter().find(|s| s["tokens_before_truncation"] == 338).unwrap();
+    let error = strict.text(long["text"].as_str().unwrap()).unwrap_err().to_string();
+    assert!(error.contains("338 tokens") && error.contains("256"), "{error}");
+
+    // Hidden states of one sentence, after each layer.
+    let model = pollster::block_on(Model::open(ModelFile::open(&path).unwrap())).unwrap();
+    let weights = Arc::new(pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap());
+    let options = CpuOptions {
+        threads: Some(2),
+        keep_values: true,
+        fuse: false,
+        numerics: Numerics::Exact,
+        ..CpuOptions::new(LIMITS)
+    };
+    let mut exec = CpuExecutor::new(&model.program, weights, options).unwrap();
+    let input = Input { ids: golden["hidden_ids"].ids(), types: Vec::new() };
+    pollster::block_on(embed(&mut exec, &model.program, &[input])).unwrap();
+    for (layer, value) in layer_outputs(&model).into_iter().enumerate() {
+        let hidden = exec.value(value).unwrap().iter().copied().map(f64::from);
+        let nmse = nmse(hidden, &golden[&format!("hidden_{layer}")].data);
+        println!("after layer {layer}: NMSE {nmse:.1e}");
+        assert!(nmse < 1e-9, "after layer {layer}: NMSE {nmse:e}");
     }
 }
 
