@@ -151,7 +151,9 @@ fn vectors_are_right_alone_and_in_company() {
         let mut exec = executor(&model, 2);
         for (i, input) in inputs.iter().enumerate() {
             exec.fill_caches(f32::NAN);
-            let [vector] = &pollster::block_on(embed(&mut exec, &model.program, &[input.clone()])).unwrap()[..] else {
+            let [vector] =
+                &pollster::block_on(embed(&mut exec, &model.program, std::slice::from_ref(input))).unwrap()[..]
+            else {
                 panic!("one vector")
             };
             let nmse = nmse(vector.iter().copied().map(f64::from), &expected(&golden, i).data);
