@@ -469,7 +469,12 @@ impl<'a> Config<'a> {
         let there = self.names.layers().max(1);
         let works = || format!("a whole number from 1 to {there}, the layers that the file has tensors for,");
         let layers = self.maybe_int(key, 1..=there).map_err(|_| self.wrong(key, &works()))?;
-        layers.ok_or_else(|| self.wrong(key, &works()))
+        // Some configurations list the layers and do not count them.
+        let listed = || match self.entries.get("layer_types").map(|entry| &entry.value) {
+            Some(Value::List(list)) => u32::try_from(list.len()).ok().filter(|n| (1..=there).contains(n)),
+            _ => None,
+        };
+        layers.or_else(listed).ok_or_else(|| self.wrong(key, &works()))
     }
 
     /// The size of the vocabulary: the rows of the embedding table.
@@ -556,6 +561,11 @@ impl<'a> Config<'a> {
         let heads = self.int("num_attention_heads", 1..=MAX_HEADS)?;
         let kv_heads = self.maybe_int("num_key_value_heads", 1..=heads)?.unwrap_or(heads);
         self.heads_with(heads, kv_heads, hidden)
+    }
+
+    /// Notes that keys were looked at and found to be without effect in this model.
+    pub(super) fn without_effect(&self, keys: &[&str]) {
+        self.asked.borrow_mut().extend(keys.iter().map(|key| (*key).to_owned()));
     }
 
     /// The same for a model whose layers do not all attend: a list has 0 for those that do not (GGUF).

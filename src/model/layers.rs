@@ -243,13 +243,18 @@ impl<'c> Net<'c> {
 
     /// Self-attention: `self_attn.q_proj`, `k_proj`, `v_proj` and `o_proj`.
     pub(super) fn self_attention(&mut self, x: ValueId, a: &Attention) -> ValueId {
+        self.attention_of("self_attn", x, a)
+    }
+
+    /// The same by another name: `NAME.q_proj`, …
+    pub(super) fn attention_of(&mut self, name: &str, x: ValueId, a: &Attention) -> ValueId {
         let dim = self.b.width(x);
-        let q = self.linear("self_attn.q_proj", x, a.heads.q(), a.bias);
-        let k = self.linear("self_attn.k_proj", x, a.heads.kv(), a.bias);
-        let v = self.linear("self_attn.v_proj", x, a.heads.kv(), a.bias);
+        let q = self.linear(&format!("{name}.q_proj"), x, a.heads.q(), a.bias);
+        let k = self.linear(&format!("{name}.k_proj"), x, a.heads.kv(), a.bias);
+        let v = self.linear(&format!("{name}.v_proj"), x, a.heads.kv(), a.bias);
         let v = self.clipped("v", v, a);
         let h = self.attention(q, k, v, a);
-        self.linear("self_attn.o_proj", h, dim, a.out_bias)
+        self.linear(&format!("{name}.o_proj"), h, dim, a.out_bias)
     }
 
     /// Attention of q over k and v, those of this step and those kept. Queries and keys are normed and rotated first.

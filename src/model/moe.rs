@@ -33,6 +33,8 @@ pub(super) struct Moe {
 pub(super) enum Gating {
     /// `act(gate) * up`
     Act(Act),
+    /// `act(up)`: there is no gate.
+    None(Act),
     /// `g / (1 + e^(-alpha g)) * (u + 1)` with g = min(gate, limit), u = up between -limit and limit (gpt-oss).
     Clamped { alpha: f32, limit: f32 },
 }
@@ -125,11 +127,16 @@ impl Net<'_> {
         let bias = moe.choice_bias.map(|name| self.b.vector(name, experts));
         let chosen = self.b.route("route", logits, bias, moe.route);
         let [gate, up, down] = moe.parts;
-        let gate = self.expert_linear(gate, x, chosen, moe.ffn, k, moe);
+        let gate = match moe.gating {
+            Gating::None(_) => None,
+            _ => Some(self.expert_linear(gate, x, chosen, moe.ffn, k, moe)),
+        };
         let up = self.expert_linear(up, x, chosen, moe.ffn, k, moe);
-        let h = match moe.gating {
-            Gating::Act(act) => self.gated(gate, up, act),
-            Gating::Clamped { alpha, limit } => {
+        let h = match (moe.gating, gate) {
+            (Gating::Act(act), Some(gate)) => self.gated(gate, up, act),
+            (Gating::Act(act) | Gating::None(act), _) => self.b.act("act", up, act),
+            (Gating::Clamped { alpha, limit }, gate) => {
+                let gate = gate.unwrap_or(up);
                 let gate = self.b.clamp("gate", gate, f32::NEG_INFINITY, limit);
                 let up = self.b.clamp("up", up, -limit, limit);
                 let sigmoid = self.scaled("gate", gate, alpha);

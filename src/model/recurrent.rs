@@ -19,7 +19,7 @@ pub(super) struct Mamba {
     states: u32,
     /// Rows that the convolution looks at.
     taps: u32,
-    /// Bias of the projection into the layer.
+    /// Bias of the projections.
     bias: Bias,
     conv_bias: Bias,
     /// Behind the convolution.
@@ -96,6 +96,15 @@ impl Net<'_> {
         let skip = self.b.vector(&format!("{name}.D"), m.heads);
         let decay = Decay { x: dt, bias, a, min: m.limits[0], max: m.limits[1] };
         [self.b.scan([x, b, c], m.dim, m.groups, decay, skip), gate]
+    }
+
+    /// A whole Mamba-2 layer whose result is gated, normed by groups, and projected back.
+    pub(super) fn mamba_mixer(&mut self, name: &str, x: ValueId, m: &Mamba, eps: f32) -> ValueId {
+        let dim = self.b.width(x);
+        let [y, gate] = self.mamba(name, x, m);
+        let h = self.silu_gated(y, gate);
+        let h = self.group_norm(&format!("{name}.norm"), h, m.groups, eps);
+        self.linear(&format!("{name}.out_proj"), h, dim, m.bias)
     }
 
     /// A causal convolution of each column of x with its own row of `NAME.weight`, from row `start` on.

@@ -60,6 +60,8 @@ fn breaking() -> Vec<Mutation> {
         ("gpt2-odd", "hidden_act", "/activation_function", json!("relu")),
         ("falconh1-multipliers", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
         ("mamba2-groups", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
+        ("granitehybrid-nope", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
+        ("nemotronh-pattern", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
         ("gpt2-odd", "num_attention_heads", "/n_head", json!(2)),
         ("gpt2-odd", "num_hidden_layers", "/n_layer", json!(2)),
     ]
@@ -124,6 +126,8 @@ const INERT: &[(&str, &str, &str)] = &[
     ("qwen3", "use_sliding_window", "the fixture has no window that it could switch on"),
     ("qwen3_moe", "use_sliding_window", "the fixture has no window that it could switch on"),
     ("smollm3", "use_sliding_window", "the fixture has no window that it could switch on"),
+    ("granitemoehybrid", "rope_parameters.rope_theta", "nothing rotates: position_embedding_type is null"),
+    ("granitemoehybrid", "rope_parameters.rope_type", "nothing rotates: position_embedding_type is null"),
 ];
 
 pub(crate) fn is_inert(arch: &str, key: &str) -> bool {

@@ -41,11 +41,11 @@ pub(super) const GGUF_KEYS: super::Keys = &[("shortconv.l_cache", "conv_L_cache"
 
 /// What the layers have in common.
 pub(super) struct Block {
-    dim: u32,
+    pub(super) dim: u32,
     pub(super) eps: f32,
     /// For each layer, whether it attends.
     pub(super) attends: Vec<bool>,
-    heads: Heads,
+    pub(super) heads: Heads,
     taps: u32,
     bias: Bias,
 }

@@ -44,17 +44,13 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("rms_norm_eps")?;
     let mamba = Mamba::read(c)?;
-    let bias = c.bias("mamba_proj_bias", false)?;
 
     let mut net = Net::endless(c)?;
     let mut x = net.embed(dim, 1.0);
     for layer in 0..layers {
         net.b.layer(layer, format!("backbone.layers.{layer}."));
         let h = net.rms_norm("norm", x, eps);
-        let [y, z] = net.mamba("mixer", h, &mamba);
-        let h = net.silu_gated(y, z);
-        let h = net.group_norm("mixer.norm", h, mamba.groups, eps);
-        let h = net.linear("mixer.out_proj", h, dim, bias);
+        let h = net.mamba_mixer("mixer", h, &mamba, eps);
         x = net.b.add("residual", x, h);
     }
     net.b.end_layers();

@@ -22,8 +22,10 @@ mod gpt_neox;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod granitemoehybrid;
 mod hunyuan_v1_dense;
 mod lfm2;
+mod lfm2_moe;
 mod llama;
 mod mamba2;
 mod ministral;
@@ -31,6 +33,7 @@ mod ministral3;
 mod mistral;
 mod mixtral;
 mod modernbert;
+mod nemotron_h;
 mod nomic_bert;
 mod olmo2;
 mod olmo3;
@@ -41,7 +44,9 @@ mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_5;
+mod qwen3_5_moe;
 mod qwen3_moe;
+mod qwen3_next;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -114,6 +119,11 @@ const ALL: &[&Arch] = &[
     &qwen3::ARCH,
     &qwen3_5::ARCH,
     &qwen3_moe::ARCH,
+    &granitemoehybrid::ARCH,
+    &lfm2_moe::ARCH,
+    &nemotron_h::ARCH,
+    &qwen3_5_moe::ARCH,
+    &qwen3_next::ARCH,
     &seed_oss::ARCH,
     &smollm3::ARCH,
     &stablelm::ARCH,
