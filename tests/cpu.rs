@@ -146,6 +146,33 @@ fn pointwise_ops_and_activations() {
     }
 }
 
+#[test]
+fn ops_on_whole_rows() {
+    for n in [1, 63, 65, 257] {
+        for deviation in [1e-4, 1.0, 30.0] {
+            let ops = [
+                OneOp::new(&[n, n], |b, x| b.magnitude("y", x[0], x[1], 1e-5)),
+                OneOp::new(&[n], |b, x| b.sparsify("y", x[0], 0.25)),
+                OneOp::new(&[n], |b, x| b.sparsify("y", x[0], -1.6)),
+                OneOp::new(&[n], |b, x| {
+                    let weight = b.vector("weight", n);
+                    b.weigh("y", x[0], weight)
+                }),
+                OneOp::new(&[n], |b, x| {
+                    let weight = b.vector("weight", 1);
+                    b.weigh("y", x[0], weight)
+                }),
+            ];
+            for op in &ops {
+                // One element does not stand out of itself.
+                let (y, distance) = one_op(op, &[F32], 7, deviation, u64::from(n));
+                let nothing = y.iter().all(|y| y.abs() < 1e-6 * deviation);
+                assert!(distance < EXACT || nothing, "{} of {n}, {deviation}: {distance:e}", op.program.listing());
+            }
+        }
+    }
+}
+
 /// The relative error of an activation far out, where NMSE over many values would not see it.
 #[test]
 fn activations_keep_their_tails() {

@@ -4,10 +4,10 @@ mod support;
 
 #[path = "models/as_gguf.rs"]
 mod as_gguf;
-#[path = "models/encoders.rs"]
-mod encoders;
 #[path = "models/compatibility.rs"]
 mod compatibility;
+#[path = "models/encoders.rs"]
+mod encoders;
 #[path = "models/experts.rs"]
 mod experts;
 #[path = "support/gguf.rs"]

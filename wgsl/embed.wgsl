@@ -7,7 +7,7 @@ struct Params {
     dim: u32,
     row0: u32,       // the first row of the table that w holds
     chunk: u32,      // how many it holds; rows that lie elsewhere are left to another dispatch
-    by_pos: u32,     // 0: by token; else by position
+    by_pos: u32,     // 0: by token; 1: by position; 2: by token, and 0 for one past the table
     offset: u32,     // added to the position
     scale: f32,
     at: u32,         // row of w that holds row row0
@@ -29,8 +29,11 @@ fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
     if row_drawn(row) {
         index = drawn[seq_slot(row_seq(row))];
     }
-    if params.by_pos != 0u {
+    if params.by_pos == 1u {
         index = row_pos(row) + params.offset;
+    }
+    if params.by_pos == 2u && index >= params.n {
+        index = 0u;
     }
     index = min(index, params.n - 1u);
     if index < params.row0 || index >= params.row0 + params.chunk {

@@ -302,7 +302,6 @@ impl<'a> Config<'a> {
         self.entries.iter().any(|(key, entry)| key.starts_with(prefix) && entry.value != Value::Null)
     }
 
-    #[allow(dead_code, reason = "models whose layers differ in size follow")]
     /// A whole number for each layer: a list, or one for all.
     pub(super) fn per_layer(&self, key: &str, layers: u32, range: RangeInclusive<u32>) -> Result<Vec<u32>> {
         let Some(Entry { value: Value::List(list), .. }) = self.get(key) else {
@@ -315,6 +314,22 @@ impl<'a> Config<'a> {
         let list = list.iter().map(number).collect::<Option<Vec<_>>>().filter(|list| list.len() == layers as usize);
         let works = format!("a whole number from {} to {}, or one for each layer,", range.start(), range.end());
         list.ok_or_else(|| self.wrong(key, &works))
+    }
+
+    /// A number of any kind for each layer, if there is a list.
+    pub(super) fn maybe_numbers(&self, key: &str, layers: u32) -> Result<Option<Vec<f64>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let number = |value: &Value| match *value {
+            Value::Int(v) => Some(v as f64),
+            Value::Float(v) => Some(v),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) if list.len() == layers as usize => list.iter().map(number).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of {layers} numbers")))
     }
 
     /// Yes or no for each layer, as numbers or as flags, if there is a list.

@@ -1,5 +1,6 @@
 //! What a model is: its program, how it is fused, where its weights lie, and one file an architecture.
 
+mod altup;
 mod arch;
 mod config;
 mod delta_net;
@@ -14,6 +15,7 @@ mod open;
 mod program;
 mod recurrent;
 mod rotary;
+mod shared;
 mod source;
 mod to_gguf;
 mod weights;

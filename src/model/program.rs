@@ -8,7 +8,7 @@ use crate::ops::check::Shapes;
 use crate::ops::{
     Act, Attend, CacheId, Combine, Conv, Decay, Delta, Embed, Epi, ExpertLinear, GroupId, HeadLinear, Index, Join, Kv,
     KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick, Pointwise, Pool, Pooling, Pre, Rope, RopeId, RopeSpec,
-    Route, RouteSpec, Scan, Slice, ValueId, VectorId, WeightId,
+    Route, RouteSpec, RowWise, Scan, Slice, ValueId, VectorId, WeightId,
 };
 use crate::{Error, Result};
 
@@ -699,6 +699,31 @@ impl Builder {
         let (n, _) = self.shape(x);
         let out = self.value("pick", n, Rows::Outs);
         self.push(Op::Pick(Pick { x, n, out }));
+        out
+    }
+
+    /// x, as long as `like`: see [`RowWise::Magnitude`].
+    pub fn magnitude(&mut self, name: &str, x: ValueId, like: ValueId, floor: f32) -> ValueId {
+        let (n, rows) = self.shape(x);
+        let out = self.value(name, n, rows);
+        self.push(Op::RowWise(RowWise::Magnitude { x, like, floor, n, out }));
+        out
+    }
+
+    /// What stands out of each row of x by so many deviations: see [`RowWise::Sparsify`].
+    pub fn sparsify(&mut self, name: &str, x: ValueId, by: f32) -> ValueId {
+        let (n, rows) = self.shape(x);
+        let out = self.value(name, n, rows);
+        self.push(Op::RowWise(RowWise::Sparsify { x, by, n, out }));
+        out
+    }
+
+    /// `weight * x`, element by element, or all of a row by one.
+    pub fn weigh(&mut self, name: &str, x: ValueId, weight: VectorId) -> ValueId {
+        let (n, rows) = self.shape(x);
+        let weights = self.program.vectors[weight.index()].n;
+        let out = self.value(name, n, rows);
+        self.push(Op::RowWise(RowWise::Weigh { x, weight, weights, n, out }));
         out
     }
 

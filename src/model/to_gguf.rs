@@ -14,7 +14,7 @@ use super::names::Names;
 use super::program::{CacheSpec, Node, Program, Runs};
 use super::{Model, keys};
 use crate::file::{Array, ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
-use crate::ops::{Divide, Mask, Op, Pairing, RopeSpec, Score, VectorId, WeightId};
+use crate::ops::{Divide, Mask, Op, Pairing, RopeSpec, RowWise, Score, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -121,14 +121,17 @@ impl Model {
 
 /// Divisors of rotary frequencies, one a pair, which GGUF files hold as tensors: Llama 3's scaling, LongRoPE's two lists.
 fn factors(config: &Config<'_>, program: &Program) -> Result<Vec<(&'static str, Vec<f32>)>> {
+    /// For pairs that do not turn: as llama.cpp's converter has it.
+    const NEVER: f64 = 1e30;
     let mut all = Vec::new();
-    if config.text("rope_parameters.rope_type")? == Some("llama3")
-        && let Some(table) = program.ropes.first()
+    if matches!(rope_type(config)?, "llama3" | "proportional")
+        && let Some(table) = full_rope(program).map(|spec| &program.ropes[spec.table.index()])
     {
-        let theta = config.maybe_float("rope_parameters.rope_theta", 0.0..=f64::MAX)?.unwrap_or(1e4);
+        let full = config.maybe_float("rope_parameters.full_attention.rope_theta", 0.0..=f64::MAX)?;
+        let theta = full.or(config.maybe_float("rope_parameters.rope_theta", 0.0..=f64::MAX)?).unwrap_or(1e4);
         let dims = 2.0 * table.divisors.len() as f64;
         let plain = (0..table.divisors.len()).map(|i| theta.powf(-2.0 * i as f64 / dims));
-        let factors = plain.zip(&table.divisors).map(|(plain, scaled)| (plain / scaled) as f32).collect();
+        let factors = plain.zip(&table.divisors).map(|(plain, scaled)| (plain / scaled).min(NEVER) as f32).collect();
         all.push(("rope_freqs.weight", factors));
     }
     for (key, name) in [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")] {
@@ -139,6 +142,23 @@ fn factors(config: &Config<'_>, program: &Program) -> Result<Vec<(&'static str, 
     Ok(all)
 }
 
+/// What the rotation is called, of the layers that see everything if others have their own.
+fn rope_type<'a>(config: &'a Config<'_>) -> Result<&'a str> {
+    let of_full = config.text("rope_parameters.full_attention.rope_type")?;
+    Ok(of_full.or(config.text("rope_parameters.rope_type")?).unwrap_or("default"))
+}
+
+/// The rotation of the first layer that sees everything, or of the first that rotates.
+fn full_rope(program: &Program) -> Option<RopeSpec> {
+    let slides = |layer: Option<u32>| {
+        let windowed = |op: &Op| matches!(op, Op::Attend(op) if matches!(op.mask, Mask::Window(_)));
+        program.nodes.iter().any(|node| node.layer == layer && windowed(&node.op))
+    };
+    let rope = |node: &Node| if let Op::Rope(op) = &node.op { Some((node.layer, op.spec)) } else { None };
+    let ropes = || program.nodes.iter().filter_map(rope);
+    ropes().find(|(layer, _)| !slides(*layer)).or_else(|| ropes().next()).map(|(_, spec)| spec)
+}
+
 /// The hyper-parameters under their names in GGUF files, and what those files state that folders leave to be computed.
 fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(String, Value)>> {
     let prefix = arch.gguf.first().copied().ok_or_else(|| {
@@ -147,11 +167,13 @@ fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(
     let empty = ModelFile::new(Description::Gguf(Metadata::default()), Vec::new(), Vec::new())?;
     let names = Names { file: &empty, arch: config.names.arch };
     let mut pairs = derived(config, program)?;
-    let in_weights = matches!(config.text("rope_parameters.rope_type")?, Some("llama3" | "dynamic"));
+    // No scaling, or one that is written otherwise. llama.cpp knows none that is called "default".
+    let unsaid = matches!(rope_type(config)?, "default" | "llama3" | "dynamic" | "proportional");
     let mut written = Vec::new();
     for (name, key) in arch.gguf_keys.iter().chain(keys::GGUF) {
-        let scaling = key.starts_with("rope_parameters.") && *key != "rope_parameters.rope_theta";
-        if written.contains(key) || in_weights && scaling {
+        let scaling = key.starts_with("rope_parameters.") && !key.ends_with("rope_theta");
+        let common = keys::GGUF.iter().any(|(common, _)| common == name);
+        if written.contains(key) || unsaid && scaling && common {
             continue;
         }
         // Where kinds of layers have rotary parameters of their own, GGUF files have those of full attention.
@@ -164,8 +186,11 @@ fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(
     }
     // Some configurations name a size of which the feed-forward's follows.
     let gate = |w: &&super::WeightSpec| names.spelled(&w.tensor).ends_with(".ffn_gate.weight");
-    if let Some(gate) = program.weights.iter().find(gate) {
-        pairs.insert("feed_forward_length".to_owned(), Some(Value::U32(gate.n)));
+    let widths: Vec<i32> = program.weights.iter().filter(gate).map(|gate| gate.n as i32).collect();
+    if let Some(&first) = widths.first() {
+        let one = widths.iter().all(|&n| n == first);
+        let list = || Value::Array(Array::I32(widths));
+        pairs.insert("feed_forward_length".to_owned(), Some(if one { Value::U32(first as u32) } else { list() }));
     }
     if let Some(head_dim) = config.value("head_dim").and_then(|v| v.to_gguf(false)) {
         pairs.entry("attention.value_length".to_owned()).or_insert(Some(head_dim));
@@ -188,9 +213,14 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
     let mut set = |name: &str, value: Option<Value>| _ = pairs.insert(name.to_owned(), value);
     let mut windows = vec![None; program.layers() as usize];
     let mut kv_heads = vec![0i32; windows.len()];
+    let mut sparsity = vec![f32::NEG_INFINITY; windows.len()];
+    // Keys of heads that see everything, of those that see a window; elements that rotate.
+    let (mut key_dims, mut rotated) = ([None; 2], [None; 2]);
+    let mut dims_of = vec![None; windows.len()];
     for Node { layer, op } in &program.nodes {
         let layer = layer.map_or(0, |layer| layer as usize);
         match op {
+            Op::Rope(op) => dims_of[layer] = Some(op.spec.dims),
             Op::Attend(op) => {
                 kv_heads[layer] = op.kv_heads as i32;
                 // Gemma's folders have what it follows from.
@@ -198,11 +228,14 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
                 if config.value("query_pre_attn_scalar").is_some() && !plain {
                     set("attention.scale", Some(Value::F32(op.scale)));
                 }
+                let near = matches!(op.mask, Mask::Window(_));
                 if let Mask::Window(n) = op.mask {
                     windows[layer] = Some(n);
                 }
+                key_dims[usize::from(near)] = Some(op.k_dim);
+                rotated[usize::from(near)] = rotated[usize::from(near)].or(dims_of[layer]);
             }
-            Op::Rope(op) if layer == 0 => set("rope.dimension_count", Some(Value::U32(op.spec.dims))),
+            Op::RowWise(RowWise::Sparsify { by, .. }) => sparsity[layer] = *by,
             Op::Conv(op) => set("ssm.conv_kernel", Some(Value::U32(op.taps))),
             Op::Delta(op) => {
                 set("ssm.inner_size", Some(Value::U32(op.heads * op.v_dim)));
@@ -225,7 +258,25 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
         let slides = windows.iter().map(Option::is_some).collect();
         set("attention.sliding_window_pattern", Some(Value::Array(Array::Bool(slides))));
     }
-    if kv_heads.contains(&0) && kv_heads.iter().any(|&n| n > 0) {
+    if let Some(dims) = rotated[0].or(rotated[1]).or(dims_of.iter().flatten().next().copied()) {
+        set("rope.dimension_count", Some(Value::U32(dims)));
+    }
+    if let [Some(full), Some(near)] = rotated
+        && full != near
+    {
+        set("rope.dimension_count_swa", Some(Value::U32(near)));
+    }
+    if config.names.arch.gguf_keys.iter().any(|(name, _)| *name == "attention.key_length_swa") {
+        let [full, near] = key_dims;
+        for (dim, ending) in [(full.or(near), ""), (near.or(full), "_swa")] {
+            set(&format!("attention.key_length{ending}"), dim.map(Value::U32));
+            set(&format!("attention.value_length{ending}"), dim.map(Value::U32));
+        }
+    }
+    if sparsity.iter().any(|by| by.is_finite()) {
+        set("activation_sparsity_scale", Some(Value::Array(Array::F32(sparsity))));
+    }
+    if kv_heads.iter().any(|&n| n != kv_heads[0]) {
         set("attention.head_count_kv", Some(Value::Array(Array::I32(kv_heads))));
     }
     // A fixed stretch of the base is written as the base that it comes to.
@@ -366,9 +417,14 @@ fn same_but_for_pairs(folder: &Program, gguf: &Program) -> Result<Pairs> {
         return differs("its shape");
     }
     for (a, b) in folder.ropes.iter().zip(&gguf.ropes) {
-        let near = |(x, y): (&f64, &f64)| (x / y - 1.0).abs() < 1e-6;
-        let angles = a.divisors.len() == b.divisors.len() && a.divisors.iter().zip(&b.divisors).all(near);
-        if !angles || (a.factor - b.factor).abs() > 1e-6 {
+        let near = |(x, y): (&f64, &f64)| (x - y).abs() <= 1e-6 * x.abs() + 1e-20;
+        let angles = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(near);
+        let long = match (&a.long, &b.long) {
+            (Some((x, a)), Some((y, b))) => x == y && angles(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        let factors = (a.factor - b.factor).abs() <= 1e-6 && a.growth == b.growth;
+        if !angles(&a.divisors, &b.divisors) || !long || !factors {
             return differs("a rotary embedding");
         }
     }
@@ -456,7 +512,8 @@ fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], pairs: &Pairs) ->
 
 /// Dimensions as llama.cpp expects them: stacks of matrices, one an expert or a head, have three.
 fn shape(name: &str, rows: u64, k: Option<u64>, parts: u64) -> Vec<u64> {
-    const STACKS: [&str; 3] = ["_exps.weight", "attn_k_b.weight", "attn_v_b.weight"];
+    const STACKS: [&str; 5] =
+        ["_exps.weight", "attn_k_b.weight", "attn_v_b.weight", "altup_proj.weight", "altup_unembd_proj.weight"];
     match k {
         Some(k) if STACKS.iter().any(|end| name.ends_with(end)) => vec![parts, rows / parts, k],
         Some(k) => vec![rows, k],

@@ -1,8 +1,8 @@
 //! Checks an op's operands against each other, before anything is lowered or run.
 
 use super::{
-    Attend, Embed, Epi, ExpertLinear, HeadLinear, Kv, Linear, NormSpec, Op, Pointwise, RopeSpec, Route, ValueId,
-    WeightId,
+    Attend, Embed, Epi, ExpertLinear, HeadLinear, Kv, Linear, NormSpec, Op, Pointwise, RopeSpec, Route, RowWise,
+    ValueId, WeightId,
 };
 use crate::{Error, Result};
 
@@ -112,6 +112,15 @@ impl Op {
             Self::Pick(op) => {
                 width("x", op.x, op.n)?;
                 width("out", op.out, op.n)
+            }
+            Self::RowWise(op) => {
+                let mut wrong = width("out", op.out(), op.n());
+                op.reads(&mut |v| wrong = std::mem::replace(&mut wrong, Ok(())).and_then(|()| width("x", v, op.n())));
+                if let RowWise::Weigh { weight, weights, n, .. } = *op {
+                    same(name, "its weight", (s.vector)(weight), weights)?;
+                    holds(name, weights == n || weights == 1, || format!("{weights} weights for {n} elements"))?;
+                }
+                wrong
             }
             Self::Pool(op) => {
                 width("x", op.x, op.n)?;

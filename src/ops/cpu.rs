@@ -145,6 +145,7 @@ impl Op {
             Self::Combine(op) => op.cpu(run),
             Self::HeadLinear(op) => op.cpu(run),
             Self::Join(op) => op.cpu(run),
+            Self::RowWise(op) => op.cpu(run),
         }
     }
 

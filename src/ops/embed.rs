@@ -30,6 +30,8 @@ pub struct Embed {
 pub enum Index {
     /// The row's token id.
     Token,
+    /// The same, and 0 for a token past the table (Gemma 3n's images and sounds).
+    TokenOrFirst,
     /// The row's position in its sequence, plus a constant (learned positions; OPT starts at 2).
     Position(u32),
     /// The type of the row's token, 0 but where a model is given two texts (BERT's segments).
@@ -46,6 +48,13 @@ impl Embed {
             let row = run.step.rows[r];
             let index = match self.index {
                 Index::Token => row.token,
+                Index::TokenOrFirst => {
+                    if row.token < self.n {
+                        row.token
+                    } else {
+                        0
+                    }
+                }
                 Index::Position(offset) => row.pos.saturating_add(offset),
                 Index::Type => row.kind,
             };
@@ -64,6 +73,7 @@ impl Embed {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
         let index = |r: &super::cpu::Row| match self.index {
             Index::Token => r.token.min(self.n - 1),
+            Index::TokenOrFirst => Some(r.token).filter(|&token| token < self.n).unwrap_or(0),
             Index::Position(offset) => (r.pos + offset).min(self.n - 1),
             Index::Type => r.kind.min(self.n - 1),
         };
@@ -95,6 +105,7 @@ impl Embed {
         let table = l.matrix(self.table);
         let (by_pos, offset) = match self.index {
             Index::Token => (0, 0),
+            Index::TokenOrFirst => (2, 0),
             Index::Position(offset) => (1, offset),
             Index::Type => return Err(lower::no_kernel("embed by token types")),
         };

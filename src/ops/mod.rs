@@ -30,6 +30,7 @@ mod role;
 mod rope;
 mod rope_kv;
 mod route;
+mod row_wise;
 pub(crate) mod sample;
 mod scan;
 mod slice;
@@ -55,6 +56,7 @@ pub use role::{Role, Rows};
 pub use rope::{Pairing, Rope, RopeSpec};
 pub use rope_kv::RopeKv;
 pub use route::{Divide, GroupScore, Groups, Route, RouteSpec, Score};
+pub use row_wise::RowWise;
 pub use sample::SampleSpec;
 pub use scan::Scan;
 pub use slice::Slice;
@@ -114,6 +116,7 @@ pub enum Op {
     Combine(Combine),
     HeadLinear(HeadLinear),
     Join(Join),
+    RowWise(RowWise),
 }
 
 /// What an op costs for a step: the bytes it moves and the multiplications and additions it makes.
@@ -159,6 +162,7 @@ impl Op {
             Self::Combine(_) => "combine",
             Self::HeadLinear(_) => "head_linear",
             Self::Join(_) => "join",
+            Self::RowWise(op) => op.name(),
         }
     }
 
@@ -203,6 +207,7 @@ impl Op {
                 f(op.weights);
             }
             Self::HeadLinear(op) => f(op.x),
+            Self::RowWise(op) => op.reads(f),
             Self::Join(op) => {
                 f(op.a);
                 f(op.b);
@@ -218,7 +223,9 @@ impl Op {
             Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => Err(lower::no_kernel(self.name())),
             Self::Embed(Embed { index: Index::Type, .. }) => Err(lower::no_kernel("embed by token types")),
             Self::Route(_) | Self::ExpertLinear(_) | Self::Combine(_) => Err(lower::no_kernel(self.name())),
-            Self::HeadLinear(_) | Self::Join(_) | Self::Pool(_) => Err(lower::no_kernel(self.name())),
+            Self::HeadLinear(_) | Self::Join(_) | Self::Pool(_) | Self::RowWise(_) => {
+                Err(lower::no_kernel(self.name()))
+            }
             _ => Ok(()),
         }
     }
@@ -249,7 +256,7 @@ impl Op {
             Self::Pool(op) => op.lower(l),
             Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => self.on_gpu(),
             Self::Route(_) | Self::ExpertLinear(_) | Self::Combine(_) => self.on_gpu(),
-            Self::HeadLinear(_) | Self::Join(_) => self.on_gpu(),
+            Self::HeadLinear(_) | Self::Join(_) | Self::RowWise(_) => self.on_gpu(),
         }
     }
 
@@ -275,6 +282,7 @@ impl Op {
             Self::Combine(op) => Some(op.out),
             Self::HeadLinear(op) => Some(op.out),
             Self::Join(op) => Some(op.out),
+            Self::RowWise(op) => Some(op.out()),
         }
     }
 }

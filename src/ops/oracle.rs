@@ -101,6 +101,7 @@ impl Op {
             Self::Combine(op) => op.oracle(run),
             Self::HeadLinear(op) => op.oracle(run),
             Self::Join(op) => op.oracle(run),
+            Self::RowWise(op) => op.oracle(run),
         }
     }
 }

@@ -11,7 +11,8 @@ use super::runner::Device;
 use super::support::shared;
 use super::{Gpu, open, tiny_models};
 
-const START: &str = "<!-- architectures: written by the test `the_table_of_architectures_is_current`, with WGSLM_BLESS=1 -->\n";
+const START: &str =
+    "<!-- architectures: written by the test `the_table_of_architectures_is_current`, with WGSLM_BLESS=1 -->\n";
 const END: &str = "<!-- end -->";
 
 /// What is said of one architecture.
@@ -45,7 +46,8 @@ fn table() -> String {
         line.no_gpu = line.no_gpu.take().or_else(|| no_gpu(&model));
         line.fixtures.push(format!("`{name}`"));
     }
-    let mut out = String::from("| `model_type` | safetensors | GGUF | CPU | GPU | fixtures |\n|---|---|---|---|---|---|\n");
+    let mut out =
+        String::from("| `model_type` | safetensors | GGUF | CPU | GPU | fixtures |\n|---|---|---|---|---|---|\n");
     for names in wgslm::model::architectures() {
         let arch = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let Some(line) = lines.get(names[0]) else {

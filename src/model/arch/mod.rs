@@ -15,6 +15,8 @@ mod falcon_h1;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
+mod gemma4;
 mod glm4;
 mod glm4_moe;
 mod gpt2;
@@ -93,6 +95,8 @@ const ALL: &[&Arch] = &[
     &gemma::ARCH,
     &gemma2::ARCH,
     &gemma3::ARCH,
+    &gemma3n::ARCH,
+    &gemma4::ARCH,
     &glm4::ARCH,
     &glm4_moe::ARCH,
     &gpt2::ARCH,
