@@ -128,6 +128,9 @@ pub enum AnyExecutor {
 impl AnyExecutor {
     /// Makes an executor ready for a model's steps: weights loaded, kernels compiled.
     pub async fn open(model: &Model, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
+        if matches!(options.place, Place::Gpu | Place::Adapter(_)) {
+            model.program.on_gpu()?;
+        }
         let choice = match options.place {
             Place::Cpu => None,
             Place::Auto => model.program.on_gpu().is_ok().then(Choice::default),

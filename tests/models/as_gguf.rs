@@ -36,7 +36,7 @@ const GPT2: &[(&str, &str)] = &[
 ];
 
 /// A folder's config.json and its tensors under their GGUF names.
-fn folder(name: &str, names: &[(&str, &str)]) -> (serde_json::Value, Vec<Tensor>) {
+pub(crate) fn folder(name: &str, names: &[(&str, &str)]) -> (serde_json::Value, Vec<Tensor>) {
     let file = ModelFile::open(&shared("tiny-models").join(name)).unwrap();
     let tensor = |info: &wgslm::file::TensorInfo| Tensor {
         name: names.iter().fold(info.name.clone(), |name, (from, to)| name.replace(from, to)),
@@ -47,7 +47,7 @@ fn folder(name: &str, names: &[(&str, &str)]) -> (serde_json::Value, Vec<Tensor>
     (shared_json(&format!("tiny-models/{name}/config.json")), tensors)
 }
 
-fn open(name: &str, meta: Vec<(String, Meta<'_>)>, tensors: &[Tensor]) -> Model {
+pub(crate) fn open(name: &str, meta: Vec<(String, Meta<'_>)>, tensors: &[Tensor]) -> Model {
     let bytes = Bytes::new(format!("{name}.gguf"), gguf(&meta, tensors));
     pollster::block_on(async { Model::open(ModelFile::open_gguf(vec![Box::new(bytes)]).await?).await }).unwrap()
 }

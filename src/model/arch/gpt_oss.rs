@@ -1,13 +1,13 @@
 //! gpt-oss (OpenAI 2025): sinks, windows in every other layer, experts with biases and a clamped activation.
 
 use super::Arch;
-use crate::Result;
 use crate::model::config::{Bias, Config};
 use crate::model::layers::{Attention, Head, Net};
 use crate::model::moe::{Gating, Moe};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
 use crate::ops::{Act, Pairing, Score};
+use crate::{Error, Result};
 
 pub(super) static ARCH: Arch = Arch {
     model_types: &["gpt_oss"],
@@ -33,6 +33,9 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let limit = c.maybe_float("swiglu_limit", 1e-6..=1e30)?.unwrap_or(7.0) as f32;
     if c.activation("hidden_act", Act::Silu)? != Act::Silu {
         return Err(c.wrong("hidden_act", "silu"));
+    }
+    if c.names.find("model.layers.0.mlp.experts.gate_up_proj_blocks").is_some() {
+        return Err(Error::unsupported("a safetensors folder with experts in MXFP4", "a GGUF file of the model works"));
     }
     moe.gating = Gating::Clamped { alpha, limit };
     (moe.router, moe.router_bias, moe.bias) = ("mlp.router", Bias::Yes, Bias::Yes);

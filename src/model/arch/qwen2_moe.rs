@@ -22,7 +22,7 @@ pub(super) static ARCH: Arch = Arch {
 fn build(c: &Config<'_>) -> Result<Program> {
     let heads = c.heads()?;
     let eps = c.eps("rms_norm_eps")?;
-    let bias = if c.is_gguf() || c.flag("qkv_bias", true)? { Bias::IfPresent } else { Bias::No };
+    let bias = c.bias("qkv_bias", true)?;
     let moe = Moe::read(c, Score::Softmax, Moe::ffn(c)?)?.normed(c, false, Divide::SumPlus(0.0))?;
     let act = c.activation("hidden_act", Act::Silu)?;
     let shared = Mlp { ffn: c.dim("shared_expert_intermediate_size")?, act, bias: Bias::No };
