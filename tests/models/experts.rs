@@ -76,7 +76,9 @@ fn stacked(tensors: Vec<Tensor>, rename: impl Fn(&str) -> String) -> Vec<Tensor>
     let mut single: Vec<_> = Vec::new();
     for tensor in tensors {
         match number(&tensor.name) {
-            Some(expert) => single.push((rename(&tensor.name.replace(&format!(".{expert}."), ".")), expert, tensor)),
+            Some(expert) => {
+                single.push((rename(&tensor.name.replace(&format!("experts.{expert}."), "experts.")), expert, tensor))
+            }
             None => all.push(tensor),
         }
     }
