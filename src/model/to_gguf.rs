@@ -182,6 +182,9 @@ fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(
             continue;
         };
         written.push(key);
+        if *key == "rope_parameters.rope_type" && value == Value::Str("default".to_owned()) {
+            continue; // which GGUF files do not name
+        }
         pairs.entry((*name).to_owned()).or_insert(Some(value));
     }
     // Some configurations name a size of which the feed-forward's follows.
@@ -211,6 +214,7 @@ fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(
 fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Option<Value>>> {
     let mut pairs = BTreeMap::new();
     let mut set = |name: &str, value: Option<Value>| _ = pairs.insert(name.to_owned(), value);
+    set("context_length", Some(Value::U32(program.context)));
     let mut windows = vec![None; program.layers() as usize];
     let mut kv_heads = vec![0i32; windows.len()];
     let mut sparsity = vec![f32::NEG_INFINITY; windows.len()];
