@@ -24,6 +24,8 @@ mod npy;
 mod runner;
 #[path = "models/smollm2.rs"]
 mod smollm2;
+#[path = "models/turns.rs"]
+mod turns;
 
 #[global_allocator]
 static ALLOC: support::alloc::Counting = support::alloc::Counting;

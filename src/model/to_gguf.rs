@@ -256,6 +256,12 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
             _ => {}
         }
     }
+    set("block_count", Some(Value::U32(program.layers())));
+    // Granite's hybrids say so whether anything rotates.
+    const ROTATES: &str = "rope.scaling.finetuned";
+    if config.names.arch.gguf_keys.iter().any(|(name, _)| *name == ROTATES) {
+        set(ROTATES, Some(Value::Bool(!program.ropes.is_empty())));
+    }
     let window = windows.iter().copied().flatten().next();
     set("attention.sliding_window", window.map(Value::U32));
     if window.is_some() {
