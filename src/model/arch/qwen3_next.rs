@@ -39,11 +39,11 @@ fn build(c: &Config<'_>) -> Result<Program> {
 
     let (mut net, rope) = hybrid.start(c)?;
     let mut x = net.embed(hybrid.dim, 1.0);
-    for layer in 0..hybrid.attends.len() {
+    for (layer, sparse) in sparse.into_iter().enumerate().take(hybrid.attends.len()) {
         x = hybrid.mixer(&mut net, (layer, x, rope), |net, h| project(&hybrid, net, h, joined));
         let h = net.rms_norm("post_attention_layernorm", x, hybrid.eps);
         let h = match &dense {
-            Some(dense) if !sparse[layer] => net.gated_mlp("mlp", h, dense),
+            Some(dense) if !sparse => net.gated_mlp("mlp", h, dense),
             _ => experts(&mut net, h, &moe, &shared)?,
         };
         x = net.b.add("mlp residual", x, h);
