@@ -222,6 +222,7 @@ fn tensors_are_found_with_and_without_prefixes() {
         ("llama-mha-odd", "model.", ""),
         ("llama-mha-odd", "model.", "model.language_model."),
         ("llama-mha-odd", "model.", "language_model.model."),
+        ("llama-mha-odd", "lm_head.", "language_model.lm_head."),
     ] {
         let path = support::shared("tiny-models").join(folder);
         let config = std::fs::read_to_string(path.join("config.json")).unwrap();

@@ -136,7 +136,8 @@ impl<'a> Names<'a> {
         }
         let bare = PREFIXES[..3].iter().find_map(|prefix| name.strip_prefix(prefix));
         let others = bare.into_iter().flat_map(|bare| PREFIXES.iter().map(move |prefix| format!("{prefix}{bare}")));
-        self.file.find(name).or_else(|| others.into_iter().find_map(|name| self.file.find(&name)))
+        let head = || self.file.find(&format!("language_model.{name}")); // beside the model, whose prefix it lacks
+        self.file.find(name).or_else(|| others.into_iter().find_map(|name| self.file.find(&name))).or_else(head)
     }
 
     /// Where the matrix or vector of a name lies, alone or with those of other experts.

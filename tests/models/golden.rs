@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use wgslm::Result;
 use wgslm::convert;
-use wgslm::exec::{Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
+use wgslm::engine::{Engine, Event, Request};
+use wgslm::exec::{CpuExecutor, CpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
 use wgslm::file::ModelFile;
 use wgslm::model::Model;
 use wgslm::ops::{CpuWeights, ValueId};
@@ -229,6 +230,34 @@ pub(crate) fn tiny_models_match<D: Device>() {
     }
     without_kernel.iter().for_each(|e| println!("{e}"));
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// An engine gives the blocks behind windows back and draws the reference's tokens, all of them. A model whose layers all see
+/// a window runs in a cache that could not hold the whole text.
+#[test]
+fn an_engine_gives_blocks_back_and_draws_the_same() {
+    for (name, blocks) in
+        [("mistral-window", 12), ("gemma3-local-global", 20), ("gemma3n-altup", 20), ("gemma4-ple", 20)]
+    {
+        let model = open(&shared("tiny-models").join(name)).unwrap();
+        let golden = golden(name);
+        let weights = pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap();
+        let limits = Limits { rows: 7, seqs: 1, outs: 1, block: 4, blocks, context: 96, in_flight: 2, checkpoints: 0 };
+        let options = CpuOptions { threads: Some(2), numerics: Numerics::Exact, ..CpuOptions::new(limits) };
+        let executor = CpuExecutor::new(&model.program, weights.into(), options).unwrap();
+        let mut engine = Engine::new(executor, &model.program);
+        engine.submit(Request { max_tokens: Some(64), ..Request::new(golden["prompt"].ids()) }).unwrap();
+        let mut ids = Vec::new();
+        while engine.busy() {
+            for event in pollster::block_on(engine.step()).unwrap() {
+                match event {
+                    Event::Token { id, .. } => ids.push(id),
+                    Event::Finished { reason, .. } => assert_eq!(reason.name(), "length", "{name}"),
+                }
+            }
+        }
+        assert_eq!(ids, golden["greedy"].ids(), "{name}");
+    }
 }
 
 /// Every file of stories260K: reference logits, and the tokens after four prompts.
