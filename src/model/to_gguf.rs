@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use super::arch::Arch;
 use super::config::Config;
-use super::embedding::Task;
+use super::embedding::{Embedding, Task};
 use super::names::Names;
-use super::program::{CacheSpec, Node, Program, Runs};
+use super::program::{CacheSpec, Node, Out, Program, Runs};
 use super::{Model, keys};
 use crate::file::{Array, ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
-use crate::ops::{Divide, Mask, Op, Pairing, RopeSpec, RowWise, Score, VectorId, WeightId};
+use crate::ops::{Divide, Mask, Op, Pairing, Pooling, RopeSpec, RowWise, Score, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -66,12 +66,19 @@ impl Model {
         if self.file.gguf().is_some() {
             return Err(Error::argument(self.file.name(), "it is a GGUF file already"));
         }
-        let config = Config::read(&self.file, arch, Task::Own).await?;
-        let program = (arch.build)(&config)?;
+        let mut config = Config::read(&self.file, arch, Task::Own).await?;
+        let mut program = (arch.build)(&config)?;
+        if program.outs.iter().any(|out| matches!(out, Out::Pooled(_))) {
+            // These files do not say whether vectors are brought to length 1: readers do it.
+            let normalize = Some(true);
+            config =
+                Config::read(&self.file, arch, Task::Embed(Embedding { normalize, ..Embedding::default() })).await?;
+            program = (arch.build)(&config)?;
+        }
         let factors = factors(&config, &program)?;
         let metadata = metadata(&config, &program, arch)?;
         let target = virtual_file(&config, &program, &metadata, &factors)?;
-        let target_config = Config::read(&target, arch, Task::Own).await?;
+        let target_config = Config::read(&target, arch, config.task).await?;
         let target_program = (arch.build)(&target_config)?;
         let pairs = same_but_for_pairs(&program, &target_program)?;
         let mut tensors = tensors(&target_config, [&program, &target_program], &pairs)?;
@@ -151,7 +158,7 @@ fn rope_type<'a>(config: &'a Config<'_>) -> Result<&'a str> {
 /// The rotation of the first layer that sees everything, or of the first that rotates.
 fn full_rope(program: &Program) -> Option<RopeSpec> {
     let slides = |layer: Option<u32>| {
-        let windowed = |op: &Op| matches!(op, Op::Attend(op) if matches!(op.mask, Mask::Window(_)));
+        let windowed = |op: &Op| matches!(op, Op::Attend(op) if matches!(op.mask, Mask::Window(_) | Mask::Near(_)));
         program.nodes.iter().any(|node| node.layer == layer && windowed(&node.op))
     };
     let rope = |node: &Node| if let Op::Rope(op) = &node.op { Some((node.layer, op.spec)) } else { None };
@@ -161,7 +168,9 @@ fn full_rope(program: &Program) -> Option<RopeSpec> {
 
 /// The hyper-parameters under their names in GGUF files, and what those files state that folders leave to be computed.
 fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(String, Value)>> {
-    let prefix = arch.gguf.first().copied().ok_or_else(|| {
+    // Some have a name of their own for those that give vectors.
+    let own = |name: &&&str| name.ends_with("-embedding") && program.pooled().is_some();
+    let prefix = arch.gguf.iter().find(own).or(arch.gguf.first()).copied().ok_or_else(|| {
         Error::unsupported(format!("{} models in GGUF files", arch.name()), "llama.cpp knows none; the folder works")
     })?;
     let empty = ModelFile::new(Description::Gguf(Metadata::default()), Vec::new(), Vec::new())?;
@@ -232,14 +241,30 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
                 if config.value("query_pre_attn_scalar").is_some() && !plain {
                     set("attention.scale", Some(Value::F32(op.scale)));
                 }
-                let near = matches!(op.mask, Mask::Window(_));
-                if let Mask::Window(n) = op.mask {
-                    windows[layer] = Some(n);
+                let near = matches!(op.mask, Mask::Window(_) | Mask::Near(_));
+                match op.mask {
+                    Mask::Causal => {}
+                    Mask::Window(n) => windows[layer] = Some(n),
+                    Mask::Full => set("attention.causal", Some(Value::Bool(false))),
+                    Mask::Near(n) => {
+                        windows[layer] = Some(2 * n);
+                        set("attention.causal", Some(Value::Bool(false)));
+                    }
                 }
                 key_dims[usize::from(near)] = Some(op.k_dim);
                 rotated[usize::from(near)] = rotated[usize::from(near)].or(dims_of[layer]);
             }
             Op::RowWise(RowWise::Sparsify { by, .. }) => sparsity[layer] = *by,
+            Op::Pool(op) => {
+                let score = program.outs.iter().any(|out| matches!(out, Out::Score(_)));
+                let pooling = match op.pooling {
+                    _ if score => 4,
+                    Pooling::Mean => 1,
+                    Pooling::Cls => 2,
+                    Pooling::Last => 3,
+                };
+                set("pooling_type", Some(Value::U32(pooling)));
+            }
             Op::Conv(op) => set("ssm.conv_kernel", Some(Value::U32(op.taps))),
             Op::Delta(op) => {
                 set("ssm.inner_size", Some(Value::U32(op.heads * op.v_dim)));
@@ -265,8 +290,12 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
     let window = windows.iter().copied().flatten().next();
     set("attention.sliding_window", window.map(Value::U32));
     if window.is_some() {
-        let slides = windows.iter().map(Option::is_some).collect();
-        set("attention.sliding_window_pattern", Some(Value::Array(Array::Bool(slides))));
+        const PATTERN: &str = "attention.sliding_window_pattern";
+        // Where an architecture has a name of its own for it, every how many layers one sees all, from the first on.
+        let every = config.names.arch.gguf_keys.iter().any(|(name, _)| *name == PATTERN);
+        let slides: Vec<bool> = windows.iter().map(Option::is_some).collect();
+        let second = slides.iter().skip(1).position(|slides| !slides).map_or(slides.len(), |at| at + 1);
+        set(PATTERN, Some(if every { Value::U32(second as u32) } else { Value::Array(Array::Bool(slides)) }));
     }
     if let Some(dims) = rotated[0].or(rotated[1]).or(dims_of.iter().flatten().next().copied()) {
         set("rope.dimension_count", Some(Value::U32(dims)));
@@ -288,6 +317,12 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<BTreeMap<String, Op
     }
     if kv_heads.iter().any(|&n| n != kv_heads[0]) {
         set("attention.head_count_kv", Some(Value::Array(Array::I32(kv_heads))));
+    }
+    for (number, tensor) in [(2, "2_Dense/linear.weight"), (3, "3_Dense/linear.weight")] {
+        if let Some(dense) = program.weights.iter().find(|w| w.tensor == tensor) {
+            set(&format!("dense_{number}_feat_in"), Some(Value::U32(dense.k)));
+            set(&format!("dense_{number}_feat_out"), Some(Value::U32(dense.n)));
+        }
     }
     // A fixed stretch of the base is written as the base that it comes to.
     if config.text("rope_parameters.rope_type")? == Some("dynamic")

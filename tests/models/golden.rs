@@ -82,12 +82,15 @@ fn fixture(name: &str) -> &str {
 
 /// A folder's model, through the GGUF file that `convert` makes of it.
 pub(crate) fn converted(path: &Path) -> Result<Model> {
+    pollster::block_on(Model::open(converted_file(path)?))
+}
+
+/// The GGUF file that `convert` makes of a folder.
+pub(crate) fn converted_file(path: &Path) -> Result<ModelFile> {
     let options = convert::Options { to: Some("F32".parse()?), requantize: false, threads: 1 };
     let mut bytes = Vec::new();
-    pollster::block_on(async {
-        convert::convert(ModelFile::open(path)?, options, &mut bytes, &mut |_, _| {}).await?;
-        Model::open(ModelFile::from_bytes("converted.gguf", bytes)?).await
-    })
+    pollster::block_on(convert::convert(ModelFile::open(path)?, options, &mut bytes, &mut |_, _| {}))?;
+    ModelFile::from_bytes("converted.gguf", bytes)
 }
 
 /// A model's canonical program in f64, on one sequence.
