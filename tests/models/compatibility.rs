@@ -21,7 +21,8 @@ struct Line {
     fixtures: Vec<String>,
     /// Why some cannot be written as GGUF, by fixture.
     no_gguf: Vec<String>,
-    no_gpu: Option<String>,
+    /// Why some do not run on a GPU, by fixture.
+    no_gpu: Vec<(String, String)>,
 }
 
 /// The part of a message that says what is missing.
@@ -43,7 +44,7 @@ fn table() -> String {
         let model = open(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
         let line = lines.entry(model.arch.to_owned()).or_default();
         line.no_gguf.extend(converted(&path).err().map(|e| format!("not `{name}`: {}", reason(&e))));
-        line.no_gpu = line.no_gpu.take().or_else(|| no_gpu(&model));
+        line.no_gpu.extend(no_gpu(&model).map(|reason| (format!("not `{name}`: {reason}"), reason)));
         line.fixtures.push(format!("`{name}`"));
     }
     let mut out =
@@ -55,7 +56,11 @@ fn table() -> String {
             continue;
         };
         let gguf = if line.no_gguf.is_empty() { "yes".to_owned() } else { line.no_gguf.join("; ") };
-        let gpu = line.no_gpu.as_deref().unwrap_or("yes");
+        let gpu = match &line.no_gpu[..] {
+            [] => "yes".to_owned(),
+            [(_, reason), ..] if line.no_gpu.len() == line.fixtures.len() => reason.clone(),
+            some => some.iter().map(|(named, _)| named.as_str()).collect::<Vec<_>>().join("; "),
+        };
         out += &format!("| {arch} | yes | {gguf} | yes | {gpu} | {} |\n", line.fixtures.join(", "));
     }
     out
