@@ -34,7 +34,7 @@ pub async fn convert(
         Description::Folder(_) => {
             let model = Model::open(file).await?;
             let conversion = model.to_gguf().await?;
-            Source::Folder(model, conversion)
+            Source::Folder(Box::new(model), conversion)
         }
     };
     let (metadata, tensors) = source.plan(&options)?;
@@ -64,17 +64,20 @@ pub async fn convert(
     out.flush().map_err(io)
 }
 
+/// Metadata and tensors.
+type Plan = (Vec<(String, Value)>, Vec<NewTensor>);
+
 /// Elements that are decoded and encoded at a time, for each thread.
 const SLICE: usize = 1 << 20;
 
 enum Source {
-    Folder(Model, Conversion),
+    Folder(Box<Model>, Conversion),
     Gguf(ModelFile),
 }
 
 impl Source {
     /// Everything of the new file but the tensors' bytes.
-    fn plan(&self, options: &Options) -> Result<(Vec<(String, Value)>, Vec<NewTensor>)> {
+    fn plan(&self, options: &Options) -> Result<Plan> {
         match self {
             Self::Folder(model, conversion) => plan_folder(model, conversion, options),
             Self::Gguf(file) => plan_gguf(file, options),
@@ -121,11 +124,7 @@ impl Source {
     }
 }
 
-fn plan_folder(
-    model: &Model,
-    conversion: &Conversion,
-    options: &Options,
-) -> Result<(Vec<(String, Value)>, Vec<NewTensor>)> {
+fn plan_folder(model: &Model, conversion: &Conversion, options: &Options) -> Result<Plan> {
     let as_it_is = || {
         let first = model.located.weights.first().map_or(BlockFormat::F32, |at| at.format);
         crate::quant::mix::FILE_TYPES.iter().copied().find(|t| t.format == first)
@@ -166,7 +165,7 @@ fn has(metadata: &[(String, Value)], key: &str) -> bool {
     metadata.iter().any(|(k, _)| k == key)
 }
 
-fn plan_gguf(file: &ModelFile, options: &Options) -> Result<(Vec<(String, Value)>, Vec<NewTensor>)> {
+fn plan_gguf(file: &ModelFile, options: &Options) -> Result<Plan> {
     let Some(meta) = file.gguf() else { return Err(Error::argument(file.name(), "it is no GGUF file")) };
     let mut metadata: Vec<_> = meta
         .iter()
