@@ -20,10 +20,10 @@ mod hostile;
 mod mutations;
 #[path = "support/npy.rs"]
 mod npy;
+#[path = "models/real.rs"]
+mod real;
 #[path = "models/runner.rs"]
 mod runner;
-#[path = "models/smollm2.rs"]
-mod smollm2;
 #[path = "models/turns.rs"]
 mod turns;
 
@@ -101,7 +101,18 @@ macro_rules! on_every_device {
 on_every_device! {
     golden::tiny_models_match,
     golden::stories_match,
-    smollm2::smollm2_matches,
+    real::smollm2_matches,
+}
+
+/// On a software adapter these take many minutes.
+#[test]
+fn gemma_3_matches_on_the_cpu() {
+    real::gemma3_matches::<Cpu>();
+}
+
+#[test]
+fn likelihoods_match_on_the_cpu() {
+    real::likelihoods_match::<Cpu>();
 }
 
 /// Opens a model by its path.

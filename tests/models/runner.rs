@@ -83,12 +83,18 @@ impl<D: Device> Runner<D> {
     /// Logits at every position, (positions, vocabulary), with `chunk` rows a step.
     pub(crate) fn logits(&mut self, ids: &[u32], chunk: usize, role: Role) -> Vec<f64> {
         let mut logits = Vec::new();
-        for ids in ids.chunks(chunk) {
+        self.each_row(ids, chunk, role, &mut |_, row| logits.extend(row.iter().map(|&x| f64::from(x))));
+        logits
+    }
+
+    /// Gives each position and its logits to `each`: those of a large vocabulary are too many to keep.
+    pub(crate) fn each_row(&mut self, ids: &[u32], chunk: usize, role: Role, each: &mut dyn FnMut(usize, &[f32])) {
+        for (i, ids) in ids.chunks(chunk).enumerate() {
             let tokens: Vec<_> = ids.iter().map(|&id| Token::Host(id)).collect();
             let out = self.step(role, &tokens, Outs::All, None, true);
-            logits.extend(out.logits.into_iter().map(f64::from));
+            let vocab = out.logits.len() / ids.len();
+            out.logits.chunks(vocab).enumerate().for_each(|(row, logits)| each(i * chunk + row, logits));
         }
-        logits
     }
 
     /// The `n` tokens after a prompt that goes in by chunks; each is drawn and fed back on the device.
