@@ -21,8 +21,8 @@ pub struct Options {
     pub threads: usize,
 }
 
-/// Writes `file` to `out`; `progress` is told bytes done and bytes in all. Memory for a few slices of rows is held, not for
-/// the model.
+/// Writes `file` to `out`; `progress` is told bytes done and bytes in all. Memory for a few slices of rows is held, or
+/// for one matrix where its rows change places; not for the model.
 pub async fn convert(
     file: ModelFile,
     options: Options,
@@ -92,8 +92,9 @@ impl Source {
         threads: usize,
         write: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<()> {
-        // Parts of a vector are parts of its one row.
-        let k = if tensor.shape.len() > 1 { tensor.shape.last().copied().unwrap_or(1) as usize } else { 1 };
+        // Parts of a vector are parts of its one row, unless that is made of blocks.
+        let single = tensor.shape.len() <= 1 && tensor.format.info().weights == 1;
+        let k = if single { 1 } else { tensor.shape.last().copied().unwrap_or(1) as usize };
         let mut encode = |rows: &[f32]| encode(tensor.format, rows, k, threads, &mut *write);
         match self {
             Self::Folder(model, conversion) => {
@@ -150,6 +151,11 @@ fn plan_folder(model: &Model, conversion: &Conversion, options: &Options) -> Res
     if let Some(&eos) = model.specials.eos.first().filter(|_| !has(&metadata, "tokenizer.ggml.eos_token_id")) {
         metadata.push(("tokenizer.ggml.eos_token_id".to_owned(), Value::U32(eos)));
     }
+    // Another one ends turns.
+    let stated = |id: &u32| metadata.contains(&("tokenizer.ggml.eos_token_id".to_owned(), Value::U32(*id)));
+    if let Some(&eot) = model.specials.eos.iter().find(|id| !stated(id)) {
+        metadata.push(("tokenizer.ggml.eot_token_id".to_owned(), Value::U32(eot)));
+    }
     if let Some(template) = &model.chat_template {
         metadata.push(("tokenizer.chat_template".to_owned(), Value::Str(template.clone())));
     }
@@ -169,7 +175,7 @@ fn plan_gguf(file: &ModelFile, options: &Options) -> Result<Plan> {
     let Some(meta) = file.gguf() else { return Err(Error::argument(file.name(), "it is no GGUF file")) };
     let mut metadata: Vec<_> = meta
         .iter()
-        .filter(|(key, _)| !key.starts_with("split.")) // one file now
+        .filter(|(key, _)| !key.starts_with("split.") && *key != "general.alignment") // one file now, laid out anew
         .map(|(key, value)| (key.to_owned(), value.clone()))
         .collect();
     let prefix = meta.get::<&str>("general.architecture")?.unwrap_or("");
@@ -242,4 +248,28 @@ fn encode(
     results.extend(rows.chunks(share * k).zip(out.chunks_mut(share * row_bytes)).map(|(r, o)| format.encode(r, o)));
     results.into_iter().collect::<Result<()>>()?;
     write(&out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_laid_out_otherwise_is_laid_out_anew() {
+        let shape = vec![2, 32];
+        let tensor = |name: &str| NewTensor { name: name.into(), shape: shape.clone(), format: BlockFormat::F32 };
+        let text = |key: &str, value: &str| (key.to_owned(), Value::Str(value.to_owned()));
+        let meta = [text("general.architecture", "llama"), ("general.alignment".to_owned(), Value::U32(256))];
+        // Both tensors fill whole units, so only the start of the data lies elsewhere.
+        let mut file = gguf_header(&meta, &[tensor("a.weight"), tensor("b.weight")]).unwrap();
+        file.resize(file.len().next_multiple_of(256), 0);
+        file.extend((0..128).flat_map(|i| (i as f32).to_le_bytes()));
+        let options = Options { to: Some("F16".parse().unwrap()), requantize: false, threads: 2 };
+        let mut out = Vec::new();
+        let source = ModelFile::from_bytes("source", file).unwrap();
+        pollster::block_on(convert(source, options, &mut out, &mut |_, _| {})).unwrap();
+        let written = ModelFile::from_bytes("written", out).unwrap();
+        let decoded = pollster::block_on(written.read_f32(written.tensor("b.weight").unwrap())).unwrap();
+        assert_eq!(decoded, (64..128).map(|i| i as f32).collect::<Vec<_>>());
+    }
 }

@@ -66,10 +66,12 @@ pub(super) enum Bias {
     IfPresent,
 }
 
-/// The largest size of any dimension but the vocabulary's, and the most heads: beyond any model, and small enough that
-/// products of two stay within 32 bits.
+/// The largest size of any dimension but the vocabulary's, the most heads, and the largest size of what there are many of:
+/// beyond any model, and small enough that what is multiplied (heads and their elements, layers' widths and small factors)
+/// stays within 32 bits.
 const MAX_DIM: u32 = 1 << 20;
 const MAX_HEADS: u32 = 1 << 12;
+const MAX_PART: u32 = 1 << 15;
 
 impl<'a> Config<'a> {
     /// Reads the hyper-parameters of a file that holds a model of an architecture.
@@ -248,6 +250,16 @@ impl<'a> Config<'a> {
     /// A dimension that must be there.
     pub(super) fn dim(&self, key: &str) -> Result<u32> {
         self.int(key, 1..=MAX_DIM)
+    }
+
+    /// The size of one of many: of a head, an expert, a state.
+    pub(super) fn part(&self, key: &str) -> Result<u32> {
+        self.int(key, 1..=MAX_PART)
+    }
+
+    /// The size of one of many, which may be absent.
+    pub(super) fn maybe_part(&self, key: &str) -> Result<Option<u32>> {
+        self.maybe_int(key, 1..=MAX_PART)
     }
 
     /// A dimension that may be absent.

@@ -66,7 +66,7 @@ impl Hybrid {
         let v_dim = match c.maybe_dim("linear_inner")? {
             Some(inner) if inner.is_multiple_of(heads) => inner / heads,
             Some(_) => return Err(c.wrong("linear_inner", &format!("a multiple of {heads}, the number of heads,"))),
-            None => c.dim("linear_value_head_dim")?,
+            None => c.part("linear_value_head_dim")?,
         };
         let eps = c.eps("rms_norm_eps")?;
         let of_heads = c.hybrid_heads()?;
@@ -78,7 +78,7 @@ impl Hybrid {
             attends,
             key_heads,
             heads,
-            k_dim: c.dim("linear_key_head_dim")?,
+            k_dim: c.part("linear_key_head_dim")?,
             v_dim,
             taps: c.int("linear_conv_kernel_dim", 1..=64)?,
             act: c.activation("hidden_act", Act::Silu)?,

@@ -4,8 +4,8 @@
 use super::config::{Bias, Config};
 use super::layers::Net;
 use super::rotary::Rotary;
-use crate::Result;
 use crate::ops::{Mask, Pairing, RopeSpec, ValueId, WeightId};
+use crate::{Error, Result};
 
 use super::program::CacheSpec;
 
@@ -58,7 +58,7 @@ impl Latent {
             nope,
             rope,
             value,
-            rank: c.dim("kv_lora_rank")?,
+            rank: c.part("kv_lora_rank")?,
             q_rank: c.maybe_int("q_lora_rank", 0..=1 << 20)?.filter(|&rank| rank > 0),
             bias: c.bias("attention_bias", false)?,
             rotary,
@@ -91,7 +91,7 @@ fn stretch(c: &Config<'_>, rotary: &mut Rotary) -> Result<f64> {
 
 impl Net<'_> {
     /// Latent attention: `self_attn.q_a_proj` and `q_b_proj` or `q_proj`, `kv_a_proj_with_mqa`, `kv_b_proj`, `o_proj`.
-    pub(super) fn latent_attention(&mut self, x: ValueId, a: &Latent, rope: RopeSpec) -> ValueId {
+    pub(super) fn latent_attention(&mut self, x: ValueId, a: &Latent, rope: RopeSpec) -> Result<ValueId> {
         let (dim, q_width) = (self.b.width(x), a.heads * (a.nope + a.rope));
         let q = match a.q_rank {
             None => self.linear("self_attn.q_proj", x, q_width, Bias::No),
@@ -101,7 +101,7 @@ impl Net<'_> {
                 self.linear("self_attn.q_b_proj", q, q_width, Bias::No)
             }
         };
-        let (key, value) = self.latent_matrices(a);
+        let (key, value) = self.latent_matrices(a)?;
         let turned = self.b.slice_heads("q rope", q, a.heads, a.nope, a.rope);
         let turned = self.b.rope("q", turned, a.rope, rope);
         let q = self.b.slice_heads("q nope", q, a.heads, 0, a.nope);
@@ -121,14 +121,29 @@ impl Net<'_> {
         self.b.kv_write(cache, k, None);
         let h = self.b.attend(q, cache, Mask::Causal, a.scale);
         let h = self.b.head_linear("values", h, value);
-        self.linear("self_attn.o_proj", h, dim, a.bias)
+        Ok(self.linear("self_attn.o_proj", h, dim, a.bias))
     }
 
     /// Each head's matrices: from its query into the compressed space, (rank, nope), and out of it to its value, (value, rank).
-    fn latent_matrices(&mut self, a: &Latent) -> (Vec<WeightId>, Vec<WeightId>) {
+    fn latent_matrices(&mut self, a: &Latent) -> Result<(Vec<WeightId>, Vec<WeightId>)> {
         let found = |net: &Self, name: &str| net.tensor(&net.b.tensor(name)).is_ok();
         // Newer GGUF files hold them apart, the first ones as they are used here.
         let apart = found(self, "self_attn.k_b_proj.weight");
+        // As many heads as there are rows for, before there is something for each.
+        let (name, of_head) = if apart {
+            ("self_attn.v_b_proj.weight", a.value)
+        } else {
+            ("self_attn.kv_b_proj.weight", a.nope + a.value)
+        };
+        let tensor = self.tensor(&self.b.tensor(name))?;
+        let needed = u64::from(a.heads) * u64::from(of_head);
+        if tensor.rows() < needed {
+            let (name, shape) = (&tensor.name, &tensor.shape);
+            return Err(Error::Model(format!(
+                "tensor {name} has shape {shape:?}; {} heads need {needed} rows",
+                a.heads
+            )));
+        }
         let (mut key, mut value) = (Vec::new(), Vec::new());
         for head in 0..a.heads {
             if apart {
@@ -140,6 +155,6 @@ impl Net<'_> {
                 value.push(self.b.weight_rows("self_attn.kv_b_proj.weight", first + a.nope, a.value, a.rank));
             }
         }
-        (key, value)
+        Ok((key, value))
     }
 }

@@ -66,7 +66,7 @@ impl Moe {
 
     /// The columns inside an expert: `moe_intermediate_size`.
     pub(super) fn ffn(c: &Config<'_>) -> Result<u32> {
-        c.dim("moe_intermediate_size")
+        c.part("moe_intermediate_size")
     }
 
     /// Whether a layer has a router among the tensors.

@@ -38,7 +38,7 @@ impl Mamba {
         let heads = c.int("mamba_n_heads", 1..=1 << 12)?;
         let given = match c.text("mamba_d_head") {
             Ok(Some("auto")) => None,
-            _ => c.maybe_dim("mamba_d_head")?,
+            _ => c.maybe_part("mamba_d_head")?,
         };
         let inner = match c.maybe_dim("mamba_inner")? {
             Some(inner) => Some(inner),
@@ -57,7 +57,7 @@ impl Mamba {
             heads,
             dim,
             groups,
-            states: c.dim("mamba_d_state")?,
+            states: c.part("mamba_d_state")?,
             taps: c.int("mamba_d_conv", 1..=64)?,
             bias: c.bias("mamba_proj_bias", false)?,
             conv_bias: c.bias("mamba_conv_bias", true)?,

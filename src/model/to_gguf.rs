@@ -539,6 +539,10 @@ fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], pairs: &Pairs) ->
         What::Vector(id, _) => u64::from(folder.vectors[id.index()].n),
         What::Computed(elements) => elements.len() as u64,
     };
+    let mamba_groups = folder.nodes.iter().find_map(|node| match &node.op {
+        Op::Scan(scan) => Some(scan.groups),
+        _ => None,
+    });
     all.into_iter()
         .map(|(name, mut parts, k)| {
             parts.sort_by_key(|part| part.start);
@@ -549,20 +553,27 @@ fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], pairs: &Pairs) ->
                 }
                 rows += rows_of(part);
             }
-            let shape = shape(&name, rows, k, parts.len() as u64);
+            let shape = shape(&name, rows, k, parts.len() as u64, mamba_groups);
             Ok(Converted { name, shape, parts })
         })
         .collect()
 }
 
 /// Dimensions as llama.cpp expects them: stacks of matrices, one an expert or a head, have three.
-fn shape(name: &str, rows: u64, k: Option<u64>, parts: u64) -> Vec<u64> {
+///
+/// `mamba_groups`: of heads, in a model with Mamba-2 layers; their decays and norms have two dimensions.
+fn shape(name: &str, rows: u64, k: Option<u64>, parts: u64, mamba_groups: Option<u32>) -> Vec<u64> {
     const STACKS: [&str; 5] =
         ["_exps.weight", "attn_k_b.weight", "attn_v_b.weight", "altup_proj.weight", "altup_unembd_proj.weight"];
     match k {
         Some(k) if STACKS.iter().any(|end| name.ends_with(end)) => vec![parts, rows / parts, k],
         Some(k) => vec![rows, k],
         None if name.ends_with("_exps.bias") => vec![parts, rows / parts],
+        None if mamba_groups.is_some() && (name.ends_with("ssm_a") || name.ends_with("ssm_d")) => vec![rows, 1],
+        None if name.ends_with("ssm_norm.weight") => match mamba_groups.map(u64::from) {
+            Some(groups) if groups > 0 => vec![groups, rows / groups],
+            _ => vec![rows],
+        },
         None => vec![rows],
     }
 }

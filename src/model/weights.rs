@@ -103,6 +103,7 @@ fn end(start: u32, n: u32, runs: &Runs) -> u64 {
 
 /// Finds every weight of a program in the model's files. An error names the tensor, its shape, and the one that is needed.
 pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
+    let gguf = names.file.gguf().is_some();
     let weights: Vec<_> = program.weights.iter().map(|spec| matrix(spec, names)).collect::<Result<_>>()?;
     let vectors: Vec<_> = program.vectors.iter().map(|spec| vector(spec, names)).collect::<Result<_>>()?;
     // A tensor may hold several matrices, and must hold nothing else: what is not used was misunderstood.
@@ -116,7 +117,9 @@ pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
         let (info, wanted) = (&at.tensor, extents[at.tensor.name.as_str()]);
         // Stacks of matrices (experts) and kernels of one channel have more dimensions; only their rows matter.
         let whole_rows = at.transposed.is_some() || wanted[1] == u64::from(at.k);
-        if info.shape.len() < 2 || [info.rows(), info.row_len()] != wanted || !whole_rows {
+        // GGUF files have matrices of one row as vectors.
+        let matrix = info.shape.len() > 1 || gguf && wanted[0] == 1;
+        if !matrix || [info.rows(), info.row_len()] != wanted || !whole_rows {
             return Err(wrong_shape(info, &wanted));
         }
     }
@@ -128,7 +131,9 @@ pub(super) fn locate(program: &Program, names: Names<'_>) -> Result<Located> {
     for at in &vectors {
         let wanted = lengths[at.tensor.name.as_str()];
         // Those of all experts are rows of a matrix in files.
-        let whole = at.tensor.shape.len() == 1 || at.tensor.row_len().checked_rem(at.n.into()) == Some(0);
+        let whole = at.tensor.shape.len() == 1
+            || gguf && u64::from(at.n) == wanted // of groups, or of single elements
+            || at.tensor.row_len().checked_rem(at.n.into()) == Some(0);
         if at.tensor.len() != wanted || !whole {
             return Err(wrong_shape(&at.tensor, &[wanted]));
         }

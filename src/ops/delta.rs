@@ -67,6 +67,10 @@ impl Delta {
             same(name, what, (s.width)(value), wanted)?;
         }
         self.decay.check(name, self.heads, s)?;
+        let len = Self::state_len(self.heads, self.k_dim, self.v_dim);
+        holds(name, len < u32::MAX, || {
+            format!("{} heads of {} x {} are too many", self.heads, self.k_dim, self.v_dim)
+        })?;
         same(name, "its state", (s.state)(self.state), Self::state_len(self.heads, self.k_dim, self.v_dim))?;
         same(name, "out", (s.width)(self.out), values)
     }

@@ -60,6 +60,10 @@ impl Scan {
         }
         self.decay.check(name, self.heads, s)?;
         same(name, "skip", (s.vector)(self.skip), self.heads)?;
+        let len = Self::state_len(self.heads, self.dim, self.states);
+        holds(name, len < u32::MAX, || {
+            format!("{} heads of {} x {} states are too many", self.heads, self.dim, self.states)
+        })?;
         same(name, "its state", (s.state)(self.state), Self::state_len(self.heads, self.dim, self.states))?;
         same(name, "out", (s.width)(self.out), self.heads * self.dim)
     }

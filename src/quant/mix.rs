@@ -80,9 +80,13 @@ impl std::str::FromStr for FileType {
 }
 
 impl FileType {
-    /// The format of a tensor. Vectors, and what is small and decides much (norms, routers, convolutions), stay in f32.
+    /// The format of a tensor. Vectors, also such as are rows of one tensor, and what is small and decides much (norms,
+    /// routers, convolutions), stay in f32.
     pub fn format_of(&self, at: &Place<'_>) -> BlockFormat {
         let &[.., _, k] = at.shape else { return F32 };
+        if !at.name.ends_with(".weight") {
+            return F32;
+        }
         const KEPT: [&str; 8] =
             ["_norm.", "ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_", "position_embd", "token_types", "altup"];
         let kept = KEPT.iter().any(|part| at.name.contains(part)) && !SSM.iter().any(|part| at.name.contains(part));
@@ -197,6 +201,7 @@ mod tests {
         assert_eq!(q4_k_m.format_of(&Place { tied: true, ..at("token_embd.weight", &[1000, 1024]) }), Q6_K);
         assert_eq!(q4_k_m.format_of(&at("blk.5.attn_norm.weight", &[1024])), F32);
         assert_eq!(q4_k_m.format_of(&at("blk.5.ffn_gate_inp.weight", &[8, 1024])), F32);
+        assert_eq!(q4_k_m.format_of(&at("blk.5.ffn_down_exps.bias", &[8, 1024])), F32);
         assert_eq!(q4_k_m.format_of(&at("blk.5.ssm_in.weight", &[8, 1024])), Q4_K);
         assert!("Q7".parse::<FileType>().unwrap_err().to_string().contains("Q4_K_M"));
     }

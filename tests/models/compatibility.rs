@@ -34,7 +34,7 @@ fn reason(error: &wgslm::Error) -> String {
 
 fn no_gpu(model: &Model) -> Option<String> {
     let limits = Limits { rows: 8, seqs: 1, outs: 1, block: 16, blocks: 4, context: 64, in_flight: 1, checkpoints: 0 };
-    Gpu::load(model, Numerics::Fast, limits).err().map(|e| reason(&e))
+    Gpu::load(model, Numerics::Fast, limits).err().map(|e| reason(&e).replace(" on the GPU", " has no kernel"))
 }
 
 fn table() -> String {

@@ -85,6 +85,14 @@ fn refused() -> Vec<Mutation> {
         ("gpt2-odd", "head_dim", "/head_dim", json!(6)),
         ("gpt2-odd", "v_head_dim", "/v_head_dim", json!(6)),
         ("gpt2-odd", "tie_word_embeddings", "/tie_word_embeddings", json!(false)),
+        // Sizes whose products pass 32 bits, and more heads than there are rows for.
+        ("falconh1-multipliers", "mamba_n_heads", "/mamba_n_heads", json!(4096)),
+        ("falconh1-multipliers", "mamba_d_head", "/mamba_d_head", json!(1 << 20)),
+        ("falconh1-multipliers", "mamba_d_state", "/mamba_d_state", json!(1 << 20)),
+        ("qwen35-hybrid", "linear_value_head_dim", "/linear_value_head_dim", json!(1 << 20)),
+        ("qwen35-hybrid", "linear_key_head_dim", "/linear_key_head_dim", json!(1 << 15)),
+        ("deepseek3-yarn", "kv_lora_rank", "/kv_lora_rank", json!(1 << 20)),
+        ("deepseek3-yarn", "num_attention_heads", "/num_attention_heads", json!(4096)),
         // Not asked for by the architecture, and not neutral.
         ("gpt2-odd", "", "/scale_attn_weights", json!(false)),
         ("gpt2-odd", "", "/scale_attn_by_inverse_layer_idx", json!(true)),

@@ -64,7 +64,7 @@ pub(super) fn decoder(c: &Config<'_>, pairing: Pairing, moe: Moe) -> Result<Prog
     for layer in 0..c.layers()? {
         net.b.layer(layer, format!("model.layers.{layer}."));
         let h = net.rms_norm("input_layernorm", x, eps);
-        let h = net.latent_attention(h, &attention, rope);
+        let h = net.latent_attention(h, &attention, rope)?;
         x = net.b.add("attention residual", x, h);
 
         let h = net.rms_norm("post_attention_layernorm", x, eps);

@@ -27,7 +27,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let heads = c.heads()?;
     let eps = c.eps("rms_norm_eps")?;
     let bias = c.bias("attention_bias", true)?;
-    let ffn = c.maybe_dim("moe_intermediate_size")?.map_or_else(|| c.dim("intermediate_size"), Ok)?;
+    let ffn = c.maybe_part("moe_intermediate_size")?.map_or_else(|| c.part("intermediate_size"), Ok)?;
     let mut moe = Moe::read(c, Score::SoftmaxOfChosen, ffn)?;
     let alpha = c.maybe_float("swiglu_alpha", 0.0..=1e6)?.unwrap_or(1.702) as f32;
     let limit = c.maybe_float("swiglu_limit", 1e-6..=1e30)?.unwrap_or(7.0) as f32;

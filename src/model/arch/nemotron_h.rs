@@ -137,6 +137,7 @@ fn experts(c: &Config<'_>, mlp: Mlp) -> Result<(Moe, Mlp)> {
     if c.maybe_int("moe_latent_size", 1..=u32::MAX)?.is_some() {
         return Err(Error::unsupported("moe_latent_size in a nemotron_h model", "experts of the stream's size work"));
     }
+    c.maybe_int("expert_gating_func", 2..=2)?; // a sigmoid
     c.maybe_int("n_shared_experts", 1..=1)?; // of a size of its own
     let mut moe = Moe::read(c, Score::Sigmoid, Moe::ffn(c)?)?.normed(c, true, Divide::SumPlus(1e-20))?;
     (moe.router, moe.experts) = ("mixer.gate", "mixer.experts");
