@@ -122,14 +122,17 @@ impl Head {
 impl<'c> Net<'c> {
     /// An empty program for the model's vocabulary and context.
     pub(super) fn new(c: &'c Config<'c>) -> Result<Self> {
-        let vocab = c.vocab()?;
-        Ok(Self { c, vocab, groups: Vec::new(), norm_offset: 0.0, b: Builder::new(vocab, c.context()?) })
+        Ok(Self::sized(c, c.vocab()?, c.context()?))
     }
 
     /// The same for a model without attention: where nothing is said, its context is as long as converters to GGUF say.
     pub(super) fn endless(c: &'c Config<'c>) -> Result<Self> {
         let (vocab, context) = (c.vocab()?, c.maybe_int("max_position_embeddings", 1..=1 << 30)?.unwrap_or(1 << 20));
-        Ok(Self { c, vocab, groups: Vec::new(), norm_offset: 0.0, b: Builder::new(vocab, context) })
+        Ok(Self::sized(c, vocab, context))
+    }
+
+    fn sized(c: &'c Config<'c>, vocab: u32, context: u32) -> Self {
+        Self { c, vocab, groups: Vec::new(), norm_offset: 0.0, b: Builder::new(vocab, context) }
     }
 
     /// Norms' weights are stored less 1: Gemma's folders.

@@ -18,6 +18,7 @@ mod rotary;
 mod shared;
 mod source;
 mod to_gguf;
+mod value;
 mod weights;
 
 pub use config::Asked;

@@ -453,8 +453,7 @@ impl Builder {
 
     /// A state of this layer.
     fn state(&mut self, len: u32) -> CacheId {
-        self.program.caches.push(CacheSpec::State { len });
-        CacheId(self.program.caches.len() as u32 - 1)
+        self.cache(CacheSpec::State { len })
     }
 
     /// Heads and sizes of a cache of pages.

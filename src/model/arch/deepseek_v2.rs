@@ -1,6 +1,6 @@
 //! DeepSeek-V2 (2024): latent attention, experts in groups chosen by probabilities.
 
-use super::Arch;
+use super::{Arch, deepseek_v3};
 use crate::Result;
 use crate::model::config::Config;
 use crate::model::moe::Moe;
@@ -11,23 +11,8 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["deepseek_v2"],
     gguf: &["deepseek2"],
     keys: &[],
-    gguf_keys: &[
-        ("rope.dimension_count", "qk_rope_head_dim"),
-        ("attention.key_length", "qk_head_dim"),
-        ("attention.key_length_mla", "qk_head_dim_mla"),
-        ("attention.value_length_mla", "v_head_dim_mla"),
-        ("rope.scaling.yarn_log_multiplier", "yarn_log_multiplier"),
-    ],
-    tensors: &[
-        ("model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"),
-        ("model.layers.{}.self_attn.q_a_layernorm", "blk.{}.attn_q_a_norm"),
-        ("model.layers.{}.self_attn.q_b_proj", "blk.{}.attn_q_b"),
-        ("model.layers.{}.self_attn.kv_a_proj_with_mqa", "blk.{}.attn_kv_a_mqa"),
-        ("model.layers.{}.self_attn.kv_a_layernorm", "blk.{}.attn_kv_a_norm"),
-        ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
-        ("model.layers.{}.self_attn.k_b_proj", "blk.{}.attn_k_b"),
-        ("model.layers.{}.self_attn.v_b_proj", "blk.{}.attn_v_b"),
-    ],
+    gguf_keys: deepseek_v3::GGUF_KEYS,
+    tensors: deepseek_v3::TENSORS,
     embedding: "model.embed_tokens.weight",
     build,
 };

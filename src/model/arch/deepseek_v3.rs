@@ -3,33 +3,40 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::{Bias, Config};
+use crate::model::keys::Keys;
 use crate::model::latent::Latent;
 use crate::model::layers::{Head, Mlp, Net};
 use crate::model::moe::Moe;
 use crate::model::program::Program;
 use crate::ops::{Act, Pairing};
 
+/// Keys of V2 and V3 in GGUF files.
+pub(super) const GGUF_KEYS: Keys = &[
+    ("rope.dimension_count", "qk_rope_head_dim"),
+    ("attention.key_length", "qk_head_dim"),
+    ("attention.key_length_mla", "qk_head_dim_mla"),
+    ("attention.value_length_mla", "v_head_dim_mla"),
+    ("rope.scaling.yarn_log_multiplier", "yarn_log_multiplier"),
+];
+
+/// Tensors of V2 and V3.
+pub(super) const TENSORS: Keys = &[
+    ("model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"),
+    ("model.layers.{}.self_attn.q_a_layernorm", "blk.{}.attn_q_a_norm"),
+    ("model.layers.{}.self_attn.q_b_proj", "blk.{}.attn_q_b"),
+    ("model.layers.{}.self_attn.kv_a_proj_with_mqa", "blk.{}.attn_kv_a_mqa"),
+    ("model.layers.{}.self_attn.kv_a_layernorm", "blk.{}.attn_kv_a_norm"),
+    ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
+    ("model.layers.{}.self_attn.k_b_proj", "blk.{}.attn_k_b"),
+    ("model.layers.{}.self_attn.v_b_proj", "blk.{}.attn_v_b"),
+];
+
 pub(super) static ARCH: Arch = Arch {
     model_types: &["deepseek_v3"],
     gguf: &["deepseek2"],
     keys: &[],
-    gguf_keys: &[
-        ("rope.dimension_count", "qk_rope_head_dim"),
-        ("attention.key_length", "qk_head_dim"),
-        ("attention.key_length_mla", "qk_head_dim_mla"),
-        ("attention.value_length_mla", "v_head_dim_mla"),
-        ("rope.scaling.yarn_log_multiplier", "yarn_log_multiplier"),
-    ],
-    tensors: &[
-        ("model.layers.{}.self_attn.q_a_proj", "blk.{}.attn_q_a"),
-        ("model.layers.{}.self_attn.q_a_layernorm", "blk.{}.attn_q_a_norm"),
-        ("model.layers.{}.self_attn.q_b_proj", "blk.{}.attn_q_b"),
-        ("model.layers.{}.self_attn.kv_a_proj_with_mqa", "blk.{}.attn_kv_a_mqa"),
-        ("model.layers.{}.self_attn.kv_a_layernorm", "blk.{}.attn_kv_a_norm"),
-        ("model.layers.{}.self_attn.kv_b_proj", "blk.{}.attn_kv_b"),
-        ("model.layers.{}.self_attn.k_b_proj", "blk.{}.attn_k_b"),
-        ("model.layers.{}.self_attn.v_b_proj", "blk.{}.attn_v_b"),
-    ],
+    gguf_keys: GGUF_KEYS,
+    tensors: TENSORS,
     embedding: "model.embed_tokens.weight",
     build,
 };
