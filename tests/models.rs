@@ -2,6 +2,8 @@
 
 mod support;
 
+#[path = "support/adapter.rs"]
+mod adapter;
 #[path = "models/as_gguf.rs"]
 mod as_gguf;
 #[path = "models/compatibility.rs"]
@@ -39,7 +41,7 @@ use wgslm::file::{Bytes, Description, ModelFile};
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::Model;
 
-/// lavapipe.
+/// lavapipe, or the adapter that is wished.
 struct Gpu;
 
 impl runner::Device for Gpu {
@@ -49,7 +51,8 @@ impl runner::Device for Gpu {
 
     fn load(model: &Model, numerics: Numerics, limits: Limits) -> Result<GpuExecutor> {
         static DEVICE: LazyLock<Device> = LazyLock::new(|| {
-            let choice = Choice { name: Some("llvmpipe".into()), default_limits: true, ..Choice::default() };
+            let name = adapter::wished().unwrap_or_else(|| "llvmpipe".into());
+            let choice = Choice { name: Some(name), default_limits: true, ..Choice::default() };
             pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
         });
         let options = GpuOptions { numerics, limits, unfused: false, keep_values: false };
