@@ -5,6 +5,7 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
+use super::open;
 use super::term::{self, Bar};
 use crate::convert::{Options, convert};
 use crate::exec::Progress;
@@ -20,7 +21,7 @@ pub(super) struct Args {
     output: PathBuf,
     /// What to store weights as: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S,
     /// Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, IQ4_NL, IQ4_XS; as they are without it.
-    #[arg(short = 't', long = "type", value_parser = file_type)]
+    #[arg(short = 't', long = "type", value_parser = open::file_type)]
     to: Option<FileType>,
     /// Also takes weights that are quantised already, which loses more than the originals would.
     #[arg(long)]
@@ -31,10 +32,6 @@ pub(super) struct Args {
     /// Threads that encode; all of them without it.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-}
-
-fn file_type(s: &str) -> Result<FileType, String> {
-    s.parse().map_err(|error: crate::Error| error.to_string())
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {

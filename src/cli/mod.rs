@@ -3,6 +3,7 @@
 //! Answers go to stdout, everything else to stderr. Colour and progress bars appear on terminals only.
 
 mod answer;
+mod bench;
 mod convert;
 mod devices;
 mod embed;
@@ -34,6 +35,8 @@ struct Args {
 enum Command {
     /// Answers a prompt, or talks with you on a terminal.
     Run(run::Args),
+    /// Measures how fast prompts are read and tokens generated.
+    Bench(bench::Args),
     /// Compares the GPU with the CPU, value by value, and names the first op that differs.
     Verify(verify::Args),
     /// Writes the logits of every position of a text to a file.
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
     interrupt::install();
     let done = match Args::parse().command {
         Command::Run(args) => run::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Template(args) => template::run(args),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use super::exit::Exit;
 use super::term::Bar;
 use crate::exec::{AnyExecutor, Numerics, Options, Place};
-use crate::file::ModelFile;
+use crate::file::{ModelFile, Shape};
 use crate::model::Model;
+use crate::quant::mix::FileType;
 
 /// Which model, for all commands.
 #[derive(Debug, clap::Args)]
@@ -14,6 +15,38 @@ pub(super) struct ModelArg {
     /// GGUF file, safetensors folder; without it, the small model that is compiled in.
     #[arg(short, long, value_name = "FILE|DIR")]
     pub(super) model: Option<PathBuf>,
+}
+
+/// Which model, or the shape of one.
+#[derive(Debug, clap::Args)]
+pub(super) struct SourceArg {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Random weights of a known shape: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
+    #[arg(long, conflicts_with = "model", value_parser = shape)]
+    shape: Option<Shape>,
+    /// What the weights of a shape are stored as: a type that convert writes.
+    #[arg(long, value_name = "TYPE", requires = "shape", default_value = "Q4_K_M", value_parser = file_type)]
+    quant: FileType,
+}
+
+impl SourceArg {
+    /// Opens the model, one that gives logits.
+    pub(super) fn open(&self) -> Result<Model, Exit> {
+        match &self.shape {
+            None => self.model.open(),
+            Some(shape) => Ok(pollster::block_on(Model::open(shape.model_file(self.quant, 1)?))?),
+        }
+    }
+}
+
+fn shape(s: &str) -> Result<Shape, String> {
+    s.parse().map_err(|error: crate::Error| error.to_string())
+}
+
+/// A type of weights, or a mix of them.
+pub(super) fn file_type(s: &str) -> Result<FileType, String> {
+    s.parse().map_err(|error: crate::Error| error.to_string())
 }
 
 impl ModelArg {

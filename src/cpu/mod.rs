@@ -1,12 +1,14 @@
 //! What the CPU forms of the ops stand on: a team of threads, buffers that it shares, vector loops, pages of keys and
 //! values. Nothing here knows an op.
 
+mod bandwidth;
 mod cache;
 mod pages;
 mod shared;
 pub(crate) mod simd;
 mod team;
 
+pub(crate) use bandwidth::bandwidth;
 pub(crate) use cache::{Cache, States};
 pub(crate) use pages::{Kind, PageShape, Pages};
 pub(crate) use shared::Shared;

@@ -7,11 +7,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::packed::{Batch, Packed};
-use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket};
-use crate::cpu::{Cache, Job, PageShape, Pages, Shared, States, Team};
-use crate::model::{CacheSpec, Program, fuse};
+use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket, Timing};
+use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, Team, bandwidth};
+use crate::model::{CacheSpec, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, noise_key};
 use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, ValueId};
@@ -71,6 +73,9 @@ pub struct CpuExecutor {
     out: StepOut,
     /// Rows, output rows and sequences of the last batch.
     last: [usize; 3],
+    /// When the last batch was how far, in nanoseconds from its start: before each node, before drawing, at its end. Empty if
+    /// nobody wants to know.
+    marks: Vec<AtomicU64>,
 }
 
 /// A program of a role, ready to run.
@@ -173,6 +178,7 @@ impl CpuExecutor {
             next_ticket: 0,
             out: StepOut { drawn: Vec::with_capacity(seqs), ..StepOut::default() },
             last: [0; 3],
+            marks: Vec::new(),
             team,
         })
     }
@@ -270,17 +276,28 @@ impl CpuExecutor {
         let eight_bits = self.eight_bits;
         let vocab = self.program.vocab as usize;
         let draws = batch.outs.iter().any(|out| out.draw != 0);
+        let (marks, timed) = (&*self.marks, !self.marks.is_empty());
+        let started = timed.then(Instant::now);
+        let mark = |member: &Member<'_>, i: usize| {
+            if let (Some(started), Some(mark), 0) = (started, marks.get(i), member.index) {
+                mark.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            }
+        };
         let job: &Job<'_> = &|member| {
             let places = &plan.places;
             let run = CpuRun { member, step, weights, values, places, caches, eight_bits, scratch, scratch_len };
-            for (node, barrier) in plan.program.nodes.iter().zip(&plan.barriers) {
+            for (i, (node, barrier)) in plan.program.nodes.iter().zip(&plan.barriers).enumerate() {
                 if *barrier {
                     member.barrier();
                 }
+                mark(member, i);
                 node.op.cpu(&run);
             }
+            if timed || draws {
+                member.barrier();
+            }
+            mark(member, plan.program.nodes.len());
             let Some(logits) = plan.logits.filter(|_| draws) else { return };
-            member.barrier();
             let own = member.share(vocab, 16);
             for (o, out) in batch.outs.iter().enumerate().filter(|(_, out)| out.draw != 0) {
                 let part = values[logits].slice(o * vocab + own.start..o * vocab + own.end);
@@ -290,6 +307,9 @@ impl CpuExecutor {
             }
         };
         self.team.run(job);
+        if let (Some(started), Some(mark)) = (started, marks.get(plan.program.nodes.len() + 1)) {
+            mark.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
     }
 
     /// Takes what a sequence, one of `seqs`, of the batch that just ran gives.
@@ -314,6 +334,35 @@ impl CpuExecutor {
             let from = self.buffers[logits].slice(seq.outs.start * vocab..seq.outs.end * vocab);
             self.out.logits[at * vocab..][..from.len()].copy_from_slice(from);
         }
+    }
+
+    /// Threads that work together.
+    pub fn threads(&self) -> usize {
+        self.team.count()
+    }
+
+    /// Whether [`CpuExecutor::timings`] tells where the time of a step goes.
+    pub fn profile(&mut self, on: bool) {
+        let nodes = self.plans.iter().map(|plan| plan.program.nodes.len()).max().unwrap_or(0);
+        self.marks = (0..if on { nodes + 2 } else { 0 }).map(|_| AtomicU64::new(0)).collect();
+    }
+
+    /// How long each node of the last step took, which must have been of one role, and drawing after them; empty without
+    /// [`profile`](Self::profile). Waiting for other threads counts as a node's time.
+    pub fn timings(&self, role: Role) -> Vec<Timing> {
+        let nodes = &self.plans[role as usize].program.nodes;
+        let at = |i: usize| Some(self.marks.get(i)?.load(Ordering::Relaxed));
+        let time = |i| Some(Duration::from_nanos(at(i + 1)?.saturating_sub(at(i)?)));
+        let of = |(i, node): (usize, Option<&Node>)| {
+            let kernel = node.map_or("sample", |node| node.op.name());
+            Some(Timing { node: node.map(|_| i), kernel, time: time(i)? })
+        };
+        nodes.iter().map(Some).chain([None]).enumerate().filter_map(of).collect()
+    }
+
+    /// Bytes a second that as many threads as the executor has read from memory.
+    pub fn bandwidth(&mut self) -> f64 {
+        bandwidth(&mut self.team)
     }
 
     fn change_cache(&mut self, op: CacheOp) {

@@ -5,6 +5,7 @@ mod gpu;
 mod open;
 mod oracle;
 mod packed;
+mod profile;
 mod step;
 
 pub use crate::ops::Role;
@@ -13,6 +14,7 @@ pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, Options, Place, Progress};
 pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
+pub use profile::Timing;
 pub use step::{Drawn, FREED, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;

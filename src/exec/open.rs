@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::cpu::{CpuExecutor, CpuOptions};
 use super::gpu::{GpuExecutor, GpuOptions};
-use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket};
+use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket, Timing};
 use crate::gpu::{Choice, Device};
 use crate::model::{Model, Program};
 use crate::ops::ValueId;
@@ -186,6 +186,31 @@ impl AnyExecutor {
         match self {
             Self::Cpu(cpu) => cpu.program(role),
             Self::Gpu(gpu) => gpu.program(role),
+        }
+    }
+
+    /// Whether [`timings`](Self::timings) tells where the time of a step goes. Fails where the device cannot tell.
+    pub fn profile(&mut self, on: bool) -> Result<()> {
+        match self {
+            Self::Cpu(cpu) => cpu.profile(on),
+            Self::Gpu(gpu) => gpu.profile(on)?,
+        }
+        Ok(())
+    }
+
+    /// How long each part of the last step took, which has finished and was of one role.
+    pub async fn timings(&self, role: Role) -> Result<Vec<Timing>> {
+        match self {
+            Self::Cpu(cpu) => Ok(cpu.timings(role)),
+            Self::Gpu(gpu) => gpu.timings(role).await,
+        }
+    }
+
+    /// Bytes a second that the executor's threads read, or that the GPU reads and writes in a copy.
+    pub async fn bandwidth(&mut self) -> Result<f64> {
+        match self {
+            Self::Cpu(cpu) => Ok(cpu.bandwidth()),
+            Self::Gpu(gpu) => gpu.bandwidth().await,
         }
     }
 

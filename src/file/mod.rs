@@ -23,7 +23,9 @@ mod metadata;
 mod model_file;
 #[cfg(not(target_arch = "wasm32"))]
 mod modules;
+mod random;
 mod safetensors;
+mod shape;
 mod source;
 mod tensor;
 mod write;
@@ -34,6 +36,7 @@ pub use folder::Access;
 pub use mapped::MappedFile;
 pub use metadata::{Array, FromValue, Metadata, Strings, Value};
 pub use model_file::{Description, ModelFile, Texts};
+pub use shape::Shape;
 #[cfg(not(target_arch = "wasm32"))]
 pub use source::PlainFile;
 pub use source::{ByteSource, Bytes, ReadFuture, Shareable};

@@ -36,6 +36,11 @@ impl Buffer {
         Self::with_usage(device, label, bytes, wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST)
     }
 
+    /// A buffer that takes the results of queries.
+    pub(crate) fn queries(device: &Device, label: &str, bytes: u64) -> Result<Self> {
+        Self::with_usage(device, label, bytes, wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC)
+    }
+
     /// A buffer that the host reads from.
     pub(crate) fn readback(device: &Device, label: &str, bytes: u64) -> Result<Self> {
         Self::with_usage(device, label, bytes, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST)

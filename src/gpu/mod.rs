@@ -1,10 +1,12 @@
 //! All that knows wgpu: the device and what it can do, buffers, WGSL composition, pipelines, recording.
 
+mod bandwidth;
 mod buffer;
 pub mod compose;
 mod device;
 mod pipeline;
 mod plan;
+mod timer;
 
 pub use buffer::Buffer;
 pub(crate) use buffer::Signal;
@@ -12,5 +14,6 @@ pub use compose::{Fragment, Kernel};
 pub use device::{AdapterSummary, Caps, Choice, Device, Kind};
 pub use pipeline::Pipelines;
 pub use plan::{Arg, Dim, Dispatch, Plan, PlanBuilder, StepCounts};
+pub(crate) use timer::Timer;
 /// The wgpu that this crate was built with: a host that shares its device must use the same one.
 pub use wgpu;

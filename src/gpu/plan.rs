@@ -71,9 +71,23 @@ pub struct Dispatch {
     pub label: &'static str,
     /// The layer that it works for.
     pub layer: Option<u32>,
+    /// The node of the program that it works for.
+    pub node: Option<usize>,
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
     grid: [Dim; 3],
+}
+
+impl Dispatch {
+    /// Encodes the dispatch, if it has work in a step of this size.
+    pub(super) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
+        let [x, y, z] = self.grid.map(|d| d.groups(counts));
+        if x * y * z > 0 {
+            pass.set_pipeline(&self.pipeline);
+            pass.set_bind_group(0, &self.bind_group, &[]);
+            pass.dispatch_workgroups(x, y, z);
+        }
+    }
 }
 
 /// The dispatches of a program, in order.
@@ -90,14 +104,7 @@ pub struct Plan {
 impl Plan {
     /// Encodes every dispatch that has work in a step of this size.
     pub(crate) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
-        for dispatch in &self.dispatches {
-            let [x, y, z] = dispatch.grid.map(|d| d.groups(counts));
-            if x * y * z > 0 {
-                pass.set_pipeline(&dispatch.pipeline);
-                pass.set_bind_group(0, &dispatch.bind_group, &[]);
-                pass.dispatch_workgroups(x, y, z);
-            }
-        }
+        self.dispatches.iter().for_each(|dispatch| dispatch.encode(pass, counts));
     }
 }
 
@@ -109,12 +116,15 @@ pub struct PlanBuilder<'a> {
     pending: Vec<Pending>,
     /// The layer of the dispatches that follow.
     pub layer: Option<u32>,
+    /// The node of the program that they work for.
+    pub node: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Pending {
     label: &'static str,
     layer: Option<u32>,
+    node: Option<usize>,
     pipeline: wgpu::ComputePipeline,
     kinds: Vec<ArgKind>,
     buffers: Vec<(Buffer, u64)>,
@@ -125,7 +135,7 @@ struct Pending {
 impl<'a> PlanBuilder<'a> {
     /// An empty plan.
     pub fn new(pipelines: &'a mut Pipelines) -> Self {
-        Self { pipelines, params: Vec::new(), pending: Vec::new(), layer: None }
+        Self { pipelines, params: Vec::new(), pending: Vec::new(), layer: None, node: None }
     }
 
     /// The device that the plan is for.
@@ -162,8 +172,8 @@ impl<'a> PlanBuilder<'a> {
         self.params.extend_from_slice(bytemuck::bytes_of(params));
         self.params.resize(self.params.len().next_multiple_of(16), 0);
         let size = (self.params.len() - at) as u64;
-        let (label, layer) = (kernel.name, self.layer);
-        self.pending.push(Pending { label, layer, pipeline, kinds, buffers, params: (at as u64, size), grid });
+        let (label, layer, node) = (kernel.name, self.layer, self.node);
+        self.pending.push(Pending { label, layer, node, pipeline, kinds, buffers, params: (at as u64, size), grid });
         Ok(())
     }
 
@@ -193,6 +203,7 @@ impl<'a> PlanBuilder<'a> {
             plan.dispatches.push(Dispatch {
                 label: pending.label,
                 layer: pending.layer,
+                node: pending.node,
                 pipeline: pending.pipeline,
                 bind_group,
                 grid: pending.grid,

@@ -8,6 +8,7 @@ mod attend;
 pub(crate) mod check;
 mod combine;
 mod conv;
+mod cost;
 pub(crate) mod cpu;
 mod delta;
 mod embed;
@@ -39,6 +40,7 @@ pub(crate) mod weights;
 pub use attend::{Attend, Kv, Mask};
 pub use combine::Combine;
 pub use conv::Conv;
+pub use cost::{Cost, Load};
 pub use delta::Delta;
 pub use embed::{Embed, Index};
 pub use expert_linear::ExpertLinear;
@@ -117,26 +119,6 @@ pub enum Op {
     HeadLinear(HeadLinear),
     Join(Join),
     RowWise(RowWise),
-}
-
-/// What an op costs for a step: the bytes it moves and the multiplications and additions it makes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
-    /// Bytes read and written.
-    pub bytes: f64,
-    /// Floating point operations.
-    pub flops: f64,
-}
-
-/// The size of a step, as far as an op's cost depends on it.
-#[derive(Clone, Copy, Debug)]
-pub struct Load {
-    /// Rows of the step.
-    pub rows: u64,
-    /// Positions that a row attends to, on average.
-    pub context: u64,
-    /// Bytes of one element of the KV cache.
-    pub kv_bytes: u64,
 }
 
 impl Op {

@@ -8,8 +8,8 @@ mod weights;
 
 use std::collections::VecDeque;
 
-use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket};
-use crate::gpu::{Buffer, Device, Kind, Pipelines, Plan, PlanBuilder, StepCounts, wgpu};
+use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket, Timing};
+use crate::gpu::{Buffer, Device, Kind, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{CacheBuffer, Layout, Lower};
 use crate::ops::{Part, ValueId, sample};
@@ -52,6 +52,7 @@ pub struct GpuExecutor {
     submissions: u64,
     blocked: u64,
     out: StepOut,
+    timer: Option<Timer>,
 }
 
 /// What belongs to the steps of one role.
@@ -159,6 +160,7 @@ impl GpuExecutor {
             submissions: 0,
             blocked: 0,
             out: StepOut::default(),
+            timer: None,
         })
     }
 
@@ -185,11 +187,12 @@ impl GpuExecutor {
             generated: role == Role::Generated,
             drawn: &self.drawn,
         };
-        for node in &state.program.nodes {
-            l.plan.layer = node.layer;
+        for (i, node) in state.program.nodes.iter().enumerate() {
+            (l.plan.layer, l.plan.node) = (node.layer, Some(i));
             node.op.lower(&mut l)?;
         }
         let forward = l.plan.finish()?;
+        (l.plan.layer, l.plan.node) = (None, None);
         if let Some(logits) = state.program.logits() {
             sample::lower(&mut l, logits, &state.best, &self.drawn, &state.result, self.limits.seqs)?;
         }
@@ -278,6 +281,34 @@ impl GpuExecutor {
         self.pipelines.modules().map(str::to_owned).collect()
     }
 
+    /// Whether [`GpuExecutor::timings`] tells where the time of a step goes, which slows it. Fails where the device has no
+    /// timestamps.
+    pub fn profile(&mut self, on: bool) -> Result<()> {
+        self.timer = if on { Some(Timer::new(&self.device)?) } else { None };
+        Ok(())
+    }
+
+    /// How long each dispatch of the last step took, which must have been of one role; empty without
+    /// [`profile`](Self::profile).
+    pub async fn timings(&self, role: Role) -> Result<Vec<Timing>> {
+        let (Some(timer), Some((forward, draw))) = (&self.timer, &self.roles[role as usize].plan) else {
+            return Ok(Vec::new());
+        };
+        let times = timer.read(&self.device).await?;
+        let dispatches = forward.dispatches.iter().chain(&draw.dispatches);
+        Ok(dispatches.zip(times).map(|(d, time)| Timing { node: d.node, kernel: d.label, time }).collect())
+    }
+
+    /// Bytes a second that the device reads and writes.
+    pub async fn bandwidth(&self) -> Result<f64> {
+        self.device.bandwidth().await
+    }
+
+    /// What the device can do.
+    pub fn caps(&self) -> &crate::gpu::Caps {
+        self.device.caps()
+    }
+
     /// Submissions so far.
     pub fn submissions(&self) -> u64 {
         self.submissions
@@ -344,20 +375,27 @@ impl Executor for GpuExecutor {
         let staging = self.staging(words as u64 * 4 + reads.len() as u64 * vocab * 4)?;
         let desc = wgpu::CommandEncoderDescriptor::default();
         let mut encoder = self.device.device.create_command_encoder(&desc);
-        {
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-            for role in Role::ALL {
-                let batch = self.packed.batch(role);
-                if let Some((forward, draw)) = &self.roles[role as usize].plan {
-                    let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
-                    let counts = StepCounts { rows, outs, seqs };
-                    if counts.rows > 0 {
-                        forward.encode(&mut pass, counts);
-                    }
-                    if batch.outs.iter().any(|o| o.draw != 0) {
-                        draw.encode(&mut pass, counts);
-                    }
-                }
+        let plans = Role::ALL.iter().flat_map(|&role| {
+            let batch = self.packed.batch(role);
+            let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
+            let counts = StepCounts { rows, outs, seqs };
+            let plans = self.roles[role as usize].plan.as_ref().filter(|_| rows > 0);
+            let draws = batch.outs.iter().any(|o| o.draw != 0);
+            plans
+                .into_iter()
+                .flat_map(move |(forward, draw)| [Some(forward), draws.then_some(draw)])
+                .flatten()
+                .map(move |plan| (plan, counts))
+        });
+        match &mut self.timer {
+            None => {
+                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+                plans.for_each(|(plan, counts)| plan.encode(&mut pass, counts));
+            }
+            Some(timer) => {
+                timer.restart();
+                plans.for_each(|(plan, counts)| timer.encode(&mut encoder, plan, counts));
+                timer.resolve(&mut encoder);
             }
         }
         let mut copy = |from: &Buffer, offset: u64, to: &mut u64, bytes: u64| {

@@ -1,0 +1,183 @@
+//! Runs the tests of a bench on an executor, without an engine, a tokenizer or a sampler around it.
+
+use std::time::{Duration, Instant};
+
+use crate::Result;
+use crate::exec::{AnyExecutor, Executor, Numerics, Outs, Role, SeqStep, Step, StepOut, Token};
+use crate::kv::{Kv, Table};
+use crate::model::{Model, Rows, WeightSource};
+use crate::ops::{Cost, Load, Op, SampleSpec};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Reading a prompt.
+    Prompt,
+    /// Generating tokens, one a step.
+    Generate,
+}
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Test {
+    pub(super) kind: Kind,
+    /// Tokens.
+    pub(super) n: u32,
+    /// Tokens before them.
+    pub(super) depth: u32,
+}
+
+impl Test {
+    /// `pp512`, `tg128 @ d4096`.
+    pub(super) fn name(&self) -> String {
+        let kind = if self.kind == Kind::Prompt { "pp" } else { "tg" };
+        let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
+        format!("{kind}{}{depth}", self.n)
+    }
+
+    /// Positions that it needs.
+    pub(super) fn end(&self) -> u32 {
+        self.depth.saturating_add(self.n)
+    }
+
+    pub(super) fn role(&self) -> Role {
+        if self.kind == Kind::Prompt { Role::Prompt } else { Role::Generated }
+    }
+}
+
+/// Runs tests as one sequence that owns all of the cache.
+pub(super) struct Runner<'a> {
+    pub(super) executor: &'a mut AnyExecutor,
+    pub(super) model: &'a Model,
+    table: Table,
+    kv_bytes: u32,
+    /// Positions that hold a prompt.
+    filled: u32,
+    under_way: usize,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(executor: &'a mut AnyExecutor, model: &'a Model, numerics: Numerics) -> Self {
+        let limits = executor.limits();
+        let mut kv = Kv::new(model.program.groups, limits.blocks, limits.block);
+        let mut table = kv.table();
+        // The executor has blocks for one sequence of its context.
+        let _ = kv.grow(&mut table, limits.context);
+        Self {
+            executor,
+            model,
+            table,
+            kv_bytes: if numerics == Numerics::Fast { 2 } else { 4 },
+            filled: 0,
+            under_way: 0,
+        }
+    }
+
+    /// Fills the cache up to a test's depth, and runs what the test runs once.
+    pub(super) async fn prepare(&mut self, test: &Test) -> Result<()> {
+        if test.depth > self.filled {
+            self.prompt(self.filled, test.depth - self.filled).await?;
+            self.filled = test.depth;
+        }
+        let warm = if test.kind == Kind::Prompt { *test } else { Test { n: 1, ..*test } };
+        self.run(&warm).await.map(drop)
+    }
+
+    /// Runs a test once.
+    pub(super) async fn run(&mut self, test: &Test) -> Result<Duration> {
+        let started = Instant::now();
+        match test.kind {
+            Kind::Prompt => self.prompt(test.depth, test.n).await?,
+            Kind::Generate => self.generate(test.depth, test.n).await?,
+        }
+        Ok(started.elapsed())
+    }
+
+    /// Reads `n` tokens, as many at a time as the executor takes.
+    async fn prompt(&mut self, pos: u32, n: u32) -> Result<()> {
+        for first in (0..n).step_by(self.executor.limits().rows as usize) {
+            let rows = self.executor.limits().rows.min(n - first);
+            self.chunk(pos + first, rows, first + rows == n).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads a chunk of a prompt and waits for it.
+    pub(super) async fn chunk(&mut self, pos: u32, rows: u32, last: bool) -> Result<()> {
+        let vocab = self.model.program.vocab;
+        let token = |i: u32| Token::Host((pos + i).wrapping_mul(0x9e37_79b9) % vocab);
+        let tokens: Vec<Token> = (0..rows).map(token).collect();
+        self.enqueue(Role::Prompt, &tokens, pos, if last { Outs::Last } else { Outs::None })?;
+        self.finish(0).await
+    }
+
+    /// Generates as an engine does: greedily, drawn tokens fed back on the device, as many steps ahead as it takes.
+    async fn generate(&mut self, pos: u32, n: u32) -> Result<()> {
+        let ahead = self.executor.limits().in_flight as usize;
+        for i in 0..n {
+            self.finish(ahead - 1).await?;
+            let token = if i == 0 { Token::Host(0) } else { Token::Drawn };
+            self.enqueue(Role::Generated, &[token], pos + i, Outs::Last)?;
+        }
+        self.finish(0).await
+    }
+
+    /// Generates one token.
+    pub(super) async fn token(&mut self, pos: u32) -> Result<()> {
+        self.enqueue(Role::Generated, &[Token::Host(0)], pos, Outs::Last)?;
+        self.finish(0).await
+    }
+
+    fn enqueue(&mut self, role: Role, tokens: &[Token], pos: u32, outs: Outs) -> Result<()> {
+        let tables: Vec<&[u32]> = self.table.groups().collect();
+        let sample = (outs == Outs::Last).then_some(SampleSpec::GREEDY);
+        let seq = SeqStep { slot: 0, role, tokens, types: &[], pos, tables: &tables, outs, sample, read_logits: false };
+        self.executor.enqueue(&Step { seqs: &[seq] })?;
+        self.under_way += 1;
+        Ok(())
+    }
+
+    /// Waits until no more than `left` steps are under way.
+    async fn finish(&mut self, left: usize) -> Result<()> {
+        while self.under_way > left {
+            let mut result = Ok(());
+            let mut done = |_, out: Result<&StepOut>| result = out.map(drop);
+            let finished = self.executor.poll(&mut done);
+            result?;
+            self.under_way -= finished;
+            if finished == 0 {
+                self.executor.wait().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The cost of a node's op for a step of `rows` rows from `pos` on.
+    pub(super) fn op_cost(&self, op: &Op, rows: u32, pos: u32) -> Cost {
+        let program = &self.model.program;
+        let load = Load { rows, pos, kv_bytes: self.kv_bytes };
+        let own = match op.writes().and_then(|value| program.values.get(value.index())).map(|value| value.rows) {
+            Some(Rows::Outs | Rows::Seqs) => 1,
+            Some(Rows::Step) | None => rows,
+        };
+        op.cost(&load, own, &|weight| self.model.format(weight))
+    }
+
+    /// The cost of a test's whole run.
+    pub(super) fn cost(&self, test: &Test) -> Cost {
+        let nodes = &self.executor.program(test.role()).nodes;
+        let step = |rows, pos| nodes.iter().map(|node| self.op_cost(&node.op, rows, pos)).sum::<Cost>();
+        match test.kind {
+            Kind::Prompt => {
+                let rows = self.executor.limits().rows;
+                let chunks = (0..test.n).step_by(rows as usize);
+                chunks.map(|first| step(rows.min(test.n - first), test.depth + first)).sum()
+            }
+            // Every token costs a little more than the one before.
+            Kind::Generate => {
+                let Cost { bytes, flops } = step(1, test.depth + test.n / 2);
+                Cost { bytes: bytes * f64::from(test.n), flops: flops * f64::from(test.n) }
+            }
+        }
+    }
+}

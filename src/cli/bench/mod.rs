@@ -1,0 +1,141 @@
+//! `wgslm bench`: how fast a model's prompts are read and its tokens generated, measured as llama-bench measures.
+
+mod measure;
+mod profile;
+mod report;
+
+use std::io::{Write, stdout};
+
+use clap::ValueEnum;
+
+use super::exit::Exit;
+use super::open;
+use super::term::Bar;
+use crate::exec::{Numerics, Options, Place, Progress};
+use crate::model::Model;
+use measure::{Kind, Runner, Test};
+use report::{Line, Report};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    source: open::SourceArg,
+    /// Lengths of prompts; 0 for none.
+    #[arg(short = 'p', long, value_name = "N,…", value_delimiter = ',', default_value = "512")]
+    n_prompt: Vec<u32>,
+    /// Tokens to generate; 0 for none.
+    #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
+    n_gen: Vec<u32>,
+    /// Tokens that are in the cache before.
+    #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
+    n_depth: Vec<u32>,
+    /// How often each test runs, after one run that does not count.
+    #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    repetitions: u32,
+    /// Threads of the CPU; the executor's choice without it.
+    #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Vec<u16>,
+    /// auto, gpu, cpu, or the number of an adapter.
+    #[arg(long, default_value = "auto", value_parser = open::place)]
+    device: Place,
+    /// exact or fast.
+    #[arg(long, default_value = "fast", value_parser = open::numerics)]
+    numerics: Numerics,
+    /// Also shows where the time goes, by kernel: one more run of each test.
+    #[arg(long)]
+    profile: bool,
+    /// How results are printed.
+    #[arg(short, long, value_enum, default_value_t = Format::Md)]
+    output: Format,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A table, as llama-bench prints it.
+    Md,
+    /// A line a test, with names in the first.
+    Csv,
+    /// Everything, with every sample.
+    Json,
+}
+
+pub(super) fn run(args: Args) -> Result<(), Exit> {
+    let model = args.source.open()?;
+    let tests = tests(&args, &model)?;
+    let context = tests.iter().map(Test::end).max().unwrap_or(1);
+    let threads: Vec<Option<usize>> = match &args.threads[..] {
+        [] => vec![None],
+        several => several.iter().map(|&n| Some(usize::from(n))).collect(),
+    };
+    let mut report = Report::new(&model);
+    let mut profiles = Vec::new();
+    for threads in threads {
+        let options = Options {
+            place: args.device.clone(),
+            numerics: args.numerics,
+            threads,
+            ..Options::new(&model.program, context)
+        };
+        let mut executor = open::executor(&model, &options)?;
+        if args.profile {
+            // Fails, if it must, before anything is measured.
+            executor.profile(true)?;
+            executor.profile(false)?;
+        }
+        let bandwidth = pollster::block_on(executor.bandwidth())?;
+        let mut runner = Runner::new(&mut executor, &model, args.numerics);
+        let mut bar = Bar::new();
+        bar.name("measuring");
+        let all = tests.len() as u64 * u64::from(args.repetitions);
+        for (i, test) in (0..).zip(&tests) {
+            pollster::block_on(runner.prepare(test))?;
+            let mut samples = Vec::new();
+            for repetition in 0..args.repetitions {
+                bar.show(Progress::Loading(i * u64::from(args.repetitions) + u64::from(repetition), all));
+                samples.push(pollster::block_on(runner.run(test))?);
+            }
+            let cost = runner.cost(test);
+            report.add(Line::new(runner.executor, *test, &samples, cost, bandwidth, args.numerics));
+        }
+        if args.profile {
+            runner.executor.profile(true)?;
+            for test in &tests {
+                pollster::block_on(runner.prepare(test))?;
+                profiles.push(pollster::block_on(profile::profile(&mut runner, test))?);
+            }
+        }
+    }
+    let mut out = stdout().lock();
+    match args.output {
+        Format::Md => report.markdown(&mut out)?,
+        Format::Csv => report.csv(&mut out)?,
+        Format::Json => report.json(&mut out, &profiles)?,
+    }
+    if args.output != Format::Json {
+        profiles.iter().try_for_each(|profile| profile.print(&mut out))?;
+    }
+    Ok(out.flush()?)
+}
+
+/// The tests in llama-bench's order.
+fn tests(args: &Args, model: &Model) -> Result<Vec<Test>, Exit> {
+    let mut tests = Vec::new();
+    for &depth in &args.n_depth {
+        let kinds = [(Kind::Prompt, &args.n_prompt), (Kind::Generate, &args.n_gen)];
+        for (kind, lengths) in kinds {
+            tests.extend(lengths.iter().filter(|n| **n > 0).map(|&n| Test { kind, n, depth }));
+        }
+    }
+    if tests.is_empty() {
+        return Err(Exit::usage("there is nothing to measure: -p and -n are both 0"));
+    }
+    let context = model.program.context;
+    match tests.iter().find(|test| test.end() > context) {
+        Some(test) => {
+            let (end, name) = (test.end(), test.name());
+            Err(Exit::usage(format!("{name} needs {end} positions; {} was made for {context}", model.name)))
+        }
+        None => Ok(tests),
+    }
+}

@@ -1,0 +1,25 @@
+//! How much memory a team of threads reads in a second.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::Team;
+
+/// Bytes a second that all members read together, each a part of a buffer that no cache holds: the median of a few rounds.
+pub(crate) fn bandwidth(team: &mut Team) -> f64 {
+    const WORDS: usize = 32 << 20; // 256 MiB
+    let buffer: Vec<u64> = (0..WORDS as u64).collect(); // zeros might all be the same page
+    let sum = AtomicU64::new(0);
+    let mut round = || {
+        let started = Instant::now();
+        team.run(&|member| {
+            let own = &buffer[member.share(WORDS, 1 << 10)];
+            sum.fetch_add(own.iter().fold(0, |sum: u64, &word| sum.wrapping_add(word)), Ordering::Relaxed);
+        });
+        (WORDS * 8) as f64 / started.elapsed().as_secs_f64()
+    };
+    let mut rates: Vec<f64> = (0..9).map(|_| round()).collect();
+    std::hint::black_box(sum.into_inner());
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
