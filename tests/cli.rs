@@ -1,5 +1,7 @@
 //! The binary, as a user meets it: output, streams, exit codes.
 
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/embed.rs"]
 mod embed;
 mod support;
@@ -75,9 +77,18 @@ fn ids(value: &Value) -> Vec<u64> {
 #[test]
 fn help_names_every_command_and_the_exit_codes() {
     let help = ok(output(command(&["--help"])));
-    for word in
-        ["run", "embed", "verify", "logits", "template", "tokenize", "devices", "130 interrupted", "3 model not found"]
-    {
+    for word in [
+        "run",
+        "bench",
+        "embed",
+        "verify",
+        "logits",
+        "template",
+        "tokenize",
+        "devices",
+        "130 interrupted",
+        "3 model not found",
+    ] {
         assert!(help.contains(word), "{word:?} is missing in: {help}");
     }
     let run = ok(output(command(&["run", "--help"])));

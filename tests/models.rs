@@ -26,6 +26,8 @@ mod npy;
 mod real;
 #[path = "models/runner.rs"]
 mod runner;
+#[path = "models/shapes.rs"]
+mod shapes;
 #[path = "models/turns.rs"]
 mod turns;
 

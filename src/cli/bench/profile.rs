@@ -15,6 +15,7 @@ const STEPS: u32 = 16;
 /// Where the time of a test went.
 pub(super) struct Profile {
     test: Test,
+    device: String,
     steps: u32,
     /// The longest first.
     entries: Vec<Entry>,
@@ -70,7 +71,7 @@ pub(super) async fn profile(runner: &mut Runner<'_>, test: &Test) -> Result<Prof
     }
     let mut entries: Vec<_> = entries.into_values().filter(|entry| entry.seconds > 0.0).collect();
     entries.sort_by(|a, b| b.seconds.total_cmp(&a.seconds).then_with(|| a.shape.cmp(&b.shape)));
-    Ok(Profile { test: *test, steps, entries })
+    Ok(Profile { test: *test, device: runner.executor.device(), steps, entries })
 }
 
 /// What distinguishes calls of a kernel: the shape and the formats of a matrix.
@@ -100,7 +101,8 @@ impl Profile {
     pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let all = self.seconds();
         let steps = f64::from(self.steps);
-        writeln!(out, "\n{}: {:.3} ms a step, {} steps", self.test.name(), all / steps * 1e3, self.steps)?;
+        let (test, ms) = (self.test.name(), all / steps * 1e3);
+        writeln!(out, "\n{test} on {}: {ms:.3} ms a step, {} steps", self.device, self.steps)?;
         let width = self.entries.iter().map(|e| e.kernel.len() + e.shape.len() + 1).max().unwrap_or(0).max(6);
         writeln!(
             out,
@@ -133,9 +135,9 @@ impl Profile {
                 "kernel": e.kernel,
                 "shape": e.shape,
                 "calls": e.calls,
-                "ns": (e.seconds * 1e9).round(),
-                "bytes": e.bytes.round(),
-                "flops": e.flops.round(),
+                "ns": (e.seconds * 1e9).round() as u64,
+                "bytes": e.bytes.round() as u64,
+                "flops": e.flops.round() as u64,
             })
         };
         serde_json::json!({ "steps": self.steps, "kernels": self.entries.iter().map(entry).collect::<Vec<_>>() })

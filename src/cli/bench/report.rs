@@ -120,7 +120,7 @@ impl Report {
             n if n >= 1e9 => format!("{:.2} B", n / 1e9),
             n => format!("{:.2} M", n / 1e6),
         };
-        let names = ["model", "size", "params", "backend", "device", "threads", "test", "t/s", "read"];
+        let names = ["model", "size", "params", "backend", "device", "threads", "test", "t/s", "rate"];
         let mut rows = vec![names.map(str::to_owned)];
         for line in &self.lines {
             let (mean, deviation) = line.rate();
@@ -202,15 +202,15 @@ impl Report {
             "n_gen": generated,
             "n_depth": line.test.depth,
             "test": line.test.name(),
-            "avg_ns": time.round(),
-            "stddev_ns": time_deviation.round(),
+            "avg_ns": time.round() as u64,
+            "stddev_ns": time_deviation.round() as u64,
             "avg_ts": rate,
             "stddev_ts": rate_deviation,
-            "bytes_per_token": (line.cost.bytes / n).round(),
-            "flops_per_token": (line.cost.flops / n).round(),
-            "read_bytes_per_second": line.read().round(),
-            "bandwidth": line.bandwidth.round(),
-            "samples_ns": line.seconds.iter().map(|s| (s * 1e9).round()).collect::<Vec<_>>(),
+            "bytes_per_token": (line.cost.bytes / n).round() as u64,
+            "flops_per_token": (line.cost.flops / n).round() as u64,
+            "read_bytes_per_second": line.read().round() as u64,
+            "bandwidth": line.bandwidth.round() as u64,
+            "samples_ns": line.seconds.iter().map(|s| (s * 1e9).round() as u64).collect::<Vec<_>>(),
             "samples_ts": line.seconds.iter().map(|s| n / s).collect::<Vec<_>>(),
         })
     }
