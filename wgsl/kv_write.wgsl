@@ -1,9 +1,10 @@
-//! kv_write: each row's K and V to the slot of its position in the cache's pages
+//! kv_write: each row's K and V to the slot of its position in the cache
 //! k (rows, kv_heads * k_dim) f32 | v (rows, kv_heads * v_dim) f32 | kv the cache
-//! grid: x one thread for two elements of a head's K or V, y one row
-//! use: lib/step, lib/paged, <kv_store>
+//! grid: x one thread for four elements of a head's K or V, y one row
+//! use: lib/step, <kv_store>, <cache>, lib/owner
+//! source: reshape_and_cache of vLLM; the write of akunu's RoPE kernels
 //!
-//! A thread stores whole 32-bit words; elements past an odd head's end are stored as zeros in its padding.
+//! A thread stores whole 32-bit words; elements past a head's end are stored as zeros in its padding.
 struct Params {
     k_stride: u32,  // elements from a row of k to the next
     v_stride: u32,
@@ -17,40 +18,54 @@ override WG: u32 = 64u;
 @group(0) @binding(3) var<storage, read> v: array<f32>;
 @group(0) @binding(4) var<storage, read_write> kv: array<u32>;
 
+fn key4(row: u32, head: u32, i: u32) -> vec4<f32> {
+    var four = vec4<f32>(0.0);
+    let at = row * params.k_stride + head * params.k_dim;
+    for (var j = 0u; j < 4u; j++) {
+        if i + j < params.k_dim {
+            four[j] = k[at + i + j];
+        }
+    }
+    return four;
+}
+
+fn value4(row: u32, head: u32, i: u32) -> vec4<f32> {
+    var four = vec4<f32>(0.0);
+    let at = row * params.v_stride + head * params.v_dim;
+    for (var j = 0u; j < 4u; j++) {
+        if i + j < params.v_dim {
+            four[j] = v[at + i + j];
+        }
+    }
+    return four;
+}
+
 @compute @workgroup_size(WG)
 fn kv_write(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
-    let k_words = K_DIM / 2u;
-    let v_words = V_DIM / 2u;
-    if row >= step[0] || id.x >= KV_HEADS * (k_words + v_words) {
+    let k_fours = K_DIM / 4u;
+    let v_fours = V_DIM / 4u;
+    if row >= step[0] || id.x >= KV_HEADS * (k_fours + v_fours) {
         return;
     }
-    let pos = row_pos(row);
-    let base = page_base(row_seq(row), pos);
-    if id.x < KV_HEADS * k_words {
-        let head = id.x / k_words;
-        let i = 2u * (id.x % k_words);
-        var two = vec2<f32>(0.0);
-        let source = row * params.k_stride + head * params.k_dim;
-        if i < params.k_dim {
-            two.x = k[source + i];
+    if id.x < KV_HEADS * k_fours {
+        let pos = row_pos(row);
+        let head = id.x / k_fours;
+        let i = 4u * (id.x % k_fours);
+        kv_store4(k_at(page_base(row_seq(row), pos), head, pos) + k_elem(i), key4(row, head, i));
+        return;
+    }
+    let j = id.x - KV_HEADS * k_fours;
+    let head = j / v_fours;
+    let i = 4u * (j % v_fours);
+    let past = row + rows_owned(row);
+    for (var r = row; r < past; r++) {
+        let pos = row_pos(r);
+        let at = v_at(page_base(row_seq(r), pos), head, pos);
+        if V_APART {
+            store_apart(at, i, value4(r, head, i));
+        } else {
+            kv_store4(at + i, value4(r, head, i));
         }
-        if i + 1u < params.k_dim {
-            two.y = k[source + i + 1u];
-        }
-        kv_store2(k_at(base, head, pos) + i, two);
-    } else {
-        let j = id.x - KV_HEADS * k_words;
-        let head = j / v_words;
-        let i = 2u * (j % v_words);
-        var two = vec2<f32>(0.0);
-        let source = row * params.v_stride + head * params.v_dim;
-        if i < params.v_dim {
-            two.x = v[source + i];
-        }
-        if i + 1u < params.v_dim {
-            two.y = v[source + i + 1u];
-        }
-        kv_store2(v_at(base, head, pos) + i, two);
     }
 }

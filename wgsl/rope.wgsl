@@ -1,7 +1,8 @@
 //! rope: (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of each head's first ROPE_DIMS elements
-//! x (rows, heads * head_dim) f32 | angles (rows, ROPE_DIMS / 2) cosine and sine | out as x
+//! x (rows, heads * head_dim) f32 | angles of ROPE_DIMS / 2 pairs | out as x, or x itself
 //! grid: x one thread for two elements, y one row
-//! use: lib/step
+//! use: lib/step, <angles>
+//! source: akunu, rope and rope_neox; Su et al. 2021
 struct Params {
     heads: u32,
     head_dim: u32,
@@ -10,11 +11,19 @@ struct Params {
 override WG: u32 = 64u;
 override ROPE_DIMS: u32 = 64u;
 override NEOX: bool = false;
+override IN_PLACE: bool = false;  // out is x, too: what is bound as x is not read
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read> angles: array<vec2<f32>>;
+@group(0) @binding(2) var<storage, read> angles: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read> x: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
+
+fn load(i: u32) -> f32 {
+    if IN_PLACE {
+        return out[i];
+    }
+    return x[i];
+}
 
 @compute @workgroup_size(WG)
 fn rope(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -28,7 +37,7 @@ fn rope(@builtin(global_invocation_id) id: vec3<u32>) {
     let base = id.y * params.stride + head * params.head_dim;
     if 2u * pair >= ROPE_DIMS {
         for (var i = 2u * pair; i < min(2u * pair + 2u, params.head_dim); i++) {
-            out[base + i] = x[base + i];
+            out[base + i] = load(base + i);
         }
         return;
     }
@@ -38,9 +47,9 @@ fn rope(@builtin(global_invocation_id) id: vec3<u32>) {
         a = base + pair;
         b = a + ROPE_DIMS / 2u;
     }
-    let t = angles[id.y * (ROPE_DIMS / 2u) + pair];
-    let u = x[a];
-    let v = x[b];
+    let t = angle(id.y, pair);
+    let u = load(a);
+    let v = load(b);
     out[a] = u * t.x - v * t.y;
     out[b] = u * t.y + v * t.x;
 }

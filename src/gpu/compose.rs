@@ -59,6 +59,16 @@ pub mod lib {
         KV_STORE_F32 = "lib/kv_store_f32";
         /// Stores KV elements as f16.
         KV_STORE_F16 = "lib/kv_store_f16";
+        /// Stores KV elements as 8-bit integers.
+        KV_STORE_Q8 = "lib/kv_store_q8";
+        /// Where a position lies in a cache whose keys are vectors and whose values lie by elements.
+        VECTORISED = "lib/vectorised";
+        /// Which rows a thread stores for.
+        OWNER = "lib/owner";
+        /// Angles from the host.
+        ANGLES_TABLE = "lib/angles_table";
+        /// Angles from positions.
+        ANGLES_COMPUTED = "lib/angles_computed";
         /// Sums over a workgroup through workgroup memory.
         REDUCE = "lib/reduce";
         /// Sums over a workgroup through subgroups of any size.

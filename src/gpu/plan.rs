@@ -6,12 +6,18 @@ use super::{Buffer, Device};
 use crate::Result;
 
 /// What a kernel is bound to, in the order of its bindings behind binding 0, its parameters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum Arg<'a> {
     /// Read only; from a byte offset to the buffer's end.
     Read(&'a Buffer, u64),
+    /// Read only, these bytes of it.
+    ReadPart(&'a Buffer, std::ops::Range<u64>),
     /// Read and written.
     Write(&'a Buffer),
+    /// Read and written, these bytes of it.
+    WritePart(&'a Buffer, std::ops::Range<u64>),
+    /// Written by other forms of the kernel: something that can be bound. Once in a dispatch.
+    Unused,
 }
 
 /// The kind of a binding.
@@ -98,7 +104,7 @@ pub struct Plan {
     /// The most storage bindings that a dispatch has.
     pub bindings: usize,
     /// Bound by the dispatches, kept as long as they are.
-    params: Option<Buffer>,
+    kept: Vec<Buffer>,
 }
 
 impl Plan {
@@ -127,10 +133,13 @@ struct Pending {
     node: Option<usize>,
     pipeline: wgpu::ComputePipeline,
     kinds: Vec<ArgKind>,
-    buffers: Vec<(Buffer, u64)>,
+    buffers: Vec<Bound>,
     params: (u64, u64),
     grid: [Dim; 3],
 }
+
+/// A buffer as it is bound: from a byte on, so many bytes or the rest.
+type Bound = (Buffer, u64, Option<u64>);
 
 impl<'a> PlanBuilder<'a> {
     /// An empty plan.
@@ -154,16 +163,19 @@ impl<'a> PlanBuilder<'a> {
         let mut kinds = vec![ArgKind::Uniform];
         let mut buffers = Vec::with_capacity(args.len());
         for arg in args {
-            match *arg {
-                Arg::Read(buffer, offset) => {
-                    kinds.push(ArgKind::Read);
-                    buffers.push((buffer.clone(), offset));
+            let (kind, bound) = match arg {
+                Arg::Read(buffer, at) => (ArgKind::Read, ((*buffer).clone(), *at, None)),
+                Arg::ReadPart(buffer, part) => {
+                    (ArgKind::Read, ((*buffer).clone(), part.start, Some(part.end - part.start)))
                 }
-                Arg::Write(buffer) => {
-                    kinds.push(ArgKind::Write);
-                    buffers.push((buffer.clone(), 0));
+                Arg::Write(buffer) => (ArgKind::Write, ((*buffer).clone(), 0, None)),
+                Arg::WritePart(buffer, part) => {
+                    (ArgKind::Write, ((*buffer).clone(), part.start, Some(part.end - part.start)))
                 }
-            }
+                Arg::Unused => (ArgKind::Write, (Buffer::new(self.device(), "unused", 16)?, 0, None)),
+            };
+            kinds.push(kind);
+            buffers.push(bound);
         }
         let pipeline = self.pipelines.get(kernel, &kinds)?;
         let align = self.device().caps().uniform_align as usize;
@@ -191,7 +203,7 @@ impl<'a> PlanBuilder<'a> {
             }
             let (at, size) = pending.params;
             let resources = std::iter::once(binding(&params, at, Some(size)))
-                .chain(pending.buffers.iter().map(|(buffer, offset)| binding(buffer, *offset, None)));
+                .chain(pending.buffers.iter().map(|(buffer, offset, size)| binding(buffer, *offset, *size)));
             let entries: Vec<_> = resources
                 .enumerate()
                 .map(|(i, resource)| wgpu::BindGroupEntry { binding: i as u32, resource })
@@ -200,6 +212,7 @@ impl<'a> PlanBuilder<'a> {
             let desc = wgpu::BindGroupDescriptor { label: Some(pending.label), layout: &layout, entries: &entries };
             let bind_group = device.device.create_bind_group(&desc);
             plan.bindings = plan.bindings.max(pending.buffers.len());
+            plan.kept.extend(pending.buffers.into_iter().map(|(buffer, ..)| buffer));
             plan.dispatches.push(Dispatch {
                 label: pending.label,
                 layer: pending.layer,
@@ -209,7 +222,7 @@ impl<'a> PlanBuilder<'a> {
                 grid: pending.grid,
             });
         }
-        plan.params = Some(params);
+        plan.kept.push(params);
         Ok(plan)
     }
 }

@@ -14,7 +14,7 @@
 //! The unfused program stays the oracle of the fused one.
 
 use super::program::{Node, Program, Rows, Value};
-use crate::ops::{Epi, Linear, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, WeightId};
+use crate::ops::{Epi, Linear, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View, WeightId};
 
 /// Whether an op over these rows runs as matrix times vector: generated rows do, and, whatever brought them, the rows that
 /// logits are taken of and those that stand for sequences. It follows from what a row is, never from how many there are.
@@ -124,7 +124,8 @@ impl Fuser {
                     let qkv = ValueId(self.program.values.len() as u32 - 1);
                     self.nodes[last] = Some(Node { layer, op: Op::Linear(Linear { out: qkv, ..linear }) });
                     // Ids of nodes stay valid: the new node goes behind `last`, whose successors are not visited yet.
-                    let op = Op::RopeKv(RopeKv { qkv, ..rope_kv });
+                    let [q, k, v] = View::qkv(qkv, rope_kv.heads, rope_kv.kv_heads, rope_kv.head_dim);
+                    let op = Op::RopeKv(RopeKv { q, k, v, ..rope_kv });
                     self.nodes.insert(last + 1, Some(Node { layer, op }));
                 }
             }
@@ -149,11 +150,17 @@ impl Fuser {
         }
         let parts = [q, k, v].iter().flat_map(|l| l.parts.iter().copied()).collect();
         let linear = Linear { x: q.x, k: q.k, parts, pre: Pre::None, epi: Epi::None, out: q_value };
+        let heads = q.n() / write.k_dim;
+        let [q_view, k_view, v_view] = View::qkv(q_value, heads, write.kv_heads, write.k_dim);
         let rope_kv = RopeKv {
-            qkv: q_value,
-            heads: q.n() / write.k_dim,
+            q: q_view,
+            k: k_view,
+            v: v_view,
+            heads,
             kv_heads: write.kv_heads,
             head_dim: write.k_dim,
+            q_norm: None,
+            k_norm: None,
             rope: q_rope,
             cache: write.cache,
             out: q_value,

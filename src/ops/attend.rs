@@ -289,8 +289,8 @@ impl Attend {
         let cache = self.on_gpu()?;
         let (q, out, cache) = (l.value(self.q), l.value(self.out), l.cache(cache));
         let mut kernel = l.kernel("attend");
-        l.paged(&mut kernel, cache);
-        l.kv_load(&mut kernel);
+        l.paged(&mut kernel, cache)?;
+        l.kv_load(&mut kernel, cache)?;
         l.reduce(&mut kernel, Self::TILE);
         kernel.overrides.push(("HAS_SINKS", f64::from(u8::from(self.sinks.is_some()))));
         let params = Params {

@@ -1,8 +1,8 @@
 //! Checks an op's operands against each other, before anything is lowered or run.
 
 use super::{
-    Attend, Embed, Epi, ExpertLinear, HeadLinear, Kv, Linear, NormSpec, Op, Pointwise, RopeSpec, Route, RowWise,
-    ValueId, WeightId,
+    Attend, Embed, Epi, ExpertLinear, HeadLinear, Kv, Linear, NormKind, NormSpec, Op, Pointwise, RopeSpec, Route,
+    RowWise, ValueId, WeightId,
 };
 use crate::{Error, Result};
 
@@ -65,7 +65,20 @@ impl Op {
                 if let Some(rope) = &op.rope {
                     rope.check(name, op.head_dim, s)?;
                 }
-                width("qkv", op.qkv, (op.heads + 2 * op.kv_heads) * op.head_dim)?;
+                for norm in [&op.q_norm, &op.k_norm].into_iter().flatten() {
+                    norm.check(name, 1, s)?;
+                    same(name, "a norm of heads", norm.n, op.head_dim)?;
+                    holds(name, norm.kind == NormKind::Rms && norm.bias.is_none(), || {
+                        "heads are normalised by the root of their mean square, without a bias".to_owned()
+                    })?;
+                }
+                for (what, view, heads) in [("q", op.q, op.heads), ("k", op.k, op.kv_heads), ("v", op.v, op.kv_heads)] {
+                    width(what, view.value, view.width)?;
+                    let last = u64::from(view.at) + u64::from(heads) * u64::from(op.head_dim);
+                    holds(name, last <= u64::from(view.width), || {
+                        format!("{what} is elements {} to {last} of {}", view.at, view.width)
+                    })?;
+                }
                 width("out", op.out, op.heads * op.head_dim)
             }
             Self::Attend(Attend { q, heads, kv_heads, k_dim, v_dim, kv, sinks, out, .. }) => {

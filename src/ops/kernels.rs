@@ -16,6 +16,7 @@ kernels! {
     "rope",
     "kv_write",
     "rope_kv",
+    "norm_rope_kv",
     "attend",
     "pointwise",
     "slice",

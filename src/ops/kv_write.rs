@@ -3,7 +3,8 @@
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, heads};
-use super::{CacheId, ValueId};
+use super::rope_kv::{Heads, View};
+use super::{CacheId, KvStorage, ValueId};
 use crate::Result;
 use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
@@ -80,13 +81,21 @@ impl KvWrite {
 
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (k, v, cache) = (l.value(self.k), l.value(self.on_gpu()?), l.cache(self.cache));
+        if cache.shape.storage == KvStorage::Q8 {
+            // A vector's scale takes a workgroup.
+            let k = View { value: self.k, width: self.kv_heads * self.k_dim, at: 0 };
+            let v = View { value: self.on_gpu()?, width: self.kv_heads * self.v_dim, at: 0 };
+            let (k_dim, v_dim) = (self.k_dim, self.v_dim);
+            let heads = Heads { heads: 0, q: k, k, v, k_dim, v_dim, norms: [None; 2], rope: None };
+            return heads.lower(l, cache, None);
+        }
         let mut kernel = l.kernel("kv_write");
-        l.paged(&mut kernel, cache);
-        l.kv_store(&mut kernel);
+        l.kv_store(&mut kernel, cache)?;
+        l.paged(&mut kernel, cache)?;
         let (k_stride, v_stride) = (k.stride(), v.stride());
         let params = Params { k_stride, v_stride, k_dim: self.k_dim, v_dim: self.v_dim };
         let args = [Arg::read(l.step), Arg::read(&k.buffer), Arg::read(&v.buffer), Arg::Write(&cache.buffer)];
-        let words = (self.k_dim.next_multiple_of(4) + self.v_dim.next_multiple_of(4)) / 2;
-        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * words), Dim::Rows(1), Dim::Fixed(1)])
+        let fours = (cache.shape.k_room() + cache.shape.v_room()) / 4;
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * fours), Dim::Rows(1), Dim::Fixed(1)])
     }
 }

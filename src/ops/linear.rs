@@ -4,7 +4,7 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{TILE, X, product, product_scratch, q8_scratch};
-use super::{Act, NormSpec, RopeKv, RopeSpec, Rows, ValueId, VectorId, WeightId};
+use super::{Act, NormSpec, RopeKv, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::quant::BlockFormat;
 
@@ -336,9 +336,9 @@ impl Linear {
         let mut kernel = l.kernel("matvec_qkv");
         let params = self.common(l, &mut kernel, segment, Params::default());
         l.reduce(&mut kernel, l.layout.reduce);
-        l.paged(&mut kernel, cache);
-        l.kv_store(&mut kernel);
-        RopeSpec::lower(rope_kv.rope.as_ref(), &mut kernel);
+        l.paged(&mut kernel, cache)?;
+        l.kv_store(&mut kernel, cache)?;
+        l.rope(&mut kernel, rope_kv.rope.as_ref());
         kernel.overrides.push(("HEADS", f64::from(rope_kv.heads)));
         kernel.overrides.push(("HEAD_DIM", f64::from(rope_kv.head_dim)));
         let (w, angles) = (Arg::read(&l.weights[segment.buffer]), l.angles(rope_kv.rope.map(|r| r.table)));

@@ -1,6 +1,6 @@
 //! What an op's GPU lowering works with: buffers for its operands, and the plan that it adds dispatches to.
 
-use super::{CacheId, RopeId, Rows, ValueId, VectorId, WeightId};
+use super::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::compose::lib;
 use crate::gpu::{Arg, Buffer, Dim, Fragment, Kernel, PlanBuilder};
 use crate::quant::BlockFormat;
@@ -63,11 +63,29 @@ pub(crate) struct Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct CacheBuffer {
     pub(crate) buffer: Buffer,
-    pub(crate) kv_heads: u32,
-    pub(crate) k_dim: u32,
-    pub(crate) v_dim: u32,
+    pub(crate) shape: CacheShape,
+    /// The group whose block tables say which block holds which positions.
     pub(crate) group: u32,
-    pub(crate) blocks: u32,
+}
+
+/// A rope table's angles on the GPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Angles {
+    pub(crate) buffer: Buffer,
+    /// The byte of `buffer` where they begin.
+    pub(crate) at: u64,
+    pub(crate) source: AngleSource,
+}
+
+/// Where cosines and sines come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum AngleSource {
+    /// The host, for each row.
+    Host,
+    /// Computed from positions and a table of turns a position; `factor` is on both.
+    Turns { factor: f32 },
+    /// Computed from positions and `turns[i] = freq_scale / 2π * theta^(-2i/dims)`.
+    Power { factor: f32, theta: f64, freq_scale: f64 },
 }
 
 /// How the step buffer is laid out, and what holds for all kernels of an executor.
@@ -81,10 +99,8 @@ pub(crate) struct Layout {
     pub(crate) tables: u32,
     /// Words of all block tables of a group.
     pub(crate) table_words: u32,
-    /// Positions in a block.
-    pub(crate) block: u32,
-    /// KV elements are f16.
-    pub(crate) f16: bool,
+    /// Rows say where they stand; else they are one sequence's, from the step's first position on.
+    pub(crate) pos_ids: bool,
     /// Reductions use subgroups.
     pub(crate) subgroups: bool,
     /// Threads of a workgroup that reduces.
@@ -105,9 +121,8 @@ pub(crate) struct Lower<'a> {
     pub(crate) bias_at: &'a dyn Fn(&[super::Part]) -> Option<u32>,
     pub(crate) caches: &'a [CacheBuffer],
     pub(crate) step: &'a Buffer,
-    pub(crate) angles: &'a Buffer,
-    /// The byte of `angles` where each table begins.
-    pub(crate) angles_at: &'a [u64],
+    /// One for each rope table.
+    pub(crate) angles: &'a [Angles],
     /// The rows are generated ones: matrix times vector.
     pub(crate) generated: bool,
     /// The token drawn last, by slot.
@@ -134,7 +149,38 @@ impl<'a> Lower<'a> {
 
     /// The angles of a rope table; without one, something that can be bound.
     pub(crate) fn angles(&self, id: Option<RopeId>) -> Arg<'a> {
-        Arg::Read(self.angles, id.map_or(0, |id| self.angles_at[id.index()]))
+        id.map_or(Arg::read(self.step), |id| {
+            let angles = &self.angles[id.index()];
+            Arg::Read(&angles.buffer, angles.at)
+        })
+    }
+
+    /// Sets the overrides of a kernel that rotates.
+    pub(crate) fn rope(&self, kernel: &mut Kernel, spec: Option<&RopeSpec>) {
+        let dims = spec.map_or(0, |s| s.dims);
+        let neox = spec.is_some_and(|s| s.pairing == super::Pairing::Neox);
+        kernel.overrides.extend([("ROPE_DIMS", f64::from(dims)), ("NEOX", f64::from(u8::from(neox)))]);
+    }
+
+    /// Fills the role `angles`: where cosines and sines come from.
+    pub(crate) fn angle_source(&self, kernel: &mut Kernel, spec: Option<&RopeSpec>) {
+        let source = spec.map_or(AngleSource::Host, |s| self.angles[s.table.index()].source);
+        let (fragment, factor) = match source {
+            AngleSource::Host => (lib::ANGLES_TABLE, 1.0),
+            AngleSource::Turns { factor } | AngleSource::Power { factor, .. } => (lib::ANGLES_COMPUTED, factor),
+        };
+        kernel.roles.push(("angles", fragment));
+        if source != AngleSource::Host {
+            kernel.overrides.push(("ROPE_FACTOR", f64::from(factor)));
+        }
+        if let (AngleSource::Power { theta, freq_scale, .. }, Some(spec)) = (source, spec) {
+            // A logarithm of base 2 in two words, since pair * step must keep 26 bits behind its point.
+            let step = theta.log2() * 2.0 / f64::from(spec.dims) * f64::from(1 << 26);
+            let low = ((step - step.floor()) * f64::from(1 << 24)).floor();
+            let turns = freq_scale / std::f64::consts::TAU;
+            kernel.overrides.extend([("POW", 1.0), ("ROPE_STEP", step.floor()), ("ROPE_STEP_LOW", low)]);
+            kernel.overrides.push(("ROPE_TURNS", turns));
+        }
     }
 
     /// A kernel with the overrides that every step reader has.
@@ -145,6 +191,7 @@ impl<'a> Lower<'a> {
         if source.contains("lib/step") {
             kernel.overrides.extend([("STEP_SEQS", f64::from(l.seqs)), ("STEP_OUTS", f64::from(l.outs))]);
             kernel.overrides.push(("STEP_TABLES", f64::from(l.tables)));
+            kernel.overrides.push(("POS_IDS", f64::from(u8::from(l.pos_ids))));
         }
         kernel
     }
@@ -156,26 +203,50 @@ impl<'a> Lower<'a> {
         kernel.overrides.push(("WG", f64::from(threads)));
     }
 
-    /// Sets the overrides of lib/paged for a cache.
-    pub(crate) fn paged(&self, kernel: &mut Kernel, cache: &CacheBuffer) {
+    /// Sets the overrides of a cache's layout, and fills the role `cache` with it where a kernel has that.
+    pub(crate) fn paged(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
+        let shape = &cache.shape;
         kernel.overrides.extend([
-            ("PAGE_SLOTS", f64::from(self.layout.block)),
+            ("PAGE_SLOTS", f64::from(shape.slots)),
             ("PAGE_TABLE", f64::from(cache.group * self.layout.table_words)),
-            ("PAGE_BLOCKS", f64::from(cache.blocks)),
-            ("KV_HEADS", f64::from(cache.kv_heads)),
-            ("K_DIM", f64::from(cache.k_dim.next_multiple_of(4))),
-            ("V_DIM", f64::from(cache.v_dim.next_multiple_of(4))),
+            ("PAGE_TABLES", f64::from(u8::from(shape.layout != KvLayout::Contiguous))),
+            ("PAGE_BLOCKS", f64::from(shape.blocks)),
+            ("PAGE_EXTRA", f64::from(shape.extra())),
+            ("KV_HEADS", f64::from(shape.kv_heads)),
+            ("K_DIM", f64::from(shape.k_room())),
+            ("V_DIM", f64::from(shape.v_room())),
         ]);
+        let vectorised = shape.layout == KvLayout::Vectorised;
+        if kernel.source.contains("<cache>") {
+            kernel.roles.push(("cache", if vectorised { lib::VECTORISED } else { lib::PAGED }));
+        } else if vectorised {
+            return Err(no_kernel(&format!("{} with a vectorised cache", kernel.name)));
+        }
+        Ok(())
     }
 
     /// Fills the role `kv`: how KV elements are loaded.
-    pub(crate) fn kv_load(&self, kernel: &mut Kernel) {
-        kernel.roles.push(("kv", if self.layout.f16 { lib::KV_F16 } else { lib::KV_F32 }));
+    pub(crate) fn kv_load(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
+        let fragment = match cache.shape.storage {
+            KvStorage::F32 => lib::KV_F32,
+            KvStorage::F16 => lib::KV_F16,
+            KvStorage::Q8 => return Err(no_kernel(&format!("{} over an 8-bit cache", kernel.name))),
+        };
+        kernel.roles.push(("kv", fragment));
+        Ok(())
     }
 
-    /// Fills the role `kv_store`: how KV elements are stored.
-    pub(crate) fn kv_store(&self, kernel: &mut Kernel) {
-        kernel.roles.push(("kv_store", if self.layout.f16 { lib::KV_STORE_F16 } else { lib::KV_STORE_F32 }));
+    /// Fills the role `kv_store` (`head_store`): how KV elements are stored.
+    pub(crate) fn kv_store(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
+        let whole_heads = kernel.source.contains("<head_store>");
+        let fragment = match cache.shape.storage {
+            KvStorage::F32 => lib::KV_STORE_F32,
+            KvStorage::F16 => lib::KV_STORE_F16,
+            KvStorage::Q8 if whole_heads => lib::KV_STORE_Q8,
+            KvStorage::Q8 => return Err(no_kernel(&format!("{} with an 8-bit cache", kernel.name))),
+        };
+        kernel.roles.push((if whole_heads { "head_store" } else { "kv_store" }, fragment));
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 //! What `fuse` may add to an op (a norm folded into a [`Linear`], an epilogue) is marked *set by fuse only*.
 
 mod attend;
+mod cache;
 pub(crate) mod check;
 mod combine;
 mod conv;
@@ -38,6 +39,7 @@ mod slice;
 pub(crate) mod weights;
 
 pub use attend::{Attend, Kv, Mask};
+pub use cache::{CacheShape, KvLayout, KvStorage};
 pub use combine::Combine;
 pub use conv::Conv;
 pub use cost::{Cost, Load};
@@ -56,7 +58,7 @@ pub use pool::{Pool, Pooling};
 pub use recur::Decay;
 pub use role::{Role, Rows};
 pub use rope::{Pairing, Rope, RopeSpec};
-pub use rope_kv::RopeKv;
+pub use rope_kv::{RopeKv, View};
 pub use route::{Divide, GroupScore, Groups, Route, RouteSpec, Score};
 pub use row_wise::RowWise;
 pub use sample::SampleSpec;
@@ -164,7 +166,7 @@ impl Op {
                 f(op.k);
                 op.v.into_iter().for_each(f);
             }
-            Self::RopeKv(op) => f(op.qkv),
+            Self::RopeKv(op) => [op.q.value, op.k.value, op.v.value].into_iter().for_each(f),
             Self::Attend(op) => {
                 f(op.q);
                 if let Kv::Packed { k, v } = op.kv {

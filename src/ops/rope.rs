@@ -4,7 +4,7 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, heads};
 use super::{RopeId, ValueId};
-use crate::gpu::{Arg, Dim, Kernel};
+use crate::gpu::{Arg, Dim};
 
 /// Rotates pairs of each head's first `spec.dims` elements by the angles of the row's position.
 ///
@@ -19,7 +19,7 @@ pub struct Rope {
     pub head_dim: u32,
     /// Which elements are rotated, and by what.
     pub spec: RopeSpec,
-    /// (rows, heads * head_dim)
+    /// (rows, heads * head_dim); may be `x`
     pub out: ValueId,
 }
 
@@ -119,23 +119,19 @@ struct Params {
     stride: u32,
 }
 
-impl RopeSpec {
-    /// Sets the overrides of a kernel that rotates.
-    pub(super) fn lower(spec: Option<&Self>, kernel: &mut Kernel) {
-        let dims = spec.map_or(0, |s| s.dims);
-        let neox = spec.is_some_and(|s| s.pairing == Pairing::Neox);
-        kernel.overrides.extend([("ROPE_DIMS", f64::from(dims)), ("NEOX", f64::from(u8::from(neox)))]);
-    }
-}
-
 impl Rope {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let mut kernel = l.kernel("rope");
-        RopeSpec::lower(Some(&self.spec), &mut kernel);
+        l.rope(&mut kernel, Some(&self.spec));
+        l.angle_source(&mut kernel, Some(&self.spec));
+        let in_place = self.x == self.out;
+        kernel.overrides.push(("IN_PLACE", f64::from(u8::from(in_place))));
         let params = Params { heads: self.heads, head_dim: self.head_dim, stride: x.stride() };
         let angles = l.angles(Some(self.spec.table));
-        let args = [Arg::read(l.step), angles, Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        // A buffer that is written cannot be bound once more.
+        let x = if in_place { l.step } else { &x.buffer };
+        let args = [Arg::read(l.step), angles, Arg::read(x), Arg::Write(&out.buffer)];
         let threads = self.heads * self.head_dim.div_ceil(2);
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(threads), Dim::Rows(1), Dim::Fixed(1)])
     }

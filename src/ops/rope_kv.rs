@@ -1,25 +1,35 @@
-//! `rope_kv`: rotates Q and K and writes K and V to the cache, in one pass over a fused Q|K|V row.
+//! `rope_kv`: normalises and rotates heads of q and k, and writes k and v to the cache, in one pass over a row.
 
 use super::cpu::CpuRun;
-use super::lower::{self, Lower, Lowered};
+use super::lower::{self, CacheBuffer, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64, heads};
-use super::{CacheId, RopeSpec, ValueId};
+use super::{CacheId, KvStorage, NormSpec, RopeSpec, ValueId};
 use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
 
-/// The fused form of two [`Rope`](super::Rope)s and a [`KvWrite`](super::KvWrite). *Made by fuse only.*
+/// The fused form of two [`Norm`](super::Norm)s of heads and two [`Rope`](super::Rope)s, where a model has them, and a
+/// [`KvWrite`](super::KvWrite). *Made by fuse only.*
 ///
-/// qkv (rows, (heads + 2 kv_heads) * head_dim) f32 | out: q, rotated, (rows, heads * head_dim) f32.
+/// q (rows, heads * head_dim), k, v (rows, kv_heads * head_dim) f32, in one value or in three | out: q, rotated, (rows,
+/// heads * head_dim) f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeKv {
-    /// (rows, (heads + 2 kv_heads) * head_dim): q, then k, then v
-    pub qkv: ValueId,
+    /// (rows, heads * head_dim)
+    pub q: View,
+    /// (rows, kv_heads * head_dim)
+    pub k: View,
+    /// (rows, kv_heads * head_dim)
+    pub v: View,
     /// Query heads.
     pub heads: u32,
     /// Key and value heads.
     pub kv_heads: u32,
     /// Elements of a head, the same for q, k and v.
     pub head_dim: u32,
+    /// The norm of each head of q: by the root of the mean square, without a bias.
+    pub q_norm: Option<NormSpec>,
+    /// The norm of each head of k.
+    pub k_norm: Option<NormSpec>,
     /// None: learned positions or none at all; q and k pass through.
     pub rope: Option<RopeSpec>,
     /// Where k and v go.
@@ -28,16 +38,47 @@ pub struct RopeKv {
     pub out: ValueId,
 }
 
+/// Some columns of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The value.
+    pub value: ValueId,
+    /// Its columns.
+    pub width: u32,
+    /// The first of those that are meant.
+    pub at: u32,
+}
+
+impl View {
+    /// The views of q, k and v that lie one behind the other in a value.
+    pub fn qkv(value: ValueId, heads: u32, kv_heads: u32, head_dim: u32) -> [Self; 3] {
+        let width = (heads + 2 * kv_heads) * head_dim;
+        [0, heads, heads + kv_heads].map(|before| Self { value, width, at: before * head_dim })
+    }
+}
+
 // CPU
 
 impl RopeKv {
     /// Splits heads.
     pub(super) fn cpu(&self, run: &CpuRun<'_>) {
-        let (qkv, dim, units) = (run.value(self.qkv), self.head_dim as usize, self.units());
+        let (dim, units) = (self.head_dim as usize, self.units());
         for item in run.member.share(run.step.rows.len() * units, 1) {
+            let (row, unit) = (item / units, item % units);
+            let (part, index) = self.unit(unit);
+            let (view, norm) = match part {
+                Qkv::Q => (self.q, self.q_norm),
+                Qkv::K => (self.k, self.k_norm),
+                Qkv::V => (self.v, None),
+            };
+            let x = run.value(view.value);
+            let at = row * view.width as usize + view.at as usize + index * dim;
             let head = &mut run.scratch()[..dim];
-            head.copy_from_slice(qkv.slice(item * dim..(item + 1) * dim));
-            self.finish(run, item % units, item / units, head);
+            match norm {
+                Some(norm) => norm.cpu(run, 0, x.slice(at..at + dim), head),
+                None => head.copy_from_slice(x.slice(at..at + dim)),
+            }
+            self.finish(run, unit, row, head);
         }
     }
 
@@ -94,11 +135,26 @@ pub(super) enum Qkv {
 
 impl RopeKv {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
-        let out = self.oracle_of(run, &run.value(self.qkv).clone());
+        let dim = self.head_dim as usize;
+        let part = |view: View, heads: u32, norm: Option<NormSpec>, row: usize| -> Vec<f64> {
+            let x = &run.value(view.value)[row][view.at as usize..][..heads as usize * dim];
+            let head = |x: &[f64]| norm.map_or(x.to_vec(), |norm| norm.oracle(run, 0, x));
+            x.chunks(dim).flat_map(head).collect()
+        };
+        let row = |row: usize| {
+            let parts = [
+                part(self.q, self.heads, self.q_norm, row),
+                part(self.k, self.kv_heads, self.k_norm, row),
+                part(self.v, self.kv_heads, None, row),
+            ];
+            parts.concat()
+        };
+        let qkv: Rows64 = (0..run.step.rows.len()).map(row).collect();
+        let out = self.oracle_of(run, &qkv);
         run.set(self.out, out);
     }
 
-    /// Keeps k and v of the rows and gives q.
+    /// Rotates and keeps rows of q | k | v that are normalised already, and gives q.
     pub(super) fn oracle_of(&self, run: &mut OracleRun<'_>, qkv: &Rows64) -> Rows64 {
         let mut out = Vec::new();
         for (row, qkv) in qkv.iter().enumerate() {
@@ -124,23 +180,126 @@ impl RopeKv {
 struct Params {
     heads: u32,
     head_dim: u32,
-    stride: u32,
     out_stride: u32,
+    q_from: u32,
+    q_stride: u32,
+    k_from: u32,
+    k_stride: u32,
+    v_from: u32,
+    v_stride: u32,
 }
 
 impl RopeKv {
+    /// Whether four elements are whole words of the cache wherever they are rotated: else two threads would share a word.
+    fn whole_words(&self) -> bool {
+        self.head_dim.is_multiple_of(4) && self.rope.is_none_or(|r| r.dims.is_multiple_of(8))
+    }
+
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let (qkv, out, cache) = (l.value(self.qkv), l.value(self.out), l.cache(self.cache));
+        let (out, cache) = (l.value(self.out), l.cache(self.cache));
+        let normed = self.q_norm.is_some() || self.k_norm.is_some();
+        if normed || !self.whole_words() || cache.shape.storage == KvStorage::Q8 {
+            let [q, k, v] = [self.q, self.k, self.v];
+            let (dim, norms) = (self.head_dim, [self.q_norm, self.k_norm]);
+            let heads = Heads { heads: self.heads, q, k, v, k_dim: dim, v_dim: dim, norms, rope: self.rope };
+            return heads.lower(l, cache, Some(out));
+        }
         let mut kernel = l.kernel("rope_kv");
-        l.paged(&mut kernel, cache);
-        l.kv_store(&mut kernel);
-        RopeSpec::lower(self.rope.as_ref(), &mut kernel);
-        let (heads, head_dim) = (self.heads, self.head_dim);
-        let params = Params { heads, head_dim, stride: qkv.stride(), out_stride: out.stride() };
-        let angles = l.angles(self.rope.map(|r| r.table));
-        let write = [Arg::Write(&out.buffer), Arg::Write(&cache.buffer)];
-        let args = [Arg::read(l.step), angles, Arg::read(&qkv.buffer), write[0], write[1]];
-        let threads = (heads + 2 * self.kv_heads) * head_dim / 4;
+        l.rope(&mut kernel, self.rope.as_ref());
+        l.angle_source(&mut kernel, self.rope.as_ref());
+        l.kv_store(&mut kernel, cache)?;
+        l.paged(&mut kernel, cache)?;
+        let [q, k, v] = [self.q, self.k, self.v].map(|view| l.value(view.value));
+        let params = Params {
+            heads: self.heads,
+            head_dim: self.head_dim,
+            out_stride: out.stride(),
+            q_from: self.q.at,
+            q_stride: q.stride(),
+            k_from: self.k.at,
+            k_stride: k.stride(),
+            v_from: self.v.at,
+            v_stride: v.stride(),
+        };
+        let [q, k, v] = [q, k, v].map(|value| Arg::read(&value.buffer));
+        let (out, kv) = (Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
+        let args = [Arg::read(l.step), l.angles(self.rope.map(|r| r.table)), q, k, v, out, kv];
+        let threads = (self.heads + 2 * self.kv_heads) * self.head_dim / 4;
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(threads), Dim::Rows(1), Dim::Fixed(1)])
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct HeadParams {
+    heads: u32,
+    k_dim: u32,
+    v_dim: u32,
+    out_stride: u32,
+    q_from: u32,
+    q_stride: u32,
+    k_from: u32,
+    k_stride: u32,
+    v_from: u32,
+    v_stride: u32,
+    q_norm: u32,
+    k_norm: u32,
+    q_eps: f32,
+    k_eps: f32,
+}
+
+/// What a workgroup a head does: norms, heads of any size, 8-bit storage.
+pub(super) struct Heads {
+    pub(super) heads: u32,
+    /// Anything, where there are no query heads.
+    pub(super) q: View,
+    pub(super) k: View,
+    pub(super) v: View,
+    pub(super) k_dim: u32,
+    pub(super) v_dim: u32,
+    /// Of q and k.
+    pub(super) norms: [Option<NormSpec>; 2],
+    pub(super) rope: Option<RopeSpec>,
+}
+
+impl Heads {
+    pub(super) fn lower(&self, l: &mut Lower<'_>, cache: &CacheBuffer, out: Option<&ValueBuffer>) -> Lowered {
+        let mut kernel = l.kernel("norm_rope_kv");
+        l.reduce(&mut kernel, l.layout.reduce);
+        l.rope(&mut kernel, self.rope.as_ref());
+        l.angle_source(&mut kernel, self.rope.as_ref());
+        l.kv_store(&mut kernel, cache)?;
+        l.paged(&mut kernel, cache)?;
+        let flag = f64::from(u8::from(true));
+        for (norm, [has, has_weight]) in self.norms.iter().zip([["Q_NORM", "HAS_Q_NORM_W"], ["K_NORM", "HAS_K_NORM_W"]])
+        {
+            let weight = norm.and_then(|n| n.weight);
+            kernel.overrides.extend(norm.map(|_| (has, flag)));
+            kernel.overrides.extend(weight.map(|_| (has_weight, flag)));
+        }
+        let [q_norm, k_norm] = self.norms.map(|n| n.and_then(|n| n.weight).map_or(0, |w| l.vector(w)));
+        let [q_eps, k_eps] = self.norms.map(|n| n.map_or(0.0, |n| n.eps));
+        let [q, k, v] = [self.q, self.k, self.v].map(|view| l.value(view.value));
+        let params = HeadParams {
+            heads: self.heads,
+            k_dim: self.k_dim,
+            v_dim: self.v_dim,
+            out_stride: out.map_or(0, |out| out.stride()),
+            q_from: self.q.at,
+            q_stride: q.stride(),
+            k_from: self.k.at,
+            k_stride: k.stride(),
+            v_from: self.v.at,
+            v_stride: v.stride(),
+            q_norm,
+            k_norm,
+            q_eps,
+            k_eps,
+        };
+        let [q, k, v] = [q, k, v].map(|value| Arg::read(&value.buffer));
+        let (out, kv) = (out.map_or(Arg::Unused, |out| Arg::Write(&out.buffer)), Arg::Write(&cache.buffer));
+        let args = [Arg::read(l.step), l.angles(self.rope.map(|r| r.table)), q, k, v, Arg::read(l.vectors), out, kv];
+        let groups = self.heads + 2 * cache.shape.kv_heads;
+        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(groups), Dim::Rows(1), Dim::Fixed(1)])
     }
 }

@@ -13,6 +13,9 @@ fn choices(role: &str) -> Vec<Fragment> {
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
         "kv" => vec![lib::KV_F32, lib::KV_F16],
         "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
+        "head_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16, lib::KV_STORE_Q8],
+        "cache" => vec![lib::PAGED, lib::VECTORISED],
+        "angles" => vec![lib::ANGLES_TABLE, lib::ANGLES_COMPUTED],
         other => panic!("a kernel uses the role <{other}>, which this test does not know"),
     }
 }

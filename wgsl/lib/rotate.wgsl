@@ -1,4 +1,4 @@
-//! rotate: four elements of a head that are stored together, and their rotation by angles (rows, ROPE_DIMS / 2) of cosine and sine
+//! rotate: four elements of a head that are stored together, and their rotation by `angle(row, pair)`, cosine and sine
 //!
 //! Elements of a pair that lie half a head apart (NeoX) are taken two pairs at a time, i, i+1 with i+half, i+half+1, so that
 //! the thread which stores them owns whole 32-bit words of a 16-bit cache.
@@ -18,9 +18,8 @@ fn rotate(v: vec4<f32>, row: u32, g: u32) -> vec4<f32> {
     if 4u * g >= ROPE_DIMS {
         return v;
     }
-    let at = row * (ROPE_DIMS / 2u) + 2u * g;
-    let a = angles[at];
-    let b = angles[at + 1u];
+    let a = angle(row, 2u * g);
+    let b = angle(row, 2u * g + 1u);
     if NEOX {
         return vec4<f32>(v.x * a.x - v.z * a.y, v.y * b.x - v.w * b.y, v.x * a.y + v.z * a.x, v.y * b.y + v.w * b.x);
     }

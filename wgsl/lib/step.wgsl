@@ -1,15 +1,27 @@
 //! step: reads the step buffer, `step: array<u32>`, as exec/gpu packs it.
-//! words: 0 rows, 1 seqs, 2 outs, 3 table_stride; then the rows (4 words each: token, drawn, pos, seq), the sequences
-//! (4: row0, rows, slot, context), the outputs (8: row, slot, draw, pos, seed, seed, 1/temperature, read), the block tables.
+//! words: 0 rows, 1 seqs, 2 outs, 3 table_stride, 4 first position; then the rows (4 words each: token, drawn, pos, seq), the
+//! sequences (4: row0, rows, slot, context), the outputs (8: row, slot, draw, pos, seed, seed, 1/temperature, read), the block
+//! tables.
 override STEP_SEQS: u32 = 0u;    // word of the first sequence
 override STEP_OUTS: u32 = 0u;    // word of the first output
 override STEP_TABLES: u32 = 0u;  // word of the first block table
+override POS_IDS: bool = true;   // rows say where they stand; else they are one sequence's, from the first position on
 const STEP_ROWS: u32 = 16u;      // word of the first row
 
 fn row_token(r: u32) -> u32 { return step[STEP_ROWS + 4u * r]; }
 fn row_drawn(r: u32) -> bool { return step[STEP_ROWS + 4u * r + 1u] != 0u; }
-fn row_pos(r: u32) -> u32 { return step[STEP_ROWS + 4u * r + 2u]; }
-fn row_seq(r: u32) -> u32 { return step[STEP_ROWS + 4u * r + 3u]; }
+fn row_pos(r: u32) -> u32 {
+    if POS_IDS {
+        return step[STEP_ROWS + 4u * r + 2u];
+    }
+    return step[4] + r;
+}
+fn row_seq(r: u32) -> u32 {
+    if POS_IDS {
+        return step[STEP_ROWS + 4u * r + 3u];
+    }
+    return 0u;
+}
 fn seq_row0(s: u32) -> u32 { return step[STEP_SEQS + 4u * s]; }
 fn seq_rows(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 1u]; }
 fn seq_slot(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 2u]; }

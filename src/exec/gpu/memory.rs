@@ -4,6 +4,7 @@ use crate::exec::{CacheOp, Limits};
 use crate::gpu::{Buffer, Device, wgpu};
 use crate::model::{CacheSpec, Program};
 use crate::ops::lower::{CacheBuffer, ValueBuffer, no_kernel};
+use crate::ops::{CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
 /// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
@@ -86,27 +87,20 @@ impl Values {
     }
 }
 
-/// Words of a block of a cache.
-fn block_words(cache: &CacheBuffer, f16: bool, block: u32) -> u64 {
-    let dims = u64::from(cache.k_dim.next_multiple_of(4) + cache.v_dim.next_multiple_of(4));
-    let elements = dims * u64::from(cache.kv_heads) * u64::from(block);
-    if f16 { elements / 2 } else { elements }
-}
-
 /// A buffer for every cache of a program.
 pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: bool) -> Result<Vec<CacheBuffer>> {
     let most = device.caps().max_binding;
-    let unused = Buffer::new(device, "unused", 16)?;
     let cache = |spec: &CacheSpec| {
         let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } = *spec else {
             let recurrent = program.nodes.iter().find(|node| node.op.state().is_some());
             return Err(no_kernel(recurrent.map_or("a state", |node| node.op.name())));
         };
-        let buffer = unused.clone();
-        let mut cache = CacheBuffer { buffer, kv_heads, k_dim, v_dim, group: group.0, blocks: limits.blocks };
-        let bytes = block_words(&cache, f16, limits.block) * 4 * u64::from(limits.blocks);
+        let storage = if f16 { KvStorage::F16 } else { KvStorage::F32 };
+        let (slots, blocks) = (limits.block, limits.blocks);
+        let shape = CacheShape { kv_heads, k_dim, v_dim, slots, blocks, storage, layout: KvLayout::Paged };
+        let bytes = shape.bytes();
         if bytes > most {
-            let positions = most / (block_words(&cache, f16, limits.block) * 4) * u64::from(limits.block);
+            let positions = most / (shape.block_words() * 4) * u64::from(slots);
             return Err(Error::Limit {
                 what: "the KV cache of a layer".to_owned(),
                 needed: format!("{bytes} bytes"),
@@ -114,14 +108,13 @@ pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: b
                 instead: format!("a context of {positions} positions fits"),
             });
         }
-        cache.buffer = Buffer::new(device, "kv", bytes)?;
-        Ok(cache)
+        Ok(CacheBuffer { buffer: Buffer::new(device, "kv", bytes)?, shape, group: group.0 })
     };
     program.caches.iter().map(cache).collect()
 }
 
 /// Runs cache ops in a submission of their own.
-pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], f16: bool, block: u32, ops: &[CacheOp]) -> Result<()> {
+pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], ops: &[CacheOp]) -> Result<()> {
     let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
     let mut vias = Vec::new();
     for op in ops {
@@ -130,12 +123,12 @@ pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], f16: bool, bloc
             CacheOp::CopyState { .. } => return Err(no_kernel("the copy of a state")),
         };
         for cache in caches.iter().filter(|c| c.group == group) {
-            let bytes = block_words(cache, f16, block) * 4;
+            let bytes = cache.shape.block_words() * 4;
             let at = |block: u32| {
-                let inside = block < cache.blocks;
-                inside
-                    .then_some(u64::from(block) * bytes)
-                    .ok_or_else(|| Error::argument("cache", format!("block {block}, the cache has {}", cache.blocks)))
+                let inside = block < cache.shape.blocks;
+                inside.then_some(u64::from(block) * bytes).ok_or_else(|| {
+                    Error::argument("cache", format!("block {block}, the cache has {}", cache.shape.blocks))
+                })
             };
             match *op {
                 CacheOp::Zero { block, .. } => encoder.clear_buffer(cache.buffer.raw(), at(block)?, Some(bytes)),

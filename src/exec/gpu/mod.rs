@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket, Timing};
 use crate::gpu::{Buffer, Device, Kind, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
-use crate::ops::lower::{CacheBuffer, Layout, Lower};
+use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
 use crate::ops::{Part, ValueId, sample};
 use crate::{Error, Result};
 use memory::Values;
@@ -112,13 +112,12 @@ impl GpuExecutor {
             outs,
             tables,
             table_words,
-            block: limits.block,
-            f16: options.numerics == Numerics::Fast,
+            pos_ids: true,
             subgroups: caps.subgroups.is_some(),
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
             reduce: if caps.kind == Kind::Software { 8 } else { 32 },
         };
-        let caches = memory::caches(device, program, &limits, layout.f16)?;
+        let caches = memory::caches(device, program, &limits, options.numerics == Numerics::Fast)?;
         let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs) * 4)?;
         let step_words = u64::from(tables) + u64::from(program.groups.max(1)) * u64::from(table_words);
         let mut pool = memory::Pool::default();
@@ -170,6 +169,8 @@ impl GpuExecutor {
         if state.plan.is_some() {
             return Ok(());
         }
+        let angles = |&at: &u64| Angles { buffer: state.angles.clone(), at, source: AngleSource::Host };
+        let angles: Vec<_> = state.angles_at.iter().map(angles).collect();
         let bias_at = |parts: &[Part]| self.weights.bias_at(parts);
         let mut l = Lower {
             plan: PlanBuilder::new(&mut self.pipelines),
@@ -182,8 +183,7 @@ impl GpuExecutor {
             bias_at: &bias_at,
             caches: &self.caches,
             step: &state.step,
-            angles: &state.angles,
-            angles_at: &state.angles_at,
+            angles: &angles,
             generated: role == Role::Generated,
             drawn: &self.drawn,
         };
@@ -437,7 +437,7 @@ impl Executor for GpuExecutor {
 
     fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
         self.device.check()?;
-        memory::cache_ops(&self.device, &self.caches, self.layout.f16, self.limits.block, ops)
+        memory::cache_ops(&self.device, &self.caches, ops)
     }
 
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {

@@ -1,0 +1,63 @@
+//! angles_computed: cosine and sine of a row's pair from its position: `angles` (ROPE_DIMS / 2) of two words, turns a position
+//!
+//! An angle is kept as a fraction of a turn in 32 bits: multiplying it by the position drops whole turns, exactly, where a
+//! product of floats would lose what is behind them. Built-in sine and cosine may be off by 2⁻¹¹; the polynomials here are off
+//! by 2⁻²³, on an eighth of a turn to either side.
+override ROPE_FACTOR: f32 = 1.0;     // on cosine and sine: YaRN's and LongRoPE's factor of attention
+override POW: bool = false;          // turns of pair i: ROPE_TURNS 2^-(i ROPE_STEP), without a table
+override ROPE_STEP: u32 = 0u;        // log2(theta) 2 / ROPE_DIMS in 2⁻²⁶
+override ROPE_STEP_LOW: u32 = 0u;    // and the rest of it in 2⁻⁵⁰
+override ROPE_TURNS: f32 = 0.15915494309189535;  // freq_scale / 2π, below 1
+
+// 2^-x for 0 <= x < 1, by its Taylor series around 1/2.
+fn exp2_less(x: f32) -> f32 {
+    let t = (0.5 - x) * 0.69314718055994531;
+    let p = 1.0 + t * (1.0 + t * (0.5 + t * (0.16666666666666667 + t * (0.041666666666666667 + t * (0.0083333333333333333
+        + t * (0.0013888888888888889 + t * 0.00019841269841269841))))));
+    return p * 0.70710678118654752;
+}
+
+// Of a turn that a pair makes a position, in 2⁻³² and 2⁻⁶⁴.
+fn turns(pair: u32) -> vec2<u32> {
+    if POW {
+        let log = pair * ROPE_STEP + ((pair * ROPE_STEP_LOW) >> 24u);
+        let whole = log >> 26u;
+        let part = f32(log & 0x3ffffffu) * 1.4901161193847656e-8;  // 2⁻²⁶
+        let fixed = ROPE_TURNS * exp2_less(part) * 4294967296.0;   // 2³²
+        if whole == 0u || whole > 31u {
+            return vec2<u32>(select(0u, u32(fixed), whole == 0u), 0u);
+        }
+        return vec2<u32>(u32(fixed) >> whole, u32(fixed) << (32u - whole));
+    }
+    return angles[pair];
+}
+
+// The high word of a product.
+fn high(a: u32, b: u32) -> u32 {
+    let low = (a & 0xffffu) * (b & 0xffffu);
+    let m = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
+    let n = (a & 0xffffu) * (b >> 16u) + (m & 0xffffu);
+    return (a >> 16u) * (b >> 16u) + (m >> 16u) + (n >> 16u);
+}
+
+fn angle(row: u32, pair: u32) -> vec2<f32> {
+    let per = turns(pair);
+    let pos = row_pos(row);
+    let phase = pos * per.x + high(pos, per.y);
+    let quarter = (phase + 0x20000000u) >> 30u;
+    let x = f32(bitcast<i32>(phase - (quarter << 30u))) * 1.4629180792671596e-9;  // 2π 2⁻³²
+    let t = x * x;
+    // Taylor series: the first terms left out are below 3e-8 on an eighth of a turn.
+    let s = x + x * t * (-0.16666666666666667 + t * (0.0083333333333333333 + t * (-0.00019841269841269841
+        + t * 2.7557319223985891e-6)));
+    let c = 1.0 + t * (-0.5 + t * (0.041666666666666667 + t * (-0.0013888888888888889 + t * 2.4801587301587302e-5)));
+    var cosine = select(c, s, (quarter & 1u) != 0u);
+    var sine = select(s, c, (quarter & 1u) != 0u);
+    if quarter == 1u || quarter == 2u {
+        cosine = -cosine;
+    }
+    if quarter >= 2u {
+        sine = -sine;
+    }
+    return ROPE_FACTOR * vec2<f32>(cosine, sine);
+}
