@@ -15,12 +15,16 @@ pub struct Buffer(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     buffer: wgpu::Buffer,
+    /// Somebody else's: it outlives its clones here.
+    host: bool,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        LIVE.fetch_sub(1, Ordering::Relaxed);
-        self.buffer.destroy();
+        if !self.host {
+            LIVE.fetch_sub(1, Ordering::Relaxed);
+            self.buffer.destroy();
+        }
     }
 }
 
@@ -29,6 +33,14 @@ impl Buffer {
     pub fn new(device: &Device, label: &str, bytes: u64) -> Result<Self> {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
         Self::with_usage(device, label, bytes, usage)
+    }
+
+    /// A buffer that somebody else made, with the usage STORAGE: it is neither counted nor freed here.
+    pub fn from_host(buffer: wgpu::Buffer) -> Result<Self> {
+        if !buffer.usage().contains(wgpu::BufferUsages::STORAGE) {
+            return Err(Error::argument("buffer", format!("its usage is {:?}, without STORAGE", buffer.usage())));
+        }
+        Ok(Self(Arc::new(Inner { buffer, host: true })))
     }
 
     /// A buffer that holds parameters: read as uniform.
@@ -60,7 +72,7 @@ impl Buffer {
         let desc = wgpu::BufferDescriptor { label: Some(label), size, usage, mapped_at_creation: false };
         let buffer = device.device.create_buffer(&desc);
         LIVE.fetch_add(1, Ordering::Relaxed);
-        Ok(Self(Arc::new(Inner { buffer })))
+        Ok(Self(Arc::new(Inner { buffer, host: false })))
     }
 
     /// Writes words at a word offset; seen by what is submitted after it.
@@ -78,6 +90,11 @@ impl Buffer {
     /// Buffers that are alive in this process: for tests of what is freed.
     pub fn live() -> u64 {
         LIVE.load(Ordering::Relaxed)
+    }
+
+    /// Whether the two are one buffer.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0.buffer == other.0.buffer
     }
 
     pub(crate) fn raw(&self) -> &wgpu::Buffer {

@@ -109,8 +109,15 @@ pub struct Plan {
 
 impl Plan {
     /// Encodes every dispatch that has work in a step of this size.
-    pub(crate) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
+    pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
         self.dispatches.iter().for_each(|dispatch| dispatch.encode(pass, counts));
+    }
+
+    /// Encodes and submits it alone, without waiting.
+    pub fn submit(&self, device: &Device, counts: StepCounts) {
+        let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        self.encode(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()), counts);
+        device.queue.submit([encoder.finish()]);
     }
 }
 

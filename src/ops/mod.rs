@@ -35,6 +35,7 @@ mod route;
 mod row_wise;
 pub(crate) mod sample;
 mod scan;
+mod single;
 mod slice;
 pub(crate) mod weights;
 
@@ -63,6 +64,7 @@ pub use route::{Divide, GroupScore, Groups, Route, RouteSpec, Score};
 pub use row_wise::RowWise;
 pub use sample::SampleSpec;
 pub use scan::Scan;
+pub use single::{Place, Room, Rotation, Single, StepBuffer};
 pub use slice::Slice;
 pub use weights::{CpuWeights, Matrix};
 

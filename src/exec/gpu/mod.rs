@@ -9,7 +9,7 @@ mod weights;
 use std::collections::VecDeque;
 
 use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket, Timing};
-use crate::gpu::{Buffer, Device, Kind, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
+use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
 use crate::ops::{Part, ValueId, sample};
@@ -106,17 +106,8 @@ impl GpuExecutor {
         let seqs = HEADER as u32 + 4 * limits.rows;
         let outs = seqs + 4 * limits.seqs;
         let tables = outs + 8 * limits.outs;
-        let caps = device.caps();
-        let layout = Layout {
-            seqs,
-            outs,
-            tables,
-            table_words,
-            pos_ids: true,
-            subgroups: caps.subgroups.is_some(),
-            // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
-            reduce: if caps.kind == Kind::Software { 8 } else { 32 },
-        };
+        let (subgroups, reduce) = Layout::reduction(device.caps());
+        let layout = Layout { seqs, outs, tables, table_words, pos_ids: true, subgroups, reduce };
         let caches = memory::caches(device, program, &limits, options.numerics == Numerics::Fast)?;
         let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs) * 4)?;
         let step_words = u64::from(tables) + u64::from(program.groups.max(1)) * u64::from(table_words);

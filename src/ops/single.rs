@@ -1,0 +1,391 @@
+//! Single ops on buffers of a host's: for programs with a wgpu device of their own that want a kernel, not an engine.
+//!
+//! ```no_run
+//! # async fn f(device: wgslm::gpu::Device, x: wgslm::gpu::Buffer) -> wgslm::Result<()> {
+//! use wgslm::ops::{Op, Pairing, Room, Rope, RopeSpec, Rotation, Single, StepBuffer};
+//!
+//! // 8 heads of 64 elements in 5 rows, which stand at positions 100 to 104 of a sequence.
+//! let step = StepBuffer::new(&device, Room { rows: 16, ..Room::default() })?;
+//! let counts = step.write_run(&device, 5, 100, &[])?;
+//! let mut pipelines = wgslm::gpu::Pipelines::new(&device);
+//! let mut single = Single::new(&mut pipelines, &step);
+//! let x = single.value(&x, 8 * 64)?;
+//! let table = single.rotation(Rotation::Power { theta: 10_000.0, dims: 64, scale: 1.0, factor: 1.0 })?;
+//! let spec = RopeSpec { table, pairing: Pairing::Neox, dims: 64 };
+//! single.add(Op::Rope(Rope { x, heads: 8, head_dim: 64, spec, out: x }))?;
+//! single.finish()?.submit(&device, counts);
+//! # Ok(()) }
+//! ```
+
+use super::check::Shapes;
+use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, ValueBuffer};
+use super::{CacheId, CacheShape, KvLayout, Op, RopeId, Rows, ValueId, VectorId};
+use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
+use crate::{Error, Result};
+
+/// Words of a step buffer in front of the rows.
+const HEADER: u32 = 16;
+
+/// What a step buffer has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Rows.
+    pub rows: u32,
+    /// Sequences.
+    pub seqs: u32,
+    /// Blocks of a cache that a sequence has.
+    pub blocks: u32,
+    /// Rows say where they stand ([`StepBuffer::write_rows`]); else they are one sequence's, one behind the other
+    /// ([`StepBuffer::write_run`]). Pipelines differ in it.
+    pub pos_ids: bool,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { rows: 1, seqs: 1, blocks: 0, pos_ids: false }
+    }
+}
+
+/// The rows that ops work on: how many there are, where they stand, in which blocks their sequences' caches are.
+#[derive(Clone, Debug)]
+pub struct StepBuffer {
+    buffer: Buffer,
+    layout: Layout,
+    room: Room,
+}
+
+/// Where a row stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its position.
+    pub pos: u32,
+    /// Its sequence.
+    pub seq: u32,
+}
+
+impl StepBuffer {
+    /// A step without rows.
+    pub fn new(device: &Device, room: Room) -> Result<Self> {
+        let caps = device.caps();
+        let most = caps.max_groups;
+        if room.rows > most {
+            return Err(Error::Limit {
+                what: "a step".to_owned(),
+                needed: format!("{} rows", room.rows),
+                available: format!("{most} workgroups in a dimension on this device"),
+                instead: "several steps".to_owned(),
+            });
+        }
+        let words = [(room.rows, 4), (room.seqs, 4), (room.seqs, u64::from(room.blocks))];
+        let words = words.map(|(n, each)| u64::from(n) * each);
+        let bytes = 4 * (u64::from(HEADER) + words.iter().sum::<u64>());
+        let buffer = Buffer::new(device, "step", bytes)?;
+        let seqs = HEADER + 4 * room.rows;
+        let tables = seqs + 4 * room.seqs;
+        let table_words = room.seqs * room.blocks;
+        let (subgroups, reduce) = Layout::reduction(caps);
+        let layout = Layout { seqs, outs: tables, tables, table_words, pos_ids: room.pos_ids, subgroups, reduce };
+        Ok(Self { buffer, layout, room })
+    }
+
+    /// `count` rows of one sequence, the first at position `first`; its cache lies in the blocks of `table`.
+    pub fn write_run(&self, device: &Device, count: u32, first: u32, table: &[u32]) -> Result<StepCounts> {
+        if self.room.pos_ids {
+            return Err(Error::argument("write_run", "the rows of this step say where they stand"));
+        }
+        self.fits(count, 1, table.len())?;
+        self.buffer.write(device, 0, &[count, 1, 0, table.len() as u32, first]);
+        self.buffer.write(device, u64::from(self.layout.seqs), &[0, count, 0, first + count]);
+        self.buffer.write(device, u64::from(self.layout.tables), table);
+        Ok(StepCounts { rows: count, outs: 0, seqs: 1 })
+    }
+
+    /// Rows of any sequences, each sequence's cache in the blocks of its table. Where a kernel stores to a vectorised cache,
+    /// the rows of a sequence stand one behind the other, at positions that rise by one.
+    pub fn write_rows(&self, device: &Device, rows: &[Place], tables: &[&[u32]]) -> Result<StepCounts> {
+        if !self.room.pos_ids {
+            return Err(Error::argument("write_rows", "the rows of this step are one sequence's, in a run"));
+        }
+        let stride = tables.iter().map(|t| t.len()).max().unwrap_or(0);
+        let seqs = rows.iter().map(|r| r.seq as usize + 1).max().unwrap_or(0).max(tables.len());
+        self.fits(rows.len() as u32, seqs as u32, stride)?;
+        let words: Vec<u32> = rows.iter().flat_map(|row| [0, 0, row.pos, row.seq]).collect();
+        let mut spans = vec![[0u32; 4]; seqs];
+        for (r, row) in rows.iter().enumerate() {
+            let [row0, count, slot, context] = &mut spans[row.seq as usize];
+            if *count == 0 {
+                (*row0, *slot) = (r as u32, row.seq);
+            }
+            *count += 1;
+            *context = row.pos.saturating_add(1).max(*context);
+        }
+        let mut blocks = vec![0; tables.len() * stride];
+        for (table, to) in tables.iter().zip(blocks.chunks_mut(stride.max(1))) {
+            to[..table.len()].copy_from_slice(table);
+        }
+        self.buffer.write(device, 0, &[rows.len() as u32, seqs as u32, 0, stride as u32]);
+        self.buffer.write(device, u64::from(HEADER), &words);
+        self.buffer.write(device, u64::from(self.layout.seqs), &spans);
+        self.buffer.write(device, u64::from(self.layout.tables), &blocks);
+        Ok(StepCounts { rows: rows.len() as u32, outs: 0, seqs: seqs as u32 })
+    }
+
+    fn fits(&self, rows: u32, seqs: u32, blocks: usize) -> Result<()> {
+        let room = self.room;
+        if rows <= room.rows && seqs <= room.seqs && blocks <= room.blocks as usize {
+            return Ok(());
+        }
+        let problem = format!(
+            "{rows} rows of {seqs} sequences of {blocks} blocks, there is room for {}, {} and {}",
+            room.rows, room.seqs, room.blocks
+        );
+        Err(Error::argument("step", problem))
+    }
+}
+
+/// Where the cosines and sines of a rotation come from.
+#[derive(Clone, Copy, Debug)]
+pub enum Rotation<'a> {
+    /// The host: (rows, pairs) of cosine and sine, two f32.
+    Host {
+        /// Where they are.
+        angles: &'a Buffer,
+        /// Pairs of elements that are rotated.
+        pairs: u32,
+    },
+    /// `position * scale * frequencies[i]` radians for pair i, cosine and sine times `factor`: what linear scaling, llama3's,
+    /// YaRN's and LongRoPE's come to.
+    Frequencies {
+        /// Radians a position, for each pair.
+        frequencies: &'a [f64],
+        /// A factor on all of them.
+        scale: f64,
+        /// On cosine and sine.
+        factor: f32,
+    },
+    /// `position * scale * theta^(-2i / dims)` radians for pair i, cosine and sine times `factor`, without a table.
+    Power {
+        /// The base, above 1.
+        theta: f64,
+        /// Elements of a head that are rotated: even, at most 512.
+        dims: u32,
+        /// A factor on all angles, from 0 to 6.
+        scale: f64,
+        /// On cosine and sine.
+        factor: f32,
+    },
+}
+
+/// Collects ops, each on buffers of the caller's, and makes a plan of them.
+///
+/// What can be added: [`Norm`](super::Norm), [`Rope`](super::Rope), [`KvWrite`](super::KvWrite), [`RopeKv`](super::RopeKv),
+/// [`Pointwise`](super::Pointwise), [`Slice`](super::Slice). They run in the order in which they were added.
+#[derive(Debug)]
+pub struct Single<'a> {
+    pipelines: &'a mut Pipelines,
+    step: &'a StepBuffer,
+    values: Vec<ValueBuffer>,
+    vectors: Option<Buffer>,
+    vector_lens: Vec<u32>,
+    vector_at: Vec<u32>,
+    caches: Vec<CacheBuffer>,
+    angles: Vec<Angles>,
+    pairs: Vec<usize>,
+    ops: Vec<Op>,
+}
+
+impl<'a> Single<'a> {
+    /// No ops yet, on the rows of `step`.
+    pub fn new(pipelines: &'a mut Pipelines, step: &'a StepBuffer) -> Self {
+        let (values, caches, angles, ops) = Default::default();
+        let (vectors, vector_lens, vector_at, pairs) = Default::default();
+        Self { pipelines, step, values, vectors, vector_lens, vector_at, caches, angles, pairs, ops }
+    }
+
+    /// A value: a row of `width` f32 for each row of the step, rows as far apart as `width` rounded up to 4.
+    pub fn value(&mut self, buffer: &Buffer, width: u32) -> Result<ValueId> {
+        let bytes = u64::from(width.next_multiple_of(4)) * 4 * u64::from(self.step.room.rows);
+        self.holds("a value", buffer, bytes)?;
+        self.values.push(ValueBuffer { buffer: buffer.clone(), width, rows: Rows::Step });
+        Ok(ValueId(self.values.len() as u32 - 1))
+    }
+
+    /// Vectors of weights, f32, one behind the other in one buffer, each from a multiple of four elements on.
+    pub fn vectors(&mut self, buffer: &Buffer, lens: &[u32]) -> Result<Vec<VectorId>> {
+        let bytes = lens.iter().map(|&n| u64::from(n.next_multiple_of(4)) * 4).sum();
+        self.holds("vectors", buffer, bytes)?;
+        self.vectors = Some(buffer.clone());
+        self.vector_lens = lens.to_vec();
+        let from = |next: &mut u32, &n: &u32| {
+            *next += n.next_multiple_of(4);
+            Some(*next - n.next_multiple_of(4))
+        };
+        self.vector_at = lens.iter().scan(0, from).collect();
+        Ok((0..lens.len() as u32).map(VectorId).collect())
+    }
+
+    /// A cache of keys and values.
+    pub fn cache(&mut self, buffer: &Buffer, shape: CacheShape) -> Result<CacheId> {
+        shape.check()?;
+        self.holds("a cache", buffer, shape.bytes())?;
+        if shape.layout == KvLayout::Contiguous && self.step.room.seqs > shape.blocks {
+            let problem = format!("{} sequences in a step, the cache has {}", self.step.room.seqs, shape.blocks);
+            return Err(Error::argument("cache", problem));
+        }
+        self.caches.push(CacheBuffer { buffer: buffer.clone(), shape, group: 0 });
+        Ok(CacheId(self.caches.len() as u32 - 1))
+    }
+
+    /// Angles for a [`RopeSpec`](super::RopeSpec).
+    pub fn rotation(&mut self, rotation: Rotation<'_>) -> Result<RopeId> {
+        let device = self.pipelines.device().clone();
+        let (buffer, pairs, source) = match rotation {
+            Rotation::Host { angles, pairs } => {
+                self.holds("angles", angles, u64::from(pairs) * 8 * u64::from(self.step.room.rows))?;
+                (angles.clone(), pairs as usize, AngleSource::Host)
+            }
+            Rotation::Frequencies { frequencies, scale, factor } => {
+                let words: Vec<[u32; 2]> = frequencies.iter().map(|f| turns(f * scale)).collect();
+                let buffer = Buffer::new(&device, "turns", words.len() as u64 * 8)?;
+                buffer.write(&device, 0, &words);
+                (buffer, frequencies.len(), AngleSource::Turns { factor })
+            }
+            Rotation::Power { theta, dims, scale, factor } => {
+                let fits = theta > 1.0 && theta <= 1e15 && dims <= 512 && (0.0..=6.0).contains(&scale);
+                if !fits {
+                    let problem = format!("theta {theta}, {dims} dimensions, scale {scale}");
+                    return Err(Error::argument("rotation", problem));
+                }
+                (self.step.buffer.clone(), dims as usize / 2, AngleSource::Power { factor, theta, freq_scale: scale })
+            }
+        };
+        self.angles.push(Angles { buffer, at: 0, source });
+        self.pairs.push(pairs);
+        Ok(RopeId(self.angles.len() as u32 - 1))
+    }
+
+    /// Adds an op. Fails, with nothing added, if its operands do not fit each other, or if it needs more than buffers.
+    pub fn add(&mut self, op: Op) -> Result<()> {
+        if !matches!(op, Op::Norm(_) | Op::Rope(_) | Op::KvWrite(_) | Op::RopeKv(_) | Op::Pointwise(_) | Op::Slice(_)) {
+            return Err(Error::unsupported(
+                format!("{} as a single op", op.name()),
+                "an executor runs it in a program",
+            ));
+        }
+        self.known(&op)?;
+        op.check(&Shapes {
+            width: &|id| self.values[id.index()].width,
+            matrix: &|_| (0, 0),
+            vector: &|id| self.vector_lens[id.index()],
+            pairs: &|id| self.pairs[id.index()],
+            state: &|_| 0,
+        })?;
+        self.ops.push(op);
+        Ok(())
+    }
+
+    /// Fails if an op names something that is not there, or a cache of another shape.
+    fn known(&self, op: &Op) -> Result<()> {
+        let there = |what: &str, index: usize, count: usize| match index < count {
+            true => Ok(()),
+            false => Err(Error::argument(op.name(), format!("{what} {index} of {count}"))),
+        };
+        let mut values = Ok(());
+        let mut value = |id: ValueId| {
+            if values.is_ok() {
+                values = there("value", id.index(), self.values.len());
+            }
+        };
+        op.reads(&mut value);
+        op.writes().into_iter().for_each(value);
+        values?;
+        // A buffer cannot be bound for reading and for writing at once; a rope may have one value for both.
+        let mut overlap = false;
+        if let Some(out) = op.writes() {
+            let own = &self.values[out.index()].buffer;
+            op.reads(&mut |id| {
+                let in_place = id == out && matches!(op, Op::Rope(_));
+                overlap |= !in_place && self.values[id.index()].buffer.is(own);
+            });
+        }
+        if overlap {
+            return Err(Error::argument(op.name(), "out lies in the buffer of an operand"));
+        }
+        let (norms, rope, cache) = match op {
+            Op::Norm(op) => ([Some(op.spec), None], None, None),
+            Op::Rope(op) => ([None; 2], Some(op.spec), None),
+            Op::KvWrite(op) => ([None; 2], None, Some((op.cache, op.kv_heads, op.k_dim, op.v_dim))),
+            Op::RopeKv(op) => {
+                ([op.q_norm, op.k_norm], op.rope, Some((op.cache, op.kv_heads, op.head_dim, op.head_dim)))
+            }
+            _ => ([None; 2], None, None),
+        };
+        for vector in norms.into_iter().flatten().flat_map(|norm| [norm.weight, norm.bias]).flatten() {
+            there("vector", vector.index(), self.vector_lens.len())?;
+        }
+        if let Some(rope) = rope {
+            there("rotation", rope.table.index(), self.pairs.len())?;
+        }
+        if let Some((id, kv_heads, k_dim, v_dim)) = cache {
+            there("cache", id.index(), self.caches.len())?;
+            let shape = &self.caches[id.index()].shape;
+            if (shape.kv_heads, shape.k_dim, shape.v_dim) != (kv_heads, k_dim, v_dim) {
+                let problem = format!(
+                    "{kv_heads} heads of {k_dim} and {v_dim} elements, but the cache has {} of {} and {}",
+                    shape.kv_heads, shape.k_dim, shape.v_dim
+                );
+                return Err(Error::argument(op.name(), problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// The plan: its dispatches in order, to be submitted as often as the buffers change.
+    pub fn finish(self) -> Result<Plan> {
+        let step = &self.step.buffer;
+        let mut lower = Lower {
+            plan: PlanBuilder::new(self.pipelines),
+            layout: self.step.layout,
+            values: &self.values,
+            matrices: &[],
+            weights: &[],
+            vectors: self.vectors.as_ref().unwrap_or(step),
+            vector_at: &self.vector_at,
+            bias_at: &|_| None,
+            caches: &self.caches,
+            step,
+            angles: &self.angles,
+            generated: false,
+            drawn: step,
+        };
+        for op in &self.ops {
+            op.lower(&mut lower)?;
+        }
+        lower.plan.finish()
+    }
+
+    /// Fails unless a buffer holds so many bytes, and a binding too.
+    fn holds(&self, what: &str, buffer: &Buffer, bytes: u64) -> Result<()> {
+        if buffer.size() < bytes {
+            let problem = format!("{bytes} bytes are needed, the buffer has {}", buffer.size());
+            return Err(Error::argument(what, problem));
+        }
+        let most = self.pipelines.device().caps().max_binding;
+        if buffer.size() > most {
+            return Err(Error::Limit {
+                what: what.to_owned(),
+                needed: format!("{} bytes", buffer.size()),
+                available: format!("{most} in one binding on this device"),
+                instead: "fewer rows a step, several buffers".to_owned(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Radians as parts of a turn, in 2⁻³² and 2⁻⁶⁴; whole turns are dropped.
+fn turns(radians: f64) -> [u32; 2] {
+    const WORD: f64 = (1u64 << 32) as f64;
+    let scaled = (radians / std::f64::consts::TAU).rem_euclid(1.0) * WORD;
+    [scaled.floor() as u32, ((scaled - scaled.floor()) * WORD) as u32]
+}
