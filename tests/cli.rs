@@ -2,6 +2,8 @@
 
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/convert.rs"]
+mod convert;
 #[path = "cli/embed.rs"]
 mod embed;
 mod support;
@@ -384,41 +386,4 @@ fn tempdir(name: &str) -> std::path::PathBuf {
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
     dir
-}
-
-#[test]
-fn convert_writes_files_that_run() {
-    let folder = std::env::temp_dir().join(format!("wgslm-convert-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let convert = |source: &str, name: &str, more: &[&str]| {
-        let mut command = command(&["convert"]);
-        command.arg(shared(source)).args(["-o", &path(name)]).args(more);
-        output(command)
-    };
-    let answer = |model: &str| {
-        ok(output(command(&["run", "-m", model, "--device", "cpu", "--temp", "0", "-n", "20", "Once upon"])))
-    };
-    // The same numbers, so the same answer. (The folder has no tokenizer; its logits are compared elsewhere.)
-    ok(convert(F32, "file.gguf", &["-t", "F32"]));
-    assert_eq!(answer(&path("file.gguf")), answer(shared(F32).to_str().unwrap()));
-    ok(convert("stories260K/hf-float32", "folder.gguf", &[]));
-    // Smaller types: as small as they say, and they run.
-    let size = |name: &str| std::fs::metadata(path(name)).unwrap().len() as f64;
-    for (to, bits) in [("q8_0", 8.5), ("F16", 16.0), ("Q4_K_M", 8.5), ("BF16", 16.0)] {
-        ok(convert(F32, to, &["--type", to]));
-        assert!(size(to) < 1.4 * bits / 32.0 * size("file.gguf"), "{to}: {} bytes", size(to));
-        answer(&path(to));
-    }
-    // What exists is kept, what is quantised stays so unless somebody insists, and nothing half done is left.
-    fails(convert(F32, "F16", &[]), 2, &["it exists", "--force"]);
-    fails(convert(Q8_0, "again", &["-t", "Q4_0"]), 1, &["quantised already", "--requantize"]);
-    fails(convert("stories260K", "none", &[]), 2, &["safetensors"]);
-    fails(convert(F32, "none", &["-t", "Q7"]), 2, &["Q7", "Q4_K_M"]);
-    ok(convert(Q8_0, "again", &["-t", "Q4_0", "--requantize"]));
-    ok(convert(F32, "F16", &["--force"]));
-    let mut left: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
-    left.sort();
-    assert_eq!(left, ["BF16", "F16", "Q4_K_M", "again", "file.gguf", "folder.gguf", "q8_0"]);
-    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -9,13 +9,17 @@ use super::open;
 use super::term::{self, Bar};
 use crate::convert::{Options, convert};
 use crate::exec::Progress;
-use crate::file::ModelFile;
+use crate::file::{ModelFile, Shape};
 use crate::quant::mix::FileType;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Safetensors folder, or GGUF file (the first part of a split one).
-    source: PathBuf,
+    /// Safetensors folder, or GGUF file (any part of a split one).
+    #[arg(required_unless_present = "shape")]
+    source: Option<PathBuf>,
+    /// Writes random weights of a known shape instead: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
+    #[arg(long, conflicts_with_all = ["source", "requantize"], requires = "to", value_parser = open::shape)]
+    shape: Option<Shape>,
     /// The file to write. It appears when it is complete.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -35,18 +39,23 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    if !args.source.exists() {
-        let source = args.source.display();
-        return Err(Exit::not_found(format!("{source}: there is no such file or folder; a model's is needed")));
-    }
     if args.output.exists() && !args.force {
         let problem = "it exists; --force overwrites it";
         return Err(crate::Error::argument(args.output.display().to_string(), problem).into());
     }
-    let file = ModelFile::open(&args.source)?;
+    let file = match (&args.source, args.shape, args.to) {
+        (Some(source), ..) if !source.exists() => {
+            let source = source.display();
+            return Err(Exit::not_found(format!("{source}: there is no such file or folder; a model's is needed")));
+        }
+        (Some(source), ..) => ModelFile::open(source)?,
+        (None, Some(shape), Some(to)) => shape.model_file(to, 1)?,
+        (None, ..) => return Err(Exit::usage("a model's file or folder is needed, or --shape and --type")),
+    };
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.map_or_else(cores, usize::from);
-    let options = Options { to: args.to, requantize: args.requantize, threads };
+    let to = args.to.filter(|_| args.shape.is_none()); // a shape's weights are of the type already
+    let options = Options { to, requantize: args.requantize, threads };
     let part = Part::new(&args.output)?;
     {
         let mut bar = Bar::new();

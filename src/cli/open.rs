@@ -40,7 +40,8 @@ impl SourceArg {
     }
 }
 
-fn shape(s: &str) -> Result<Shape, String> {
+/// How a command names a shape.
+pub(super) fn shape(s: &str) -> Result<Shape, String> {
     s.parse().map_err(|error: crate::Error| error.to_string())
 }
 

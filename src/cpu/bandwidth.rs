@@ -7,7 +7,7 @@ use super::Team;
 
 /// Bytes a second that all members read together, each a part of a buffer that no cache holds: the median of a few rounds.
 pub(crate) fn bandwidth(team: &mut Team) -> f64 {
-    const WORDS: usize = 32 << 20; // 256 MiB
+    const WORDS: usize = 64 << 20; // 512 MiB
     let buffer: Vec<u64> = (0..WORDS as u64).collect(); // zeros might all be the same page
     let sum = AtomicU64::new(0);
     let mut round = || {
@@ -22,7 +22,7 @@ pub(crate) fn bandwidth(team: &mut Team) -> f64 {
         });
         (WORDS * 8) as f64 / started.elapsed().as_secs_f64()
     };
-    let mut rates: Vec<f64> = (0..9).map(|_| round()).collect();
+    let mut rates: Vec<f64> = (0..7).map(|_| round()).collect();
     std::hint::black_box(sum.into_inner());
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]

@@ -1,6 +1,6 @@
 //! Models of known shapes with random weights: for benches and checks of sizes that nobody wants to download.
 
-use super::metadata::{Metadata, Value};
+use super::metadata::{Array, Metadata, Value};
 use super::model_file::{Description, ModelFile};
 use super::random::Random;
 use super::tensor::{TensorInfo, TensorType};
@@ -118,7 +118,7 @@ impl Shape {
         },
     ];
 
-    /// A model of this shape as a GGUF file of a type would have it, without a tokenizer. Its weights, drawn by `seed`, are made
+    /// A model of this shape as a GGUF file of a type would have it. Its weights, drawn by `seed`, are made
     /// when they are read.
     pub fn model_file(&self, to: FileType, seed: u64) -> Result<ModelFile> {
         let mut tensors = Vec::new();
@@ -142,7 +142,6 @@ impl Shape {
         meta.insert("general.name", Value::Str(self.name.to_owned()));
         meta.insert("general.file_type", Value::U32(to.number));
         meta.insert("general.quantization_version", Value::U32(2));
-        meta.insert("tokenizer.ggml.model", Value::Str("none".to_owned()));
         let mut set = |key: &str, value| meta.insert(format!("{}.{key}", self.arch), value);
         for (key, number) in [
             ("vocab_size", self.vocab),
@@ -167,7 +166,31 @@ impl Shape {
         }
         set("attention.layer_norm_rms_epsilon", Value::F32(self.eps));
         set("rope.freq_base", Value::F32(self.theta));
+        self.vocabulary(&mut meta);
         meta
+    }
+
+    /// Bytes and words that nobody uses: llama.cpp runs no model without a vocabulary.
+    fn vocabulary(&self, meta: &mut Metadata) {
+        let (marks, bytes) = (["<unk>", "<s>", "</s>"], 0..=255u8);
+        let first = marks.len() + bytes.len();
+        let mut tokens: Vec<String> = marks.map(str::to_owned).into();
+        tokens.extend(bytes.map(|byte| format!("<0x{byte:02X}>")));
+        tokens.extend((first..self.vocab as usize).map(|i| format!("t{i}")));
+        let types = (0..self.vocab as usize).map(|i| match i {
+            0 => 2,
+            1..=2 => 3,
+            _ if i < first => 6,
+            _ => 1,
+        });
+        let mut set = |key: &str, value| meta.insert(format!("tokenizer.ggml.{key}"), value);
+        set("model", Value::Str("llama".to_owned()));
+        set("tokens", Value::Array(Array::Str(tokens.iter().collect())));
+        set("scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
+        set("token_type", Value::Array(Array::I32(types.collect())));
+        set("unknown_token_id", Value::U32(0));
+        set("bos_token_id", Value::U32(1));
+        set("eos_token_id", Value::U32(2));
     }
 
     /// Names in GGUF files, and dimensions, outermost first.
