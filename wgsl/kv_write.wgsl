@@ -56,8 +56,8 @@ fn kv_write(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let j = id.x - KV_HEADS * k_fours;
-    let head = j / v_fours;
-    let i = 4u * (j % v_fours);
+    let head = j / max(v_fours, 1u);
+    let i = 4u * (j % max(v_fours, 1u));
     let past = row + rows_owned(row);
     for (var r = row; r < past; r++) {
         let pos = row_pos(r);

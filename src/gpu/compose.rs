@@ -51,10 +51,20 @@ pub mod lib {
         ACT = "lib/act";
         /// Where a position lies in the pages of a cache.
         PAGED = "lib/paged";
+        /// What the attention kernels share.
+        ATTEND = "lib/attend";
+        /// Keys and values in the step's rows.
+        KV_ROWS = "lib/kv_rows";
+        /// Maxima of a workgroup through workgroup memory.
+        MAX = "lib/max";
+        /// Maxima of a workgroup through subgroups of any size.
+        MAX_SUBGROUP = "lib/max_subgroup";
         /// KV elements stored as f32.
         KV_F32 = "lib/kv_f32";
         /// KV elements stored as f16.
         KV_F16 = "lib/kv_f16";
+        /// KV elements stored in 8 bits.
+        KV_Q8 = "lib/kv_q8";
         /// Stores KV elements as f32.
         KV_STORE_F32 = "lib/kv_store_f32";
         /// Stores KV elements as f16.

@@ -46,6 +46,12 @@ pub enum Dim {
     Outs(u32),
     /// One for so many sequences.
     Seqs(u32),
+    /// One for so many rows, and one more for each sequence: enough if no two share one.
+    Tiles(u32),
+    /// One for an item of the work list.
+    Items,
+    /// One for a row whose parts are merged.
+    Merges,
 }
 
 /// How much a step of a plan's class holds.
@@ -57,6 +63,10 @@ pub struct StepCounts {
     pub outs: u32,
     /// Sequences.
     pub seqs: u32,
+    /// Items of the work list of rows.
+    pub items: u32,
+    /// Rows whose parts are merged.
+    pub merges: u32,
 }
 
 impl Dim {
@@ -66,6 +76,9 @@ impl Dim {
             Self::Rows(per) => counts.rows.div_ceil(per),
             Self::Outs(per) => counts.outs.div_ceil(per),
             Self::Seqs(per) => counts.seqs.div_ceil(per),
+            Self::Tiles(per) => counts.rows / per + counts.seqs,
+            Self::Items => counts.items,
+            Self::Merges => counts.merges,
         }
     }
 }

@@ -539,6 +539,7 @@ impl Builder {
             scale,
             softcap: 0.0,
             sinks: None,
+            slopes: None,
             out,
         }));
         out

@@ -1,12 +1,11 @@
-//! `attend`: scaled dot-product attention of each row over what its sequence has cached.
+//! `attend`: scaled dot-product attention of each row over what its sequence has cached. Its kernels are planned in `gpu.rs`.
+
+pub(crate) mod gpu;
 
 use super::cpu::CpuRun;
-use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64, heads};
 use super::{CacheId, ValueId, VectorId};
-use crate::Result;
 use crate::cpu::{Kind, Pages, Shared, simd};
-use crate::gpu::{Arg, Dim};
 
 /// `out[r, h] = Σ_t softmax_t(scale * q[r, h] · k[t, h / g]) v[t, h / g]` over the positions t that the mask allows.
 ///
@@ -34,6 +33,8 @@ pub struct Attend {
     pub softcap: f32,
     /// (heads): a score that takes part in the softmax and has no value.
     pub sinks: Option<VectorId>,
+    /// (heads): what a score loses for each position of distance (ALiBi, Press et al. 2022).
+    pub slopes: Option<VectorId>,
     /// (rows, heads * v_dim)
     pub out: ValueId,
 }
@@ -97,6 +98,9 @@ impl Attend {
                 for (score, t) in scores.iter_mut().zip(tile.clone()) {
                     let dot = simd::dot(keys.load(Kind::K, t, kv_head, k_dim, scratch), q) * self.scale;
                     *score = if self.softcap == 0.0 { dot } else { self.softcap * (dot / self.softcap).tanh() };
+                    if let Some(slopes) = self.slopes {
+                        *score -= run.vector(slopes)[head] * keys.own.abs_diff(t) as f32;
+                    }
                     tile_max = tile_max.max(*score);
                 }
                 if tile_max > max {
@@ -196,7 +200,7 @@ impl<'a> Keys<'a> {
 
 impl Attend {
     pub(super) fn oracle(&self, run: &mut OracleRun<'_>) {
-        let sinks = self.sinks.map(|s| run.vector(s));
+        let [sinks, slopes] = [self.sinks, self.slopes].map(|v| v.map(|v| run.vector(v)));
         let mut out = Vec::new();
         for r in 0..run.step.rows.len() {
             let (own, all) = self.oracle_keys(run, r);
@@ -206,21 +210,23 @@ impl Attend {
                 Mask::Full => true,
                 Mask::Near(n) => t.abs_diff(own) <= n as usize,
             };
-            let seen: Vec<_> = (0..all).filter(|&t| allowed(t)).map(|t| self.oracle_kv(run, r, t)).collect();
+            let seen: Vec<_> = (0..all).filter(|&t| allowed(t)).map(|t| (t, self.oracle_kv(run, r, t))).collect();
             let mut row = Vec::new();
             for (h, q) in heads(&run.value(self.q)[r], self.k_dim).iter().enumerate() {
                 let kv_head = h * self.kv_heads as usize / self.heads as usize;
-                let score = |k: &Vec<f64>| {
-                    let score = f64::from(self.scale) * q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>();
+                let slope = slopes.as_ref().map_or(0.0, |s| s[h]);
+                let score = |(t, (k, _)): &(usize, (Rows64, Rows64))| {
+                    let score = f64::from(self.scale) * q.iter().zip(&k[kv_head]).map(|(q, k)| q * k).sum::<f64>();
                     let cap = f64::from(self.softcap);
-                    if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+                    let capped = if cap == 0.0 { score } else { cap * (score / cap).tanh() };
+                    capped - slope * own.abs_diff(*t) as f64
                 };
-                let scores: Vec<f64> = seen.iter().map(|(k, _)| score(&k[kv_head])).collect();
+                let scores: Vec<f64> = seen.iter().map(score).collect();
                 let sink = sinks.as_ref().map(|s| s[h]);
                 let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let total: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
                 let mut head = vec![0.0; self.v_dim as usize];
-                for (score, (_, v)) in scores.iter().zip(&seen) {
+                for (score, (_, (_, v))) in scores.iter().zip(&seen) {
                     head.iter_mut().zip(&v[kv_head]).for_each(|(o, v)| *o += (score - max).exp() / total * v);
                 }
                 row.extend(head);
@@ -249,64 +255,5 @@ impl Attend {
                 (heads(&run.value(k)[at], self.k_dim), heads(&run.value(v)[at], self.v_dim))
             }
         }
-    }
-}
-
-// GPU
-
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    group: u32,
-    k_dim: u32,
-    v_dim: u32,
-    q_stride: u32,
-    out_stride: u32,
-    sinks: u32,
-    window: u32,
-    full: u32,
-    scale: f32,
-    softcap: f32,
-}
-
-impl Attend {
-    /// Positions in a tile, and threads of a workgroup.
-    const TILE: u32 = 64;
-
-    /// The cache; fails on what the kernel cannot do.
-    pub(super) fn on_gpu(&self) -> Result<CacheId> {
-        let Kv::Cache(cache) = self.kv else { return Err(lower::no_kernel("attention over packed rows")) };
-        if let Mask::Near(_) = self.mask {
-            return Err(lower::no_kernel("attention to both sides within a window"));
-        }
-        if self.v_dim > 4 * Self::TILE || self.k_dim > 8 * Self::TILE {
-            return Err(lower::no_kernel(&format!("attention with heads of {} and {}", self.k_dim, self.v_dim)));
-        }
-        Ok(cache)
-    }
-
-    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let cache = self.on_gpu()?;
-        let (q, out, cache) = (l.value(self.q), l.value(self.out), l.cache(cache));
-        let mut kernel = l.kernel("attend");
-        l.paged(&mut kernel, cache)?;
-        l.kv_load(&mut kernel, cache)?;
-        l.reduce(&mut kernel, Self::TILE);
-        kernel.overrides.push(("HAS_SINKS", f64::from(u8::from(self.sinks.is_some()))));
-        let params = Params {
-            group: self.heads / self.kv_heads,
-            k_dim: self.k_dim,
-            v_dim: self.v_dim,
-            q_stride: q.stride(),
-            out_stride: out.stride(),
-            sinks: self.sinks.map_or(0, |s| l.vector(s)),
-            window: if let Mask::Window(n) = self.mask { n } else { u32::MAX },
-            full: u32::from(self.mask == Mask::Full),
-            scale: self.scale,
-            softcap: self.softcap,
-        };
-        let cache = Arg::read(&cache.buffer);
-        let args = [Arg::read(l.step), Arg::read(&q.buffer), Arg::read(l.vectors), cache, Arg::Write(&out.buffer)];
-        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(self.heads), Dim::Rows(1), Dim::Fixed(1)])
     }
 }

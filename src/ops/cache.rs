@@ -54,7 +54,7 @@ pub struct CacheShape {
     pub kv_heads: u32,
     /// Elements of a key.
     pub k_dim: u32,
-    /// Elements of a value.
+    /// Elements of a value; 0 where values are the first elements of their keys.
     pub v_dim: u32,
     /// Positions in a block; of a contiguous cache, the longest sequence.
     pub slots: u32,

@@ -81,14 +81,16 @@ impl Op {
                 }
                 width("out", op.out, op.heads * op.head_dim)
             }
-            Self::Attend(Attend { q, heads, kv_heads, k_dim, v_dim, kv, sinks, out, .. }) => {
+            Self::Attend(Attend { q, heads, kv_heads, k_dim, v_dim, kv, sinks, slopes, out, .. }) => {
                 holds(name, *kv_heads > 0 && heads % kv_heads == 0, || {
                     format!("{heads} query heads are no multiple of {kv_heads} KV heads")
                 })?;
                 width("q", *q, heads * k_dim)?;
                 width("out", *out, heads * v_dim)?;
-                if let Some(sinks) = sinks {
-                    same(name, "sinks", (s.vector)(*sinks), *heads)?;
+                for (what, vector) in [("sinks", sinks), ("slopes", slopes)] {
+                    if let Some(vector) = vector {
+                        same(name, what, (s.vector)(*vector), *heads)?;
+                    }
                 }
                 if let Kv::Packed { k, v } = *kv {
                     width("k", k, kv_heads * k_dim)?;

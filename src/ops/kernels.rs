@@ -18,6 +18,8 @@ kernels! {
     "rope_kv",
     "norm_rope_kv",
     "attend",
+    "attend_merge",
+    "attend_tiled",
     "pointwise",
     "slice",
     "pick",

@@ -5,7 +5,6 @@ use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, heads};
 use super::rope_kv::{Heads, View};
 use super::{CacheId, KvStorage, ValueId};
-use crate::Result;
 use crate::cpu::Kind;
 use crate::gpu::{Arg, Dim};
 
@@ -75,16 +74,15 @@ struct Params {
 }
 
 impl KvWrite {
-    pub(super) fn on_gpu(&self) -> Result<ValueId> {
-        self.v.ok_or_else(|| lower::no_kernel("a cache with values within keys"))
-    }
-
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let (k, v, cache) = (l.value(self.k), l.value(self.on_gpu()?), l.cache(self.cache));
+        let (k, cache) = (l.value(self.k), l.cache(self.cache));
+        // Something must be bound where values lie within keys.
+        let v = l.value(self.v.unwrap_or(self.k));
         if cache.shape.storage == KvStorage::Q8 {
             // A vector's scale takes a workgroup.
             let k = View { value: self.k, width: self.kv_heads * self.k_dim, at: 0 };
-            let v = View { value: self.on_gpu()?, width: self.kv_heads * self.v_dim, at: 0 };
+            let value = self.v.ok_or_else(|| lower::no_kernel("an 8-bit cache with values within keys"))?;
+            let v = View { value, width: self.kv_heads * self.v_dim, at: 0 };
             let (k_dim, v_dim) = (self.k_dim, self.v_dim);
             let heads = Heads { heads: 0, q: k, k, v, k_dim, v_dim, norms: [None; 2], rope: None };
             return heads.lower(l, cache, None);

@@ -99,19 +99,46 @@ pub(crate) struct Layout {
     pub(crate) tables: u32,
     /// Words of all block tables of a group.
     pub(crate) table_words: u32,
+    /// Word of the work list of rows.
+    pub(crate) items: u32,
+    /// Word of the list of rows whose parts are merged.
+    pub(crate) merges: u32,
+    /// Word of the list of tiles of rows.
+    pub(crate) tiles: u32,
     /// Rows say where they stand; else they are one sequence's, from the step's first position on.
     pub(crate) pos_ids: bool,
     /// Reductions use subgroups.
     pub(crate) subgroups: bool,
     /// Threads of a workgroup that reduces.
     pub(crate) reduce: u32,
+    /// The smallest subgroup that there may be.
+    pub(crate) subgroup_min: u32,
+    /// Threads of a workgroup of `attend`, at least.
+    pub(crate) attend: u32,
+    /// Tiles of rows search for their sequence instead of looking it up.
+    pub(crate) search: bool,
 }
 
 impl Layout {
-    /// Whether reductions use subgroups, and how many threads a workgroup has that reduces.
-    pub(crate) fn reduction(caps: &Caps) -> (bool, u32) {
-        // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
-        (caps.subgroups.is_some(), if caps.kind == Kind::Software { 8 } else { 32 })
+    /// What a device asks for. Sequences and outputs lie where they are said to; tables and lists are for the caller to place.
+    pub(crate) fn new(caps: &Caps, seqs: u32, outs: u32) -> Self {
+        let software = caps.kind == Kind::Software;
+        Self {
+            seqs,
+            outs,
+            tables: outs,
+            table_words: 0,
+            items: 0,
+            merges: 0,
+            tiles: 0,
+            pos_ids: true,
+            subgroups: caps.subgroups.is_some(),
+            // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
+            reduce: if software { 8 } else { 32 },
+            subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
+            attend: if software { 16 } else { 64 },
+            search: false,
+        }
     }
 }
 
@@ -135,6 +162,8 @@ pub(crate) struct Lower<'a> {
     pub(crate) generated: bool,
     /// The token drawn last, by slot.
     pub(crate) drawn: &'a Buffer,
+    /// Parts of attention, until they are merged.
+    pub(crate) parts: &'a Buffer,
 }
 
 impl<'a> Lower<'a> {
@@ -211,6 +240,14 @@ impl<'a> Lower<'a> {
         kernel.overrides.push(("WG", f64::from(threads)));
     }
 
+    /// Fills the role `max`: how a workgroup finds its maxima.
+    pub(crate) fn max(&self, kernel: &mut Kernel) {
+        if self.layout.subgroups {
+            kernel.overrides.push(("SUBGROUP_MIN", f64::from(self.layout.subgroup_min)));
+        }
+        kernel.roles.push(("max", if self.layout.subgroups { lib::MAX_SUBGROUP } else { lib::MAX }));
+    }
+
     /// Sets the overrides of a cache's layout, and fills the role `cache` with it where a kernel has that.
     pub(crate) fn paged(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
         let shape = &cache.shape;
@@ -234,14 +271,13 @@ impl<'a> Lower<'a> {
     }
 
     /// Fills the role `kv`: how KV elements are loaded.
-    pub(crate) fn kv_load(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
+    pub(crate) fn kv_load(&self, kernel: &mut Kernel, cache: &CacheBuffer) {
         let fragment = match cache.shape.storage {
             KvStorage::F32 => lib::KV_F32,
             KvStorage::F16 => lib::KV_F16,
-            KvStorage::Q8 => return Err(no_kernel(&format!("{} over an 8-bit cache", kernel.name))),
+            KvStorage::Q8 => lib::KV_Q8,
         };
         kernel.roles.push(("kv", fragment));
-        Ok(())
     }
 
     /// Fills the role `kv_store` (`head_store`): how KV elements are stored.

@@ -4,7 +4,7 @@
 //! An op holds every dimension that it needs, so that it can be checked, lowered and run without looking at the model.
 //! What `fuse` may add to an op (a norm folded into a [`Linear`], an epilogue) is marked *set by fuse only*.
 
-mod attend;
+pub(crate) mod attend;
 mod cache;
 pub(crate) mod check;
 mod combine;
@@ -204,8 +204,7 @@ impl Op {
     /// Fails, by name, if no kernel does this: known before a weight is loaded.
     pub(crate) fn on_gpu(&self) -> Result<()> {
         match self {
-            Self::KvWrite(op) => op.on_gpu().map(|_| ()),
-            Self::Attend(op) => op.on_gpu().map(|_| ()),
+            Self::Attend(op) => op.on_gpu(),
             Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => Err(lower::no_kernel(self.name())),
             Self::Embed(Embed { index: Index::Type, .. }) => Err(lower::no_kernel("embed by token types")),
             Self::Route(_) | Self::ExpertLinear(_) | Self::Combine(_) => Err(lower::no_kernel(self.name())),

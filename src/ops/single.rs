@@ -83,8 +83,7 @@ impl StepBuffer {
         let seqs = HEADER + 4 * room.rows;
         let tables = seqs + 4 * room.seqs;
         let table_words = room.seqs * room.blocks;
-        let (subgroups, reduce) = Layout::reduction(caps);
-        let layout = Layout { seqs, outs: tables, tables, table_words, pos_ids: room.pos_ids, subgroups, reduce };
+        let layout = Layout { tables, table_words, pos_ids: room.pos_ids, ..Layout::new(caps, seqs, tables) };
         Ok(Self { buffer, layout, room })
     }
 
@@ -97,7 +96,7 @@ impl StepBuffer {
         self.buffer.write(device, 0, &[count, 1, 0, table.len() as u32, first]);
         self.buffer.write(device, u64::from(self.layout.seqs), &[0, count, 0, first + count]);
         self.buffer.write(device, u64::from(self.layout.tables), table);
-        Ok(StepCounts { rows: count, outs: 0, seqs: 1 })
+        Ok(StepCounts { rows: count, seqs: 1, ..StepCounts::default() })
     }
 
     /// Rows of any sequences, each sequence's cache in the blocks of its table. Where a kernel stores to a vectorised cache,
@@ -127,7 +126,7 @@ impl StepBuffer {
         self.buffer.write(device, u64::from(HEADER), &words);
         self.buffer.write(device, u64::from(self.layout.seqs), &spans);
         self.buffer.write(device, u64::from(self.layout.tables), &blocks);
-        Ok(StepCounts { rows: rows.len() as u32, outs: 0, seqs: seqs as u32 })
+        Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, ..StepCounts::default() })
     }
 
     fn fits(&self, rows: u32, seqs: u32, blocks: usize) -> Result<()> {
@@ -357,6 +356,7 @@ impl<'a> Single<'a> {
             angles: &self.angles,
             generated: false,
             drawn: step,
+            parts: step,
         };
         for op in &self.ops {
             op.lower(&mut lower)?;

@@ -8,13 +8,19 @@ use wgslm::exec::{
 };
 use wgslm::gpu::Device;
 use wgslm::model::Program;
-use wgslm::ops::{Act, Attend, CpuWeights, Index, Mask, NormKind, NormSpec, Op, Pairing, RopeSpec, SampleSpec};
+use wgslm::ops::{Act, CpuWeights, Index, NormKind, NormSpec, Pairing, RopeSpec, SampleSpec};
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
 use super::programs::{self, *};
+use attend_cases::AttendCase;
+
+#[path = "attend_cases.rs"]
+pub mod attend_cases;
 
 /// NMSE of f32 arithmetic against f64: element by element, and where sums are long.
 pub const EXACT: f64 = 1e-10;
+/// Of attention, whose exponentials differ between drivers.
+const ATTEND: f64 = 1e-9;
 /// NMSE with an f16 cache: of attention alone, and of a model.
 const HALF: f64 = 1e-6;
 const HALF_MODEL: f64 = 1e-5;
@@ -37,6 +43,8 @@ pub struct Case {
 enum Work {
     /// One op over random rows.
     Op { op: OneOp, role: Role, rows: usize, deviation: f32 },
+    /// Attention over what sequences have kept.
+    Attend(AttendCase),
     /// Prompts and generated rows of two sequences; the first prompt has `rows` rows.
     Model { program: Program, rows: usize },
     /// Tokens that are drawn on the device and never seen by the host before they are fed back.
@@ -48,6 +56,10 @@ impl Case {
     pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
         match &self.work {
             Work::Op { op, role, rows, deviation } => self.op(device, op, *role, *rows, *deviation).await,
+            Work::Attend(case) => {
+                let (got, wanted, modules) = case.outputs(device, self.numerics).await;
+                (nmse(&got, &wanted), modules)
+            }
             Work::Model { program, rows } => self.model(device, program, *rows).await,
             Work::Draws { program, sample } => self.draws(device, program, *sample).await,
         }
@@ -300,35 +312,21 @@ pub fn moves() -> Vec<Case> {
     cases
 }
 
-/// Attention over pages that this step fills, with everything that an attend can have.
+/// Attention, in f32 and f16 by turns: each case with one of them, the cases of long contexts with both.
 pub fn attend() -> Vec<Case> {
     let mut cases = Vec::new();
-    for mask in [Mask::Causal, Mask::Window(5), Mask::Window(70), Mask::Full, Mask::Window(0)] {
-        for (heads, kv_heads, k_dim, v_dim) in [(1, 1, 1, 1), (4, 2, 16, 16), (6, 1, 65, 63), (3, 3, 32, 8)] {
-            for (softcap, sink) in [(0.0, false), (2.0, true)] {
-                let op = OneOp::new(&[heads * k_dim, kv_heads * k_dim, kv_heads * v_dim], |b, x| {
-                    let group = b.group();
-                    let cache = b.pages(group, kv_heads, k_dim, v_dim, None);
-                    b.kv_write(cache, x[1], x[2]);
-                    let sinks = sink.then(|| b.vector("sinks", heads));
-                    let out = b.attend(x[0], cache, mask, 1.3 / (k_dim as f32).sqrt());
-                    let Op::Attend(attend) = last_op(b) else { unreachable!() };
-                    *attend = Attend { softcap, sinks, ..attend.clone() };
-                    out
+    for (i, case) in attend_cases::cases().into_iter().enumerate() {
+        for (numerics, bound) in [(Numerics::Exact, ATTEND), (Numerics::Fast, HALF)] {
+            let long = case.seqs.iter().any(|s| s.0 > 600);
+            if long || (i % 2 == 0) == (numerics == Numerics::Exact) {
+                cases.push(Case {
+                    name: format!("{case:?}, {numerics:?}"),
+                    formats: vec![F32],
+                    numerics,
+                    unfused: true,
+                    bound,
+                    work: Work::Attend(case.clone()),
                 });
-                let what = format!("attend {mask:?} {heads}/{kv_heads} {k_dim}/{v_dim}, cap {softcap}");
-                for rows in [1, 95] {
-                    for (numerics, bound) in [(Numerics::Exact, EXACT), (Numerics::Fast, HALF)] {
-                        cases.push(Case {
-                            name: format!("{what}, {rows} rows, {numerics:?}"),
-                            formats: vec![F32],
-                            numerics,
-                            unfused: true,
-                            bound,
-                            work: Work::Op { op: op.clone(), role: Role::Prompt, rows, deviation: 1.5 },
-                        });
-                    }
-                }
             }
         }
     }

@@ -11,7 +11,8 @@ fn choices(role: &str) -> Vec<Fragment> {
     match role {
         "weights" => BlockFormat::ALL.iter().map(|f| Fragment { name: f.info().name, source: f.info().wgsl }).collect(),
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
-        "kv" => vec![lib::KV_F32, lib::KV_F16],
+        "max" => vec![lib::MAX, lib::MAX_SUBGROUP],
+        "kv" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8, lib::KV_ROWS],
         "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
         "head_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16, lib::KV_STORE_Q8],
         "cache" => vec![lib::PAGED, lib::VECTORISED],
@@ -33,6 +34,9 @@ pub fn all() -> Vec<Kernel> {
             let with = |chosen: &Vec<_>, f| chosen.iter().copied().chain([(role, f)]).collect::<Vec<_>>();
             filled = filled.iter().flat_map(|c| choices(role).into_iter().map(move |f| with(c, f))).collect();
         }
+        // Rows of a step have one layout.
+        let no_cache = |c: &Vec<(_, Fragment)>| c.iter().any(|(_, f)| *f == lib::KV_ROWS);
+        filled.retain(|c| !(no_cache(c) && c.iter().any(|(_, f)| *f == lib::VECTORISED)));
         modules.extend(filled.into_iter().map(|roles| Kernel { name, source, roles, overrides: Vec::new() }));
     }
     modules

@@ -25,5 +25,6 @@ fn row_seq(r: u32) -> u32 {
 fn seq_row0(s: u32) -> u32 { return step[STEP_SEQS + 4u * s]; }
 fn seq_rows(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 1u]; }
 fn seq_slot(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 2u]; }
+fn seq_context(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 3u]; }
 fn out_row(o: u32) -> u32 { return step[STEP_OUTS + 8u * o]; }
 fn out_word(o: u32, i: u32) -> u32 { return step[STEP_OUTS + 8u * o + i]; }

@@ -91,12 +91,13 @@ impl Values {
 pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: bool) -> Result<Vec<CacheBuffer>> {
     let most = device.caps().max_binding;
     let cache = |spec: &CacheSpec| {
-        let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, .. } = *spec else {
+        let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } = *spec else {
             let recurrent = program.nodes.iter().find(|node| node.op.state().is_some());
             return Err(no_kernel(recurrent.map_or("a state", |node| node.op.name())));
         };
         let storage = if f16 { KvStorage::F16 } else { KvStorage::F32 };
         let (slots, blocks) = (limits.block, limits.blocks);
+        let v_dim = if v_in_k { 0 } else { v_dim };
         let shape = CacheShape { kv_heads, k_dim, v_dim, slots, blocks, storage, layout: KvLayout::Paged };
         let bytes = shape.bytes();
         if bytes > most {

@@ -5,6 +5,7 @@
 
 mod memory;
 mod weights;
+mod work;
 
 use std::collections::VecDeque;
 
@@ -16,6 +17,7 @@ use crate::ops::{Part, ValueId, sample};
 use crate::{Error, Result};
 use memory::Values;
 use weights::Weights;
+use work::{Room, Work};
 
 /// What a GPU executor is made with.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,9 @@ pub struct GpuExecutor {
     weights: Weights,
     caches: Vec<CacheBuffer>,
     drawn: Buffer,
+    parts: Buffer,
+    room: Room,
+    work: Work,
     roles: [RoleState; 2],
     packed: Packed,
     words: Vec<u32>,
@@ -66,6 +71,8 @@ struct RoleState {
     best: Buffer,
     result: Buffer,
     plan: Option<(Plan, Plan)>,
+    /// Of the step that was uploaded last.
+    counts: StepCounts,
 }
 
 /// A submitted step: where its results will be.
@@ -106,11 +113,22 @@ impl GpuExecutor {
         let seqs = HEADER as u32 + 4 * limits.rows;
         let outs = seqs + 4 * limits.seqs;
         let tables = outs + 8 * limits.outs;
-        let (subgroups, reduce) = Layout::reduction(device.caps());
-        let layout = Layout { seqs, outs, tables, table_words, pos_ids: true, subgroups, reduce };
+        let room = Room::new(program, &limits);
+        let items = tables + program.groups.max(1) * table_words;
+        let merges = items + 4 * room.items;
+        let tiles = merges + 4 * room.merges;
+        let layout = Layout {
+            tables,
+            table_words,
+            items,
+            merges,
+            tiles,
+            ..Layout::new(device.caps(), seqs, outs)
+        };
         let caches = memory::caches(device, program, &limits, options.numerics == Numerics::Fast)?;
         let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs) * 4)?;
-        let step_words = u64::from(tables) + u64::from(program.groups.max(1)) * u64::from(table_words);
+        let parts = Buffer::new(device, "parts", u64::from(room.parts.max(1)) * room.part_bytes)?;
+        let step_words = u64::from(tiles) + u64::from(room.tiles);
         let mut pool = memory::Pool::default();
         let mut role = |program: Program| -> Result<RoleState> {
             let mut angles_at = Vec::new();
@@ -128,6 +146,7 @@ impl GpuExecutor {
                 best: Buffer::new(device, "best", outs * u64::from(sample::parts(program.vocab)) * 16)?,
                 result: Buffer::new(device, "result", outs * 4)?,
                 plan: None,
+                counts: StepCounts::default(),
                 program,
             })
         };
@@ -141,6 +160,9 @@ impl GpuExecutor {
             weights,
             caches,
             drawn,
+            parts,
+            room,
+            work: Work::default(),
             roles,
             packed: Packed::default(),
             words: Vec::new(),
@@ -177,6 +199,7 @@ impl GpuExecutor {
             angles: &angles,
             generated: role == Role::Generated,
             drawn: &self.drawn,
+            parts: &self.parts,
         };
         for (i, node) in state.program.nodes.iter().enumerate() {
             (l.plan.layer, l.plan.node) = (node.layer, Some(i));
@@ -195,7 +218,7 @@ impl GpuExecutor {
     /// Writes a packed batch into the step buffers of its role.
     fn upload(&mut self, role: Role) {
         let batch = self.packed.batch(role);
-        let state = &self.roles[role as usize];
+        let state = &mut self.roles[role as usize];
         let device = &self.device;
         self.words.clear();
         let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len(), batch.table_stride as usize];
@@ -209,6 +232,13 @@ impl GpuExecutor {
             let at = self.layout.tables + group as u32 * self.layout.table_words;
             state.step.write(device, u64::from(at), table);
         }
+        self.work.fill(batch, self.room);
+        state.step.write(device, u64::from(self.layout.items), &self.work.items);
+        state.step.write(device, u64::from(self.layout.merges), &self.work.merges);
+        state.step.write(device, u64::from(self.layout.tiles), &self.work.tiles);
+        let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
+        let [items, merges] = [self.work.items.len(), self.work.merges.len()].map(|n| n as u32);
+        state.counts = StepCounts { rows, outs, seqs, items, merges };
         for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
             state.angles.write(device, at / 4, angles);
         }
@@ -239,6 +269,12 @@ impl GpuExecutor {
             to[..row.len()].copy_from_slice(row);
         }
         value.buffer.write(&self.device, 0, &padded);
+    }
+
+    /// Lets tiles of a prompt's rows search for their sequence on the device, instead of looking it up in a list of the
+    /// host's. Only before the first step.
+    pub fn search_for_tiles(&mut self) {
+        self.layout.search = true;
     }
 
     /// The program that steps of a role run.
@@ -368,9 +404,9 @@ impl Executor for GpuExecutor {
         let mut encoder = self.device.device.create_command_encoder(&desc);
         let plans = Role::ALL.iter().flat_map(|&role| {
             let batch = self.packed.batch(role);
-            let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
-            let counts = StepCounts { rows, outs, seqs };
-            let plans = self.roles[role as usize].plan.as_ref().filter(|_| rows > 0);
+            let state = &self.roles[role as usize];
+            let counts = state.counts;
+            let plans = state.plan.as_ref().filter(|_| !batch.rows.is_empty());
             let draws = batch.outs.iter().any(|o| o.draw != 0);
             plans
                 .into_iter()

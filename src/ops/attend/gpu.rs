@@ -1,0 +1,181 @@
+//! The kernels of `attend`: one for single rows, which divides what a long sequence's row sees into parts, and one for tiles of
+//! a prompt's rows.
+
+use super::{Attend, Kv, Mask};
+use crate::Result;
+use crate::gpu::compose::lib;
+use crate::gpu::{Arg, Dim, Kernel};
+use crate::ops::lower::{self, Lower, Lowered};
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    heads: u32,
+    group: u32,
+    k_dim: u32,
+    v_dim: u32,
+    q_stride: u32,
+    out_stride: u32,
+    sinks: u32,
+    slopes: u32,
+    before: u32,
+    after: u32,
+    scale: f32,
+    softcap: f32,
+    k_stride: u32,
+    v_stride: u32,
+    zero: u32,
+}
+
+/// Rows of a tile of `attend_tiled`.
+pub(crate) const TILE_ROWS: u32 = 8;
+/// Query heads that share a load of keys and values, at most: the elements of a vector in the kernels.
+const HEADS: u32 = 4;
+/// Elements of a value, at most: beyond, a workgroup's memory would not do.
+const V_DIM: u32 = 512;
+/// Threads of a workgroup of `attend_tiled`, at most, for the same reason.
+const TILED_THREADS: u32 = 192;
+
+/// Positions of a part, for a row that stands at `pos`: 256, or as many as make at most [`MAX_PARTS`] of all that it may see.
+///
+/// A function of the position alone: a row's result does not depend on what it is computed with.
+pub(crate) fn part_size(pos: u32) -> u32 {
+    let mut size = 256;
+    while pos / size >= MAX_PARTS {
+        size *= 2;
+    }
+    size
+}
+
+/// Parts that a row is divided into, at most.
+pub(crate) const MAX_PARTS: u32 = 32;
+
+/// An item of a work list that stands for all parts of its row.
+pub(crate) const ALL_PARTS: u32 = u32::MAX;
+
+impl Attend {
+    /// Fails on what the kernels cannot do.
+    pub(in crate::ops) fn on_gpu(&self) -> Result<()> {
+        match self.v_dim <= V_DIM {
+            true => Ok(()),
+            false => Err(lower::no_kernel(&format!("attention with values of {} elements", self.v_dim))),
+        }
+    }
+
+    /// Bytes that a part of a row takes until it is merged with others.
+    pub(crate) fn part_bytes(&self) -> u64 {
+        u64::from(self.heads) * (1 + u64::from(self.v_dim.div_ceil(4))) * 16
+    }
+
+    /// Query heads of a workgroup, of at most `most`: so many that as few as possible are computed in vain.
+    fn heads_together(&self, most: u32) -> u32 {
+        let group = self.heads / self.kv_heads;
+        group.div_ceil(group.div_ceil(most))
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        self.on_gpu()?;
+        match l.generated {
+            true => self.lower_rows(l),
+            false => self.lower_tiles(l),
+        }
+    }
+
+    /// For single rows.
+    fn lower_rows(&self, l: &mut Lower<'_>) -> Lowered {
+        let heads = self.heads_together(HEADS);
+        let threads = l.layout.attend.max(self.v_dim.div_ceil(4).next_power_of_two());
+        let mut kernel = l.kernel("attend");
+        kernel.overrides.extend([("WG", f64::from(threads)), ("HEADS", f64::from(heads))]);
+        let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
+        let mut args = self.bind(l, &mut kernel);
+        self.bind_kv(l, &mut kernel, &mut args)?;
+        l.max(&mut kernel);
+        l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Items, Dim::Fixed(1)])?;
+
+        let mut merge = l.kernel("attend_merge");
+        let args = self.bind(l, &mut merge);
+        l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Merges, Dim::Fixed(1)])
+    }
+
+    /// For tiles of rows.
+    fn lower_tiles(&self, l: &mut Lower<'_>) -> Lowered {
+        let fours = self.v_dim.div_ceil(4);
+        let heads = self.heads_together(HEADS.min(TILED_THREADS / fours));
+        let threads = (fours * heads).next_multiple_of(32).max(64);
+        let tile = 4 * (threads / (2 * heads));
+        let mut kernel = l.kernel("attend_tiled");
+        let sizes = [("WG", threads), ("HEADS", heads), ("TILE", tile), ("SEARCH", u32::from(l.layout.search))];
+        kernel.overrides.extend(sizes.map(|(name, n)| (name, f64::from(n))));
+        let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
+        let mut args = self.bind(l, &mut kernel);
+        self.bind_kv(l, &mut kernel, &mut args)?;
+        l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Tiles(TILE_ROWS), Dim::Fixed(1)])
+    }
+
+    /// Sets what the kernels have in common, and gives their arguments, but for keys and values.
+    fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel) -> Vec<Arg<'a>> {
+        let layout = &l.layout;
+        kernel.overrides.extend([
+            ("STEP_ITEMS", f64::from(layout.items)),
+            ("STEP_MERGES", f64::from(layout.merges)),
+            ("STEP_TILES", f64::from(layout.tiles)),
+            ("HAS_SINKS", f64::from(u8::from(self.sinks.is_some()))),
+            ("HAS_SLOPES", f64::from(u8::from(self.slopes.is_some()))),
+            ("K_FOURS", f64::from(self.k_dim.div_ceil(4))),
+            ("V_FOURS", f64::from(self.v_dim.div_ceil(4))),
+            ("RAGGED", f64::from(u8::from(self.k_dim % 4 != 0 || self.v_dim % 4 != 0))),
+        ]);
+        let (q, out) = (&l.value(self.q).buffer, &l.value(self.out).buffer);
+        vec![Arg::read(l.step), Arg::read(q), Arg::read(l.vectors), Arg::Write(out), Arg::Write(l.parts)]
+    }
+
+    /// Binds keys and values, with the fragments that read them.
+    fn bind_kv<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, args: &mut Vec<Arg<'a>>) -> Lowered {
+        match self.kv {
+            Kv::Cache(cache) => {
+                let cache = l.cache(cache);
+                kernel.overrides.push(("V_IN_K", f64::from(u8::from(cache.shape.v_dim == 0))));
+                l.paged(kernel, cache)?;
+                l.kv_load(kernel, cache);
+                args.push(Arg::read(&cache.buffer));
+            }
+            Kv::Packed { k, v } => {
+                kernel.roles.extend([("cache", lib::PAGED), ("kv", lib::KV_ROWS)]);
+                args.extend([k, v].map(|id| Arg::read(&l.value(id).buffer)));
+            }
+        }
+        Ok(())
+    }
+
+    fn params(&self, l: &Lower<'_>) -> Params {
+        let (before, after) = match self.mask {
+            Mask::Causal => (u32::MAX, 0),
+            Mask::Window(n) => (n, 0),
+            Mask::Full => (u32::MAX, u32::MAX),
+            Mask::Near(n) => (n.saturating_add(1), n),
+        };
+        let stride = |id| l.value(id).stride();
+        let (k_stride, v_stride) = match self.kv {
+            Kv::Cache(_) => (0, 0),
+            Kv::Packed { k, v } => (stride(k), stride(v)),
+        };
+        Params {
+            heads: self.heads,
+            group: self.heads / self.kv_heads,
+            k_dim: self.k_dim,
+            v_dim: self.v_dim,
+            q_stride: stride(self.q),
+            out_stride: stride(self.out),
+            sinks: self.sinks.map_or(0, |s| l.vector(s)),
+            slopes: self.slopes.map_or(0, |s| l.vector(s)),
+            before,
+            after,
+            scale: self.scale,
+            softcap: self.softcap,
+            k_stride,
+            v_stride,
+            zero: 0,
+        }
+    }
+}

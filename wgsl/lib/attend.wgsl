@@ -1,0 +1,103 @@
+//! attend: what the attention kernels share: parameters, bindings, which positions a row sees, the softmax's pieces.
+//!
+//! A softmax is summed up as (most, total, sum): the highest score, the weights' total and the weighted sum of the values,
+//! weights being relative to the highest score.
+struct Params {
+    heads: u32,       // query heads
+    group: u32,       // query heads to a KV head
+    k_dim: u32,
+    v_dim: u32,
+    q_stride: u32,    // elements from a row of q to the next
+    out_stride: u32,
+    sinks: u32,       // element of vecs where the sinks lie (HAS_SINKS)
+    slopes: u32,      // element of vecs where the slopes lie (HAS_SLOPES)
+    before: u32,      // positions that a row sees, its own and those before
+    after: u32,       // positions that it sees behind its own
+    scale: f32,
+    softcap: f32,     // 0: none
+    k_stride: u32,    // elements from a row of k to the next (lib/kv_rows)
+    v_stride: u32,
+    zero: u32,        // 0, which no compiler knows: see `rounded`
+}
+override HAS_SINKS: bool = false;
+override HAS_SLOPES: bool = false;
+override K_FOURS: u32 = 16u;       // fours of elements in a key
+override V_FOURS: u32 = 16u;       // and in a value
+override V_IN_K: bool = false;     // a value is the first elements of its key
+override RAGGED: bool = false;     // k_dim or v_dim is no multiple of 4
+override HEADS: u32 = 4u;          // query heads of a workgroup: 1 to 4
+override STEP_ITEMS: u32 = 0u;     // word of the step's list of (row, part, part size, 0)
+override STEP_MERGES: u32 = 0u;    // word of the step's list of (row, first item, items, 0)
+override STEP_TILES: u32 = 0u;     // word of the step's list of tiles: the sequence of each
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;            // (rows, heads * k_dim)
+@group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;          // (rows, heads * v_dim)
+@group(0) @binding(5) var<storage, read_write> parts: array<vec4<f32>>;  // (items, heads, 1 + V_FOURS): most, total; sum
+const NEVER: f32 = -1e30;
+const ALL: u32 = 0xffffffffu;
+
+/// The first position that a row sees, and the one past the last; `own` is its own of `count`.
+fn seen_by(own: u32, count: u32) -> vec2<u32> {
+    return vec2<u32>(own + 1u - min(params.before, own + 1u), own + 1u + min(params.after, count - own - 1u));
+}
+/// Elements 4 i.. of a query, with zeros past its end.
+fn q_four(row: u32, head: u32, i: u32) -> vec4<f32> {
+    let at = row * params.q_stride + head * params.k_dim + 4u * i;
+    if !RAGGED {
+        return q[at / 4u];
+    }
+    var four = vec4<f32>(0.0);
+    for (var j = 0u; j < min(4u, params.k_dim - 4u * i); j++) {
+        four[j] = q[(at + j) / 4u][(at + j) % 4u];
+    }
+    return four;
+}
+fn vec_at(at: u32) -> f32 {
+    return vecs[at / 4u][at % 4u];
+}
+/// Scores of dot products.
+fn scored(dots: vec4<f32>) -> vec4<f32> {
+    var score = dots * params.scale;
+    if params.softcap != 0.0 {
+        // tanh by its exponential: some drivers' own is bad near 0.
+        let e = exp(-2.0 * abs(score / params.softcap));
+        score = params.softcap * sign(score) * (1.0 - e) / (1.0 + e);
+    }
+    return score;
+}
+/// x, rounded: an integer operation that a compiler cannot leave out keeps a product from being fused with the sum that follows.
+/// Parts are merged by two kernels, which must do it to the same bits.
+fn rounded(x: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) ^ vec4<u32>(params.zero));
+}
+/// The softmax of one head over some positions: (most, total, 0, 0) and four elements of the sum.
+struct Part {
+    state: vec4<f32>,
+    sum: vec4<f32>,
+}
+fn merge(a: Part, b: Part) -> Part {
+    if b.state.y == 0.0 {
+        return a;
+    }
+    let most = max(a.state.x, b.state.x);
+    let x = exp(a.state.x - most);
+    let y = exp(b.state.x - most);
+    let total = rounded(vec4<f32>(a.state.y * x, b.state.y * y, 0.0, 0.0));
+    return Part(vec4<f32>(most, total.x + total.y, 0.0, 0.0), rounded(a.sum * x) + rounded(b.sum * y));
+}
+/// Stores elements 4 four.. of a head's result.
+fn finish(row: u32, head: u32, four: u32, whole: Part) {
+    var part = whole;
+    if HAS_SINKS {
+        part = merge(part, Part(vec4<f32>(vec_at(params.sinks + head), 1.0, 0.0, 0.0), vec4<f32>(0.0)));
+    }
+    if part.state.y > 0.0 {
+        part.sum /= part.state.y;
+    }
+    let at = row * params.out_stride + head * params.v_dim + 4u * four;
+    for (var j = 0u; j < min(4u, params.v_dim - 4u * four); j++) {
+        out[at + j] = part.sum[j];
+    }
+}
