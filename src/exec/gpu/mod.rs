@@ -117,14 +117,7 @@ impl GpuExecutor {
         let items = tables + program.groups.max(1) * table_words;
         let merges = items + 4 * room.items;
         let tiles = merges + 4 * room.merges;
-        let layout = Layout {
-            tables,
-            table_words,
-            items,
-            merges,
-            tiles,
-            ..Layout::new(device.caps(), seqs, outs)
-        };
+        let layout = Layout { tables, table_words, items, merges, tiles, ..Layout::new(device.caps(), seqs, outs) };
         let caches = memory::caches(device, program, &limits, options.numerics == Numerics::Fast)?;
         let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs) * 4)?;
         let parts = Buffer::new(device, "parts", u64::from(room.parts.max(1)) * room.part_bytes)?;

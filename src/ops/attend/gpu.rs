@@ -116,6 +116,7 @@ impl Attend {
     /// Sets what the kernels have in common, and gives their arguments, but for keys and values.
     fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel) -> Vec<Arg<'a>> {
         let layout = &l.layout;
+        let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.overrides.extend([
             ("STEP_ITEMS", f64::from(layout.items)),
             ("STEP_MERGES", f64::from(layout.merges)),
@@ -124,7 +125,7 @@ impl Attend {
             ("HAS_SLOPES", f64::from(u8::from(self.slopes.is_some()))),
             ("K_FOURS", f64::from(self.k_dim.div_ceil(4))),
             ("V_FOURS", f64::from(self.v_dim.div_ceil(4))),
-            ("RAGGED", f64::from(u8::from(self.k_dim % 4 != 0 || self.v_dim % 4 != 0))),
+            ("RAGGED", f64::from(u8::from(ragged))),
         ]);
         let (q, out) = (&l.value(self.q).buffer, &l.value(self.out).buffer);
         vec![Arg::read(l.step), Arg::read(q), Arg::read(l.vectors), Arg::Write(out), Arg::Write(l.parts)]
