@@ -95,9 +95,9 @@ impl Source {
         // Parts of a vector are parts of its one row, unless that is made of blocks.
         let single = tensor.shape.len() <= 1 && tensor.format.info().weights == 1;
         let k = if single { 1 } else { tensor.shape.last().copied().unwrap_or(1) as usize };
-        let mut encode = |rows: &[f32]| encode(tensor.format, rows, k, threads, &mut *write);
         match self {
             Self::Folder(model, conversion) => {
+                let mut encode = |rows: &[f32]| write(&tensor.format.encode_rows(rows, k, threads)?);
                 // A slice of a file's rows, counted in its bytes: two to four an element.
                 model.converted_rows(&conversion.tensors[i], 2 * SLICE * threads, &mut encode).await
             }
@@ -117,7 +117,7 @@ impl Source {
                     }
                     let mut decoded = vec![0.0; count as usize * k];
                     from.decode(&bytes, &mut decoded)?;
-                    self::encode(tensor.format, &decoded, k, threads, write)?;
+                    write(&tensor.format.encode_rows(&decoded, k, threads)?)?;
                 }
                 Ok(())
             }
@@ -221,33 +221,6 @@ fn changed(info: &TensorInfo, to: BlockFormat, requantize: bool) -> Result<Block
         ));
     }
     Ok(to)
-}
-
-/// Encodes whole rows, on several threads where there are some.
-fn encode(
-    format: BlockFormat,
-    rows: &[f32],
-    k: usize,
-    threads: usize,
-    write: &mut dyn FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
-    let row_bytes = format.row_bytes(k as u64)? as usize;
-    let count = rows.len() / k.max(1);
-    let mut out = vec![0; count * row_bytes];
-    let share = count.div_ceil(threads.max(1)).max(1);
-    let mut results = Vec::new();
-    #[cfg(not(target_arch = "wasm32"))]
-    std::thread::scope(|scope| {
-        let parts = rows.chunks(share * k).zip(out.chunks_mut(share * row_bytes));
-        let workers: Vec<_> = parts.map(|(rows, out)| scope.spawn(move || format.encode(rows, out))).collect();
-        results.extend(workers.into_iter().map(|worker| {
-            worker.join().unwrap_or_else(|_| Err(Error::argument(format.name(), "the encoder panicked")))
-        }));
-    });
-    #[cfg(target_arch = "wasm32")]
-    results.extend(rows.chunks(share * k).zip(out.chunks_mut(share * row_bytes)).map(|(r, o)| format.encode(r, o)));
-    results.into_iter().collect::<Result<()>>()?;
-    write(&out)
 }
 
 #[cfg(test)]

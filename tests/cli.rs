@@ -6,6 +6,10 @@ mod bench;
 mod convert;
 #[path = "cli/embed.rs"]
 mod embed;
+#[path = "cli/inspect.rs"]
+mod inspect;
+#[path = "cli/perplexity.rs"]
+mod perplexity;
 mod support;
 
 use std::io::{Read, Write};

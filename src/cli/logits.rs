@@ -13,7 +13,7 @@ use crate::exec::{Executor, Numerics, Options, Place};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    model: open::ModelArg,
+    model: open::WeightsArg,
     /// Token ids, from the first position on.
     #[arg(long, required = true, value_delimiter = ',', value_name = "1,2,3")]
     ids: Vec<u32>,

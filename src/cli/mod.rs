@@ -8,10 +8,12 @@ mod convert;
 mod devices;
 mod embed;
 mod exit;
+mod inspect;
 mod interrupt;
 mod logits;
 mod npy;
 mod open;
+mod perplexity;
 mod repl;
 mod run;
 mod template;
@@ -37,6 +39,8 @@ enum Command {
     Run(run::Args),
     /// Measures how fast prompts are read and tokens generated.
     Bench(bench::Args),
+    /// Measures how well a model predicts a text.
+    Perplexity(perplexity::Args),
     /// Compares the GPU with the CPU, value by value, and names the first op that differs.
     Verify(verify::Args),
     /// Writes the logits of every position of a text to a file.
@@ -49,6 +53,8 @@ enum Command {
     Convert(convert::Args),
     /// Turns texts into vectors, or pairs of texts into scores: JSON lines in and out.
     Embed(embed::Args),
+    /// Shows what a model's files say, and how much memory it takes.
+    Inspect(inspect::Args),
     /// Lists the devices that models can run on.
     Devices(devices::Args),
 }
@@ -59,12 +65,14 @@ pub fn main() -> ExitCode {
     let done = match Args::parse().command {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Template(args) => template::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Convert(args) => convert::run(args),
         Command::Embed(args) => embed::run(args),
+        Command::Inspect(args) => inspect::run(args),
         Command::Devices(args) => devices::run(args),
     };
     match done {

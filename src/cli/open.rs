@@ -17,11 +17,50 @@ pub(super) struct ModelArg {
     pub(super) model: Option<PathBuf>,
 }
 
+/// Which model, and how its weights are loaded.
+#[derive(Debug, clap::Args)]
+pub(super) struct WeightsArg {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Quantises weights while they are loaded: a type that convert writes.
+    #[arg(long, value_name = "TYPE", value_parser = file_type)]
+    quantize: Option<FileType>,
+}
+
+impl WeightsArg {
+    /// Whether it is the model that is compiled in.
+    pub(super) fn embedded(&self) -> bool {
+        self.model.model.is_none()
+    }
+
+    /// Opens the model, one that gives logits.
+    pub(super) fn open(&self) -> Result<Model, Exit> {
+        let model = self.open_any()?;
+        match model.program.logits() {
+            Some(_) => Ok(model),
+            None => Err(Exit::usage(format!("{} turns texts into vectors or scores: wgslm embed", model.name))),
+        }
+    }
+
+    /// Opens the model, whatever it gives.
+    pub(super) fn open_any(&self) -> Result<Model, Exit> {
+        self.model_of(self.model.file()?)
+    }
+
+    fn model_of(&self, file: ModelFile) -> Result<Model, Exit> {
+        let mut model = pollster::block_on(Model::open(file))?;
+        if let Some(to) = self.quantize {
+            model.quantize(to, std::thread::available_parallelism().map_or(1, usize::from));
+        }
+        Ok(model)
+    }
+}
+
 /// Which model, or the shape of one.
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceArg {
     #[command(flatten)]
-    model: ModelArg,
+    weights: WeightsArg,
     /// Random weights of a known shape: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
     #[arg(long, conflicts_with = "model", value_parser = shape)]
     shape: Option<Shape>,
@@ -34,8 +73,8 @@ impl SourceArg {
     /// Opens the model, one that gives logits.
     pub(super) fn open(&self) -> Result<Model, Exit> {
         match &self.shape {
-            None => self.model.open(),
-            Some(shape) => Ok(pollster::block_on(Model::open(shape.model_file(self.quant, 1)?))?),
+            None => self.weights.open(),
+            Some(shape) => self.weights.model_of(shape.model_file(self.quant, 1)?),
         }
     }
 }
@@ -58,21 +97,6 @@ impl ModelArg {
             Some(path) => Ok(ModelFile::open(path)?),
             None => embedded(),
         }
-    }
-
-    /// Opens the model, one that gives logits.
-    pub(super) fn open(&self) -> Result<Model, Exit> {
-        let model = self.open_any()?;
-        match model.program.logits() {
-            Some(_) => Ok(model),
-            None => Err(Exit::usage(format!("{} turns texts into vectors or scores: wgslm embed", model.name))),
-        }
-    }
-
-    /// Opens the model, whatever it gives.
-    pub(super) fn open_any(&self) -> Result<Model, Exit> {
-        let file = self.file()?;
-        Ok(pollster::block_on(Model::open(file))?)
     }
 }
 

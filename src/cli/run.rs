@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// The prompt; without it, stdin is read. On a terminal a conversation begins.
     prompt: Option<String>,
     #[command(flatten)]
-    model: open::ModelArg,
+    model: open::WeightsArg,
     /// Tokens to generate at most [default: until the model ends or the context is full].
     #[arg(short = 'n', long, value_name = "N")]
     pub(super) max_tokens: Option<u32>,
@@ -79,7 +79,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         None => return repl::run(Session::open(&args)?, &args, sampling),
     };
     let mut session = Session::open(&args)?;
-    let mut chat = session.conversation(args.raw || args.model.model.is_none() && args.system.is_none())?;
+    let mut chat = session.conversation(args.raw || args.model.embedded() && args.system.is_none())?;
     if let Some(system) = &args.system {
         chat.set_system(Some(system.clone()))?;
     }

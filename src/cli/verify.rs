@@ -22,7 +22,7 @@ const GENERATED: usize = 3;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    model: open::ModelArg,
+    model: open::WeightsArg,
     /// What is verified: auto, gpu, cpu (its fused program), or the number of an adapter.
     #[arg(long, default_value = "gpu", value_parser = open::place)]
     device: Place,

@@ -13,4 +13,4 @@ mod tests;
 pub use embed::{EmbedOptions, Embedder, Input, embed};
 pub use engine::Engine;
 pub use request::{Event, Finish, Request, RequestId, SeqId, Usage};
-pub use score::score;
+pub use score::{LogProbs, score, score_from};

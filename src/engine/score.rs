@@ -9,6 +9,21 @@ use crate::{Error, Result};
 ///
 /// The executor must have no step under way, and what its cache holds is overwritten.
 pub async fn score<E: Executor>(executor: &mut E, program: &Program, ids: &[u32]) -> Result<Vec<f32>> {
+    let mut logits = Vec::new();
+    score_from(executor, program, ids, 0, &mut |_, row| logits.extend_from_slice(row)).await?;
+    Ok(logits)
+}
+
+/// Runs `ids` as one prompt and gives `each` the logits of the positions from `first` on, a position at a time.
+///
+/// The executor must have no step under way, and what its cache holds is overwritten.
+pub async fn score_from<E: Executor>(
+    executor: &mut E,
+    program: &Program,
+    ids: &[u32],
+    first: usize,
+    each: &mut dyn FnMut(usize, &[f32]),
+) -> Result<()> {
     let limits = executor.limits();
     let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
     let mut table = kv.table();
@@ -22,31 +37,67 @@ pub async fn score<E: Executor>(executor: &mut E, program: &Program, ids: &[u32]
         });
     }
     let tables: Vec<&[u32]> = table.groups().collect();
-    let chunk = limits.rows.min(limits.outs).max(1);
-    let mut logits = Vec::new();
-    for (pos, ids) in (0..).step_by(chunk as usize).zip(ids.chunks(chunk as usize)) {
-        let tokens: Vec<Token> = ids.iter().map(|&id| Token::Host(id)).collect();
+    let mut pos = 0;
+    while pos < ids.len() {
+        // Rows whose logits nobody wants come in larger steps.
+        let wanted = pos >= first;
+        let most = if wanted { limits.rows.min(limits.outs).max(1) as usize } else { limits.rows as usize };
+        let end = ids.len().min(pos + most);
+        let end = if wanted { end } else { end.min(first) };
+        let tokens: Vec<Token> = ids[pos..end].iter().map(|&id| Token::Host(id)).collect();
         let seq = SeqStep {
             slot: 0,
             role: Role::Prompt,
             tokens: &tokens,
             types: &[],
-            pos,
+            pos: pos as u32,
             tables: &tables,
-            outs: Outs::All,
+            outs: if wanted { Outs::All } else { Outs::None },
             sample: None,
-            read_logits: true,
+            read_logits: wanted,
         };
         executor.enqueue(&Step { seqs: &[seq] })?;
         let mut result = Ok(());
         let mut take = |out: Result<&StepOut>| match out {
-            Ok(out) => logits.extend_from_slice(&out.logits),
+            Ok(out) => {
+                let rows = out.logits.chunks_exact(program.vocab as usize);
+                (pos..).zip(rows).for_each(|(position, row)| each(position, row));
+            }
             Err(error) => result = Err(error),
         };
         while executor.poll(&mut |_, out| take(out)) == 0 {
             executor.wait().await?;
         }
         result?;
+        pos = end;
     }
-    Ok(logits)
+    Ok(())
+}
+
+/// `ln p` of every token of a vocabulary: logits less the logarithm of the sum of their exponentials.
+pub struct LogProbs<'a> {
+    logits: &'a [f32],
+    /// The largest logit.
+    pub max: f32,
+    /// `ln Σ e^(logit - max)`
+    pub log_sum: f64,
+}
+
+impl<'a> LogProbs<'a> {
+    /// Of the logits of a position.
+    pub fn new(logits: &'a [f32]) -> Self {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
+        Self { logits, max, log_sum: sum.ln() }
+    }
+
+    /// `ln p` of a token of the vocabulary.
+    pub fn of(&self, token: u32) -> f64 {
+        f64::from(self.logits[token as usize] - self.max) - self.log_sum
+    }
+
+    /// The most likely token.
+    pub fn best(&self) -> u32 {
+        self.logits.iter().position(|&x| x == self.max).unwrap_or(0) as u32
+    }
 }

@@ -13,6 +13,7 @@ mod moe;
 mod names;
 mod open;
 mod program;
+mod quantize;
 mod recurrent;
 mod rotary;
 mod shared;

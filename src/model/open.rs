@@ -3,7 +3,9 @@
 use super::arch::Arch;
 use super::config::{Asked, Config, infinite};
 use super::embedding::Task;
+use super::names::Names;
 use super::program::Program;
+use super::quantize::Quantized;
 use super::weights::{self, Located};
 use crate::file::{self, Description, ModelFile};
 use crate::ops::CpuWeights;
@@ -29,6 +31,7 @@ pub struct Model {
     pub parameters: u64,
     /// The hyper-parameters that the program follows, by name.
     pub keys: Vec<Asked>,
+    pub(super) quantized: Option<Quantized>,
 }
 
 /// Tokens with a meaning for generation; all are within the vocabulary.
@@ -66,7 +69,9 @@ impl Model {
         let specials = specials(&file, program.vocab)?;
         let parameters = file.tensors().iter().map(|t| t.len()).fold(0, u64::saturating_add);
         let (name, chat_template) = (name(&file), chat_template(&file)?);
-        Ok(Self { arch: arch.name(), name, program, located, specials, chat_template, parameters, keys, file })
+        let arch = arch.name();
+        let quantized = None;
+        Ok(Self { arch, name, program, located, specials, chat_template, parameters, keys, quantized, file })
     }
 }
 
@@ -74,7 +79,20 @@ impl Model {
     /// The program's weights for a CPU executor, where they lie in the file if that is in memory. `progress` is told bytes
     /// done and bytes in all.
     pub async fn cpu_weights(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CpuWeights> {
-        self.located.cpu_weights(&self.file, progress).await
+        match &self.quantized {
+            Some(quantized) => self.quantized_weights(quantized, progress).await,
+            None => self.located.cpu_weights(&self.file, progress).await,
+        }
+    }
+}
+
+impl Model {
+    /// What GGUF files call a tensor that the program names.
+    pub(super) fn gguf_name(&self, tensor: &str) -> String {
+        match Arch::of(&self.file) {
+            Ok(arch) => Names { file: &self.file, arch }.translated(tensor).0,
+            Err(_) => tensor.to_owned(),
+        }
     }
 }
 

@@ -37,7 +37,10 @@ pub trait WeightSource {
 
 impl WeightSource for Model {
     fn format(&self, weight: WeightId) -> BlockFormat {
-        self.located.weights[weight.index()].format
+        match &self.quantized {
+            Some(quantized) => quantized.formats[weight.index()],
+            None => self.located.weights[weight.index()].format,
+        }
     }
 
     fn place(&self, tensor: Tensor) -> (usize, u64) {
@@ -52,7 +55,10 @@ impl WeightSource for Model {
     }
 
     async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
-        self.located.read_rows(&self.file, weight, slice, each).await
+        match &self.quantized {
+            Some(quantized) => self.quantized_rows(quantized, weight, slice, each).await,
+            None => self.located.read_rows(&self.file, weight, slice, each).await,
+        }
     }
 
     async fn vector(&self, vector: VectorId) -> Result<Vec<f32>> {

@@ -288,15 +288,7 @@ impl Located {
         let mut done = 0;
         let mut weights = CpuWeights::default();
         for (i, at) in self.weights.iter().enumerate() {
-            let id = WeightId(i as u32);
-            let in_place = file.source(&at.tensor)?;
-            let (source, start) = if in_place.mapped().is_some() && at.in_one_piece() {
-                (in_place.clone(), at.tensor.offset + at.bytes().start)
-            } else {
-                let copy = Bytes::new(at.tensor.name.clone(), self.read_matrix(file, id).await?);
-                (Arc::new(copy) as Arc<dyn ByteSource>, 0)
-            };
-            weights.matrices.push(Matrix::new(source, start, at.format, at.n, at.k)?);
+            weights.matrices.push(self.cpu_matrix(file, WeightId(i as u32)).await?);
             done += at.size();
             progress(done, all);
         }
@@ -304,6 +296,19 @@ impl Located {
             weights.vectors.push(self.read_vector(file, VectorId(i as u32)).await?);
         }
         Ok(weights)
+    }
+
+    /// A matrix for a CPU: where it lies, or a copy.
+    pub(super) async fn cpu_matrix(&self, file: &ModelFile, weight: WeightId) -> Result<Matrix> {
+        let at = self.matrix(weight)?;
+        let in_place = file.source(&at.tensor)?;
+        let (source, start) = if in_place.mapped().is_some() && at.in_one_piece() {
+            (in_place.clone(), at.tensor.offset + at.bytes().start)
+        } else {
+            let copy = Bytes::new(at.tensor.name.clone(), self.read_matrix(file, weight).await?);
+            (Arc::new(copy) as Arc<dyn ByteSource>, 0)
+        };
+        Matrix::new(source, start, at.format, at.n, at.k)
     }
 
     fn matrix(&self, weight: WeightId) -> Result<&MatrixAt> {

@@ -32,6 +32,7 @@ mod q5_k;
 mod q6_k;
 mod q8;
 mod q8_0;
+mod rows;
 mod simd;
 
 use std::ops::Range;

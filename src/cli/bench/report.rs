@@ -8,8 +8,8 @@ use serde_json::json;
 use super::measure::{Kind, Test};
 use super::profile::Profile;
 use crate::exec::{AnyExecutor, Numerics};
-use crate::model::Model;
-use crate::ops::Cost;
+use crate::model::{Model, WeightSource};
+use crate::ops::{Cost, WeightId};
 use crate::quant::mix::FILE_TYPES;
 
 /// All that was measured of a model.
@@ -92,16 +92,29 @@ fn processor() -> String {
     name.map_or(std::env::consts::ARCH, |(_, name)| name.trim()).to_owned()
 }
 
+/// Bytes of the weights as they are loaded.
+fn size(model: &Model) -> u64 {
+    if model.quantized().is_none() {
+        return model.file.tensors().iter().map(|t| t.bytes).sum();
+    }
+    let matrix = |(i, spec): (u32, &crate::model::WeightSpec)| {
+        model.format(WeightId(i)).row_bytes(u64::from(spec.k)).unwrap_or(0) * u64::from(spec.n)
+    };
+    let matrices: u64 = (0..).zip(&model.program.weights).map(matrix).sum();
+    matrices + model.program.vectors.iter().map(|spec| u64::from(spec.n) * 4).sum::<u64>()
+}
+
 impl Report {
     pub(super) fn new(model: &Model) -> Self {
         let number = model.file.gguf().and_then(|meta| meta.get::<u32>("general.file_type").ok()?);
+        let quantized = model.quantized().map(|to| to.name);
         let named = number.and_then(|n| FILE_TYPES.iter().find(|t| t.number == n)).map(|t| t.name);
         // A folder does not say: the first matrix does.
         let first = || model.located.weights.first().map_or("", |at| at.format.name());
         Self {
             model: model.name.clone(),
-            file_type: named.unwrap_or_else(first).to_owned(),
-            bytes: model.file.tensors().iter().map(|t| t.bytes).sum(),
+            file_type: quantized.or(named).unwrap_or_else(first).to_owned(),
+            bytes: size(model),
             parameters: model.parameters,
             lines: Vec::new(),
         }

@@ -1,0 +1,116 @@
+//! The file of logits that llama.cpp's perplexity tool writes and reads:
+//!
+//! `_logits_` | context, vocabulary, chunks (u32 each) | tokens (chunks × context, i32) | for each position that counts: scale and
+//! minimum (f32), then for each token of the vocabulary a u16, `ln p = minimum + scale * u`, padded to whole words.
+
+use std::io::{Read, Write};
+
+use crate::engine::LogProbs;
+use crate::{Error, Result};
+
+const MAGIC: &[u8; 8] = b"_logits_";
+/// How far below the largest a logit may lie before it counts as no lower.
+pub(super) const RANGE: f32 = 16.0;
+/// Most tokens in a file: what they take is allocated.
+const MOST: u64 = 1 << 28;
+
+/// Writes logits.
+pub(super) struct Writer<W> {
+    out: W,
+    name: String,
+    row: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// Of chunks of `context` tokens each, which lie one behind the other in `tokens`.
+    pub(super) fn new(mut out: W, name: String, context: u32, vocab: u32, tokens: &[u32]) -> Result<Self> {
+        let mut header = MAGIC.to_vec();
+        let chunks = (tokens.len() / context as usize) as u32;
+        [context, vocab, chunks].iter().chain(tokens).for_each(|n| header.extend(n.to_le_bytes()));
+        out.write_all(&header).map_err(|e| Error::io(&name, e))?;
+        Ok(Self { out, name, row: Vec::new() })
+    }
+
+    /// The logits of the next position that counts.
+    pub(super) fn push(&mut self, logits: &[f32], probs: &LogProbs<'_>) -> Result<()> {
+        let lowest = logits.iter().copied().fold(f32::INFINITY, f32::min).max(probs.max - RANGE);
+        let scale = (probs.max - lowest) / 65_535.0;
+        let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+        self.row.clear();
+        self.row.extend(scale.to_le_bytes());
+        self.row.extend(((f64::from(lowest - probs.max) - probs.log_sum) as f32).to_le_bytes());
+        // A saturating cast: what lies below the lowest is 0.
+        let level = |&x: &f32| ((inverse * (x - lowest)).round() as u16).to_le_bytes();
+        self.row.extend(logits.iter().flat_map(level));
+        self.row.resize(self.row.len().next_multiple_of(4), 0);
+        self.out.write_all(&self.row).map_err(|e| Error::io(&self.name, e))
+    }
+
+    pub(super) fn finish(mut self) -> Result<()> {
+        self.out.flush().map_err(|e| Error::io(&self.name, e))
+    }
+}
+
+/// Reads logits.
+pub(super) struct Reader<R> {
+    input: R,
+    name: String,
+    pub(super) context: u32,
+    pub(super) vocab: u32,
+    pub(super) chunks: u32,
+    tokens: Vec<u32>,
+    bytes: Vec<u8>,
+    row: Vec<f32>,
+}
+
+impl<R: Read> Reader<R> {
+    /// A file of so many bytes.
+    pub(super) fn new(mut input: R, name: String, bytes: u64) -> Result<Self> {
+        let bad = |problem: String| Error::malformed(&name, None, problem);
+        let mut header = [0; 20];
+        input.read_exact(&mut header).map_err(|_| bad("it is too short for a file of logits".to_owned()))?;
+        let Some(numbers) = header.strip_prefix(MAGIC) else {
+            return Err(bad("it is no file of logits".to_owned()));
+        };
+        let numbers: Vec<u32> = numbers.as_chunks().0.iter().map(|&n| u32::from_le_bytes(n)).collect();
+        let [context, vocab, chunks] = numbers[..] else { return Err(bad("its header is cut off".to_owned())) };
+        let count = u64::from(context) * u64::from(chunks);
+        let rows = u64::from(chunks) * u64::from(context - context.min(1) - context / 2);
+        let needed = rows.checked_mul(row_bytes(vocab)).and_then(|rows| rows.checked_add(20 + 4 * count));
+        if context < 4 || vocab == 0 || count > MOST || needed != Some(bytes) {
+            let problem =
+                format!("{bytes} bytes do not hold {chunks} chunks of {context} tokens, {vocab} numbers each");
+            return Err(bad(problem));
+        }
+        let mut stored = vec![0; 4 * count as usize];
+        input.read_exact(&mut stored).map_err(|e| Error::io(&name, e))?;
+        let tokens: Vec<u32> = stored.as_chunks().0.iter().map(|&n| u32::from_le_bytes(n)).collect();
+        if let Some(id) = tokens.iter().find(|id| **id >= vocab) {
+            return Err(bad(format!("token {id} is not of the {vocab} that it has")));
+        }
+        Ok(Self { input, name, context, vocab, chunks, tokens, bytes: Vec::new(), row: Vec::new() })
+    }
+
+    /// The tokens of a chunk.
+    pub(super) fn chunk(&self, i: u32) -> &[u32] {
+        let context = self.context as usize;
+        &self.tokens[i as usize * context..(i as usize + 1) * context]
+    }
+
+    /// `ln p` of every token at the next position that counts.
+    pub(super) fn row(&mut self) -> Result<&[f32]> {
+        self.bytes.resize(row_bytes(self.vocab) as usize, 0);
+        self.input.read_exact(&mut self.bytes).map_err(|e| Error::io(&self.name, e))?;
+        let (head, levels) = self.bytes.split_at(8);
+        let [scale, lowest] = [&head[..4], &head[4..]].map(bytemuck::pod_read_unaligned::<f32>);
+        self.row.clear();
+        let level = |&two: &[u8; 2]| lowest + scale * f32::from(u16::from_le_bytes(two));
+        self.row.extend(levels.as_chunks().0.iter().take(self.vocab as usize).map(level));
+        Ok(&self.row)
+    }
+}
+
+/// Bytes of a position.
+fn row_bytes(vocab: u32) -> u64 {
+    8 + 4 * u64::from(vocab).div_ceil(2)
+}
