@@ -15,7 +15,7 @@ fn inspect(path: &std::path::Path, args: &[&str]) -> std::process::Output {
 fn a_model_says_what_it_is() {
     let about: Value = serde_json::from_str(&ok(inspect(&shared(Q8_0), &["--json", "--tensors"]))).unwrap();
     assert_eq!(about["format"], "GGUF");
-    assert_eq!(about["parameters"], 262_592 - 32_768 + 32_768);
+    assert_eq!(about["parameters"], 260_032);
     assert_eq!(about["metadata"]["general.architecture"], "llama");
     assert_eq!(about["metadata"]["tokenizer.ggml.tokens"]["length"], 512);
     assert_eq!(about["tokenizer"]["tokens"], 512);
@@ -64,4 +64,19 @@ fn damaged_files_are_refused() {
     println!("{seen} files");
     fails(inspect(std::path::Path::new("nowhere.gguf"), &[]), 3, &["nowhere.gguf"]);
     fails(inspect(&shared("text/tinyshakespeare.txt"), &[]), 5, &["not a GGUF file"]);
+}
+
+#[test]
+fn a_part_that_is_missing_is_named() {
+    let folder = tempdir("parts");
+    let part = |no: u32| format!("g-ok-split3-0000{no}-of-00003.gguf");
+    for no in [1, 3] {
+        std::fs::copy(shared(&format!("hostile/{}", part(no))), folder.join(part(no))).unwrap();
+    }
+    fails(inspect(&folder.join(part(1)), &[]), 3, &[&part(2)]);
+    std::fs::copy(shared(&format!("hostile/{}", part(2))), folder.join(part(2))).unwrap();
+    for no in 1..=3 {
+        let whole: Value = serde_json::from_str(&ok(inspect(&folder.join(part(no)), &["--json"]))).unwrap();
+        assert!(whole["tensors"].as_u64().unwrap() > 3);
+    }
 }

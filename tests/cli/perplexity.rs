@@ -29,7 +29,7 @@ fn likelihoods_are_the_references() {
         let length = (nll.len() + 1).to_string();
         let mean = |nll: &[f64]| nll.iter().sum::<f64>() / nll.len() as f64;
         let stride = nll.len().to_string();
-        for (args, expected) in [(&[][..], &nll[(nll.len() + 1) / 2..]), (&["--stride", &stride], &nll[..])] {
+        for (args, expected) in [(&[][..], &nll[nll.len().div_ceil(2)..]), (&["--stride", &stride], &nll[..])] {
             let all = [&["-f", path.to_str().unwrap(), "-c", &length, "--json"], args].concat();
             let found = json(perplexity(F32, &all));
             assert_eq!(found["tokens"], expected.len());
