@@ -12,6 +12,8 @@ mod compatibility;
 mod encoders;
 #[path = "models/experts.rs"]
 mod experts;
+#[path = "models/forms.rs"]
+mod forms;
 #[path = "support/gguf.rs"]
 mod gguf;
 #[path = "models/golden.rs"]

@@ -15,6 +15,8 @@ pub(super) const GGUF_KEYS: super::keys::Keys = &[
     ("ssm.time_step_rank", "linear_num_value_heads"),
     ("ssm.inner_size", "linear_inner"),
     ("full_attention_interval", "full_attention_interval"),
+    ("attention.recurrent_layers", "recurrent_layers"),
+    ("rope.dimension_sections", "rope_sections"),
     ("nextn_predict_layers", "num_nextn_predict_layers"),
 ];
 
@@ -51,6 +53,10 @@ impl Hybrid {
                 types.iter().map(|kind| kind == "full_attention").collect()
             }
             Some(_) => return Err(c.wrong("layer_types", "a list of linear_attention and full_attention")),
+            None if c.value("recurrent_layers").is_some() => {
+                let flags = c.maybe_flags("recurrent_layers", layers)?;
+                flags.unwrap_or_default().into_iter().map(|recurrent| !recurrent).collect()
+            }
             None => {
                 let interval = c.maybe_int("full_attention_interval", 1..=1 << 12)?.unwrap_or(4);
                 (1..=layers).map(|layer| layer.is_multiple_of(interval)).collect()

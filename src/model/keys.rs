@@ -67,6 +67,9 @@ pub(super) const GGUF: Keys = &[
     ("rope.scaling.yarn_beta_slow", "rope_parameters.beta_slow"),
 ];
 
+/// For architectures of which llama.cpp reads how many layers there are to one that sees everything, and no flag for each.
+pub(super) const EVERY_NTH: Keys = &[("attention.sliding_window_pattern", "sliding_window_pattern")];
+
 /// Keys of `config.json` files that have gone by another name. One that ends in a dot stands for all that lie inside.
 pub(super) const FOLDER: Keys = &[
     ("rope_scaling.type", "rope_parameters.rope_type"),

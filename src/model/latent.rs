@@ -78,15 +78,17 @@ fn stretch(c: &Config<'_>, rotary: &mut Rotary) -> Result<f64> {
         return Ok(1.0);
     }
     let all = c.maybe_float("rope_parameters.mscale_all_dim", 0.0..=1e6)?;
-    // GGUF files have a tenth of it, as f32, and their rotation keeps lengths where they do not say otherwise.
+    // GGUF files have a tenth of it, as f32, and their factor is one of the rotation and of everything.
     let all = all
         .or(c.maybe_float("yarn_log_multiplier", 0.0..=1e5)?.map(|tenth| (1e7 * tenth).round() / 1e6))
         .unwrap_or(0.0);
-    if c.is_gguf() && c.maybe_float("rope_parameters.attention_factor", 0.0..=1e6)?.is_none() {
-        rotary.table.factor = 1.0;
+    let mut more = 1.0;
+    if c.is_gguf() {
+        more = c.maybe_float("rope_parameters.attention_factor", 0.0..=1e6)?.unwrap_or(1.0);
+        rotary.table.factor = more as f32;
     }
     let factor = c.float("rope_parameters.factor", 1e-6..=1e6)?;
-    Ok(if factor <= 1.0 { 1.0 } else { 0.1 * all * factor.ln() + 1.0 })
+    Ok(if factor <= 1.0 { more } else { more * (0.1 * all * factor.ln() + 1.0) })
 }
 
 impl Net<'_> {

@@ -6,7 +6,7 @@
 use super::arch::Arch;
 use crate::file::{ModelFile, TensorInfo};
 
-/// Names that models have in common: without `.weight` or `.bias`, `{}` for the layer's number; in folders, in GGUF files.
+/// Names that models have in common: without `.weight` or `.bias` (which GGUF files have, too), `{}` for the layer's number; in folders, in GGUF files.
 const COMMON: &[(&str, &str)] = &[
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
@@ -166,16 +166,16 @@ impl<'a> Names<'a> {
 
     /// A name in GGUF files; and an expert's number, where they hold all experts in one tensor.
     pub(super) fn translated(&self, name: &str) -> (String, u32) {
-        let (stem, suffix) = [".weight", ".bias"]
-            .iter()
-            .find_map(|suffix| Some((name.strip_suffix(suffix)?, *suffix)))
-            .unwrap_or((name, ""));
-        let (pattern, numbers) = pattern(stem);
-        let mut all = self.arch.tensors.iter().chain(COMMON);
-        match all.find(|(folder, _)| *folder == pattern) {
-            Some((_, gguf)) => {
+        let (whole, numbers) = pattern(name);
+        let ending = [".weight", ".bias"].iter().find_map(|suffix| Some((whole.strip_suffix(suffix)?, *suffix)));
+        // A name that is listed with its ending has none in GGUF files.
+        let spellings = [Some((&whole[..], "")), ending];
+        let all = || self.arch.tensors.iter().chain(COMMON);
+        let known = |(stem, suffix)| all().find(|(folder, _)| *folder == stem).map(|(_, gguf)| (*gguf, suffix));
+        match spellings.into_iter().flatten().find_map(known) {
+            Some((gguf, suffix)) => {
                 let named = gguf.matches("{}").count();
-                let spelled = numbers.iter().fold((*gguf).to_owned(), |s, n| s.replacen("{}", &n.to_string(), 1));
+                let spelled = numbers.iter().fold(gguf.to_owned(), |s, n| s.replacen("{}", &n.to_string(), 1));
                 (spelled + suffix, numbers.get(named).copied().unwrap_or(0))
             }
             None => (name.to_owned(), 0),

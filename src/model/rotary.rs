@@ -238,10 +238,12 @@ impl Section<'_> {
         if self.c.is_gguf() && mscale_all.is_some() {
             mscale = mscale.or(Some(1.0)); // which GGUF files have no key for
         }
-        Ok(given.unwrap_or_else(|| match (mscale.unwrap_or(0.0), mscale_all.unwrap_or(0.0)) {
+        let known = match (mscale.unwrap_or(0.0), mscale_all.unwrap_or(0.0)) {
             (mscale, mscale_all) if mscale != 0.0 && mscale_all != 0.0 => all(mscale) / all(mscale_all),
             _ => all(1.0),
-        }))
+        };
+        // GGUF files have what comes to the known one, folders have the whole.
+        Ok(if self.c.is_gguf() { given.unwrap_or(1.0) * known } else { given.unwrap_or(known) })
     }
 
     /// The context beyond which LongRoPE's other factors hold, and the factor on the vectors.

@@ -208,19 +208,32 @@ impl Located {
         slice: usize,
         each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
     ) -> Result<()> {
+        self.read_some_rows(file, weight, 0..self.matrix(weight)?.n, slice, each).await
+    }
+
+    /// The same of some rows: a range of the matrix's.
+    pub(super) async fn read_some_rows(
+        &self,
+        file: &ModelFile,
+        weight: WeightId,
+        range: Range<u32>,
+        slice: usize,
+        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let at = self.matrix(weight)?;
         let row_bytes = to_usize(at.row_bytes())?;
         let rows = u32::try_from(slice / row_bytes.max(1)).unwrap_or(u32::MAX).clamp(1, at.n);
         if at.transposed.is_some() {
             let bytes = transposed(file, at).await?;
+            let bytes = &bytes[range.start as usize * row_bytes..range.end as usize * row_bytes];
             for (i, bytes) in bytes.chunks(row_bytes * rows as usize).enumerate() {
-                each(i as u32 * rows, bytes)?;
+                each(range.start + i as u32 * rows, bytes)?;
             }
             return Ok(());
         }
         let mut buffer = Vec::new();
-        for first in (0..at.n).step_by(rows as usize) {
-            buffer.resize(rows.min(at.n - first) as usize * row_bytes, 0);
+        for first in range.clone().step_by(rows as usize) {
+            buffer.resize(rows.min(range.end - first) as usize * row_bytes, 0);
             self.read_runs(file, at, first, &mut buffer).await?;
             each(first, &buffer)?;
         }

@@ -1,34 +1,57 @@
-// Runs GGUF files in llama.cpp and compares its greedy tokens with a reference's. Called by compare.py; needs node-llama-cpp.
+// Runs a GGUF file in llama.cpp: the logits of a text, and the tokens that it goes on with. Called by compare.py; needs node-llama-cpp.
 //
-//   node greedy.mjs CASE.json     {"name", "gguf", "prompt": [ids], "greedy": [ids], "margin": [gap between best and second logit]}
+//   node greedy.mjs CASE.json ANSWER.json
+//
+// Case: {"gguf", "ids": [a text], "prompt": [another one], "tokens": how many to draw}.
+// Answer: {"logits": [a row for each of ids], "drawn": [ids]} or {"failed": why}.
 import fs from "node:fs";
 import { getLlama } from "node-llama-cpp";
 
 const one = JSON.parse(fs.readFileSync(process.argv[2]));
-const TOKENS = 24; // the references' margins are wide for so many
-const llama = await getLlama({ gpu: false, build: "never", skipDownload: true, progressLogs: false, maxThreads: 1, logLevel: "error" });
+const answer = (value) => fs.writeFileSync(process.argv[3], JSON.stringify(value));
+const messages = [];
+const logger = (_level, message) => messages.push(message.trim());
+const llama = await getLlama({ gpu: false, build: "never", skipDownload: true, progressLogs: false, maxThreads: 1, logLevel: "warn", logger });
 try {
   const model = await llama.loadModel({ modelPath: one.gguf, gpuLayers: 0 });
-  const context = await model.createContext({ contextSize: 512, batchSize: 512, threads: 1, flashAttention: false });
+  const keys = { experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32" };
+  const context = await model.createContext({ contextSize: 512, batchSize: 512, threads: 1, flashAttention: false, ...keys });
   // Ids go in and come out as they are, below the package's chat interface.
   const inner = context._ctx;
   const sampler = new llama._bindings.AddonSampler(model._model);
   sampler.applyConfig({ temperature: 0 });
+
+  /** Appends tokens; gives the next token and the logits of each of `wanted`. */
+  const step = async (position, tokens, wanted) => {
+    inner.initBatch(tokens.length);
+    const places = inner.addToBatch(0, position, Uint32Array.from(tokens), Uint32Array.from(wanted));
+    await inner.decodeBatch();
+    const rows = [];
+    let next;
+    for (let i = 0; i < wanted.length; i++) {
+      const [token, , , pairs] = await inner.sampleToken(places[i] ?? wanted[i], sampler, false, false, true);
+      const row = [];
+      for (let j = 0; j < pairs.length; j += 2) row[pairs[j]] = pairs[j + 1];
+      rows.push(row);
+      next = Math.max(0, token); // -1 for an end, here token 0
+    }
+    return [next, rows];
+  };
+
+  inner.disposeSequence(0);
+  const [, logits] = await step(0, one.ids, one.ids.map((_, i) => i));
   inner.disposeSequence(0);
   const drawn = [];
   let [position, tokens] = [0, one.prompt];
-  while (drawn.length < TOKENS) {
-    inner.initBatch(tokens.length);
-    const logits = inner.addToBatch(0, position, Uint32Array.from(tokens), Uint32Array.of(tokens.length - 1));
-    await inner.decodeBatch();
+  while (drawn.length < one.tokens) {
+    const [token] = await step(position, tokens, [tokens.length - 1]);
     position += tokens.length;
-    const token = Math.max(0, await inner.sampleToken(logits[0] ?? tokens.length - 1, sampler)); // -1 for an end, here token 0
     drawn.push(token);
     tokens = [token];
   }
-  const first = drawn.findIndex((token, i) => token !== one.greedy[i]);
-  console.log(first < 0 ? "ok" : `differs at token ${first}, where the margin is ${one.margin[first]}`);
+  answer({ logits, drawn });
 } catch (error) {
-  console.log(`failed: ${error}`);
+  const why = messages.find((message) => message.includes("error loading")) ?? `${error}`;
+  answer({ failed: why });
 }
 process.exit(0);

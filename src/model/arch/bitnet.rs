@@ -14,7 +14,7 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["bitnet"],
     gguf: &["bitnet"],
     keys: &[],
-    gguf_keys: &[],
+    gguf_keys: &[("hidden_activation", "hidden_act")],
     tensors: &[
         ("model.layers.{}.self_attn.attn_sub_norm", "blk.{}.attn_sub_norm"),
         ("model.layers.{}.mlp.ffn_sub_norm", "blk.{}.ffn_sub_norm"),

@@ -3,6 +3,7 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::{Bias, Config};
+use crate::model::keys;
 use crate::model::layers::{Attention, Head, Mlp, Net};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
@@ -12,7 +13,7 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["cohere2"],
     gguf: &["cohere2"],
     keys: &[],
-    gguf_keys: &[],
+    gguf_keys: keys::EVERY_NTH,
     tensors: &[],
     embedding: "model.embed_tokens.weight",
     build,

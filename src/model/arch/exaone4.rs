@@ -3,6 +3,7 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::Config;
+use crate::model::keys;
 use crate::model::layers::{Attention, Head, Mlp, Net, QkNorm};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
@@ -12,7 +13,7 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["exaone4"],
     gguf: &["exaone4"],
     keys: &[],
-    gguf_keys: &[],
+    gguf_keys: keys::EVERY_NTH,
     tensors: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
         ("model.layers.{}.post_feedforward_layernorm", "blk.{}.post_ffw_norm"),

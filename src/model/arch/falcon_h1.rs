@@ -12,7 +12,8 @@ use crate::ops::{Act, Pairing};
 pub(super) static ARCH: Arch = Arch {
     model_types: &["falcon_h1"],
     gguf: &["falcon-h1"],
-    keys: &[("mamba_d_ssm", "mamba_inner")],
+    // The embeddings' factor is no key of GGUF files either, as other models' is.
+    keys: &[("mamba_d_ssm", "mamba_inner"), ("embedding_multiplier", "embedding_factor")],
     gguf_keys: &[],
     tensors: &[
         ("model.final_layernorm", "output_norm"),
@@ -23,7 +24,7 @@ pub(super) static ARCH: Arch = Arch {
         ("model.layers.{}.mamba.D", "blk.{}.ssm_d"),
         ("model.layers.{}.mamba.norm", "blk.{}.ssm_norm"),
         ("model.layers.{}.mamba.out_proj", "blk.{}.ssm_out"),
-        ("model.layers.{}.pre_ff_layernorm", "blk.{}.ffn_norm"),
+        ("model.layers.{}.pre_ff_layernorm.weight", "blk.{}.ffn_norm"),
         ("model.layers.{}.feed_forward.gate_proj", "blk.{}.ffn_gate"),
         ("model.layers.{}.feed_forward.up_proj", "blk.{}.ffn_up"),
         ("model.layers.{}.feed_forward.down_proj", "blk.{}.ffn_down"),
@@ -61,7 +62,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let plain = Attention::new(heads, Some(rope));
     // A factor on the keys is one on the scores.
     let attention = Attention { bias, out_bias: bias, scale: plain.scale * by_key, ..plain };
-    let mut x = net.embed(dim, c.factor("embedding_multiplier")?);
+    let mut x = net.embed(dim, c.factor("embedding_factor")?);
     for layer in 0..layers {
         net.b.layer(layer, format!("model.layers.{layer}."));
         let normal = net.rms_norm("input_layernorm", x, eps);

@@ -3,6 +3,7 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::{Config, Heads};
+use crate::model::keys;
 use crate::model::layers::{Attention, Head, Mlp, Net};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
@@ -12,7 +13,7 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["gemma2"],
     gguf: &["gemma2"],
     keys: &[],
-    gguf_keys: &[],
+    gguf_keys: keys::EVERY_NTH,
     tensors: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
         ("model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"),

@@ -4,6 +4,7 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::Config;
+use crate::model::keys;
 use crate::model::layers::{Attention, Head, Mlp, Net, QkNorm};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
@@ -13,7 +14,7 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["gemma3_text", "gemma3"],
     gguf: &["gemma3", "gemma-embedding"],
     keys: &[],
-    gguf_keys: &[],
+    gguf_keys: keys::EVERY_NTH,
     tensors: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
         ("model.layers.{}.pre_feedforward_layernorm", "blk.{}.ffn_norm"),

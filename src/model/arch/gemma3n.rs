@@ -6,6 +6,7 @@ use super::Arch;
 use crate::Result;
 use crate::model::altup::{self, AltUp};
 use crate::model::config::{Bias, Config};
+use crate::model::keys;
 use crate::model::layers::{Attention, Head, Net, QkNorm};
 use crate::model::program::Program;
 use crate::model::rotary::Rotary;
@@ -17,6 +18,7 @@ pub(super) static ARCH: Arch = Arch {
     gguf: &["gemma3n"],
     keys: &[],
     gguf_keys: &[
+        keys::EVERY_NTH[0],
         ("altup.num_inputs", "altup_num_inputs"),
         ("altup.active_idx", "altup_active_idx"),
         ("activation_sparsity_scale", "activation_sparsity_scale"),

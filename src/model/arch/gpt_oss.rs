@@ -2,6 +2,7 @@
 
 use super::Arch;
 use crate::model::config::{Bias, Config};
+use crate::model::keys;
 use crate::model::layers::{Attention, Head, Net};
 use crate::model::moe::{Gating, Moe};
 use crate::model::program::Program;
@@ -13,7 +14,7 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["gpt_oss"],
     gguf: &["gpt-oss"],
     keys: &[],
-    gguf_keys: &[("swiglu_alpha", "swiglu_alpha"), ("swiglu_limit", "swiglu_limit")],
+    gguf_keys: &[keys::EVERY_NTH[0], ("swiglu_alpha", "swiglu_alpha"), ("swiglu_limit", "swiglu_limit")],
     tensors: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
         ("model.layers.{}.self_attn.sinks", "blk.{}.attn_sinks.weight"),

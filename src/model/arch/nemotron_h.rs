@@ -26,7 +26,12 @@ pub(super) static ARCH: Arch = Arch {
         ("mlp_hidden_act", "hidden_act"),
         ("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size"),
     ],
-    gguf_keys: &[("moe_latent_size", "moe_latent_size")],
+    gguf_keys: &[
+        ("moe_latent_size", "moe_latent_size"),
+        // llama.cpp asks for both.
+        ("attention.layer_norm_epsilon", "rms_norm_eps"),
+        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
+    ],
     tensors: &[
         ("backbone.embeddings", "token_embd"),
         ("backbone.layers.{}.norm", "blk.{}.attn_norm"),
@@ -75,7 +80,8 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let attention = Attention { bias, out_bias: bias, ..Attention::new(heads, None) };
     let bias = c.bias("mlp_bias", false)?;
     let mlp = Mlp { ffn: if kinds.contains(&Kind::Mlp) { ffn(c)? } else { 0 }, act, bias };
-    let experts = if kinds.contains(&Kind::Experts) { Some(experts(c, mlp)?) } else { None };
+    let experts = kinds.contains(&Kind::Experts).then(|| experts(c, mlp)).transpose()?;
+    c.without_effect(&["num_experts", "n_shared_experts", "routed_scaling_factor"]); // of models without experts
 
     let mut net = Net::new(c)?;
     let mut x = net.embed(dim, 1.0);

@@ -1,0 +1,161 @@
+//! Factors that a folder applies to values and a GGUF file has multiplied into weights (Falcon-H1).
+
+use crate::model::program::{Node, Out, Program};
+use crate::ops::{Embed, KvWrite, Linear, Op, Pointwise, RowWise, ValueId};
+use crate::{Error, Result};
+
+/// What the weights of a program are multiplied by, one factor each.
+#[derive(Clone, Debug)]
+pub(super) struct Factors {
+    pub(super) weights: Vec<f32>,
+    pub(super) vectors: Vec<f32>,
+}
+
+impl Factors {
+    fn ones(program: &Program) -> Self {
+        Self { weights: vec![1.0; program.weights.len()], vectors: vec![1.0; program.vectors.len()] }
+    }
+
+    /// Multiplies what a linear op gives; or, if its input has the factor, its matrices alone.
+    fn scale(&mut self, linear: &Linear, by: f32, bias: bool) {
+        for part in &linear.parts {
+            self.weights[part.weight.index()] *= by;
+            if let Some(vector) = part.bias.filter(|_| bias) {
+                self.vectors[vector.index()] *= by;
+            }
+        }
+    }
+}
+
+/// `folder` without the factors that `gguf`, the same model's program from a GGUF file, lacks; and what its weights must be
+/// multiplied by instead. The factor of a linear op's result, or of the input of some, is one of their matrices; a factor
+/// on scores is one on keys.
+pub(super) fn fold(folder: &Program, gguf: &Program) -> Result<(Program, Factors)> {
+    let mut factors = Factors::ones(folder);
+    let mut program = Program { values: Vec::new(), nodes: Vec::new(), ..folder.clone() };
+    // What each value has become, and the factor that it lacks.
+    let mut now: Vec<Option<(ValueId, f32)>> = vec![None; folder.values.len()];
+    let refused = || Error::unsupported("a factor of this model in a GGUF file", "the folder works as it is");
+    for node in &folder.nodes {
+        let there = gguf.nodes.get(program.nodes.len()).map(|node| &node.op);
+        let scales = |op: &Op| matches!(op, Op::Pointwise(Pointwise::Scale { .. }));
+        if let (Op::Pointwise(Pointwise::Scale { x, by, out, .. }), false) = (&node.op, there.is_some_and(scales)) {
+            let (x_now, lacks) = now[x.index()].ok_or_else(refused)?;
+            now[out.index()] = match only_made_for(folder, *x) {
+                Some(linear) => {
+                    factors.scale(linear, *by, true);
+                    Some((x_now, lacks))
+                }
+                None => Some((x_now, lacks * by)),
+            };
+            continue;
+        }
+        let mut op = node.op.clone();
+        let mut lacking = 1.0;
+        node.op.reads(&mut |v| lacking *= now[v.index()].map_or(1.0, |(_, lacks)| lacks));
+        match (&mut op, there) {
+            (Op::Linear(linear), _) => factors.scale(linear, lacking, false),
+            _ if lacking != 1.0 => return Err(refused()),
+            (Op::Embed(embed), Some(Op::Embed(Embed { scale, .. }))) => {
+                factors.weights[embed.table.index()] *= embed.scale / scale;
+                embed.scale = *scale;
+            }
+            (Op::Attend(attend), Some(Op::Attend(other))) if attend.scale != other.scale => {
+                let keys = keys_of(folder, &node.op).ok_or_else(refused)?;
+                factors.scale(keys, attend.scale / other.scale, true);
+                attend.scale = other.scale;
+            }
+            _ => {}
+        }
+        if let Some(out) = node.op.writes() {
+            now[out.index()] = Some((ValueId(program.values.len() as u32), 1.0));
+            program.values.push(folder.value(out).clone());
+        }
+        values(&mut op, &mut |v| *v = now[v.index()].map_or(*v, |(now, _)| now));
+        program.nodes.push(Node { layer: node.layer, op });
+    }
+    let mut uses = vec![0; folder.weights.len()];
+    for node in &folder.nodes {
+        match &node.op {
+            Op::Linear(linear) => linear.parts.iter().for_each(|part| uses[part.weight.index()] += 1),
+            Op::Embed(embed) => uses[embed.table.index()] += 1,
+            _ => {}
+        }
+    }
+    if factors.weights.iter().zip(uses).any(|(&by, uses)| by != 1.0 && uses > 1) {
+        return Err(Error::unsupported("factors on a matrix that is used twice, in a GGUF file", "the folder works"));
+    }
+    let at = |out: &Out| now[out.value().index()].map(|(now, _)| now);
+    if folder.outs.iter().map(at).ne(gguf.outs.iter().map(|out| Some(out.value()))) {
+        return Err(refused());
+    }
+    program.outs.clone_from(&gguf.outs);
+    Ok((program, factors))
+}
+
+/// The linear op that makes a value which one node alone reads.
+fn only_made_for(program: &Program, value: ValueId) -> Option<&Linear> {
+    let mut readers = 0;
+    program.nodes.iter().for_each(|node| node.op.reads(&mut |v| readers += usize::from(v == value)));
+    made(program, value).filter(|_| readers == 1)
+}
+
+fn made(program: &Program, value: ValueId) -> Option<&Linear> {
+    program.nodes.iter().find_map(|node| match &node.op {
+        Op::Linear(linear) if linear.out == value => Some(linear),
+        _ => None,
+    })
+}
+
+/// The linear op that makes the keys of an attention, rotated or not.
+fn keys_of<'p>(program: &'p Program, attend: &Op) -> Option<&'p Linear> {
+    let Op::Attend(attend) = attend else { return None };
+    let keys = program.nodes.iter().find_map(|node| match &node.op {
+        Op::KvWrite(write) if attend.kv == crate::ops::Kv::Cache(write.cache) => Some(write.k),
+        _ => None,
+    })?;
+    let before = program.nodes.iter().find_map(|node| match &node.op {
+        Op::Rope(rope) if rope.out == keys => Some(rope.x),
+        _ => None,
+    });
+    only_made_for(program, before.unwrap_or(keys))
+}
+
+/// Calls `f` with each value that an op reads or writes.
+fn values(op: &mut Op, f: &mut dyn FnMut(&mut ValueId)) {
+    let mut all = |values: &mut [&mut ValueId]| values.iter_mut().for_each(|v| f(v));
+    match op {
+        Op::Embed(op) => all(&mut [&mut op.out]),
+        Op::Norm(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::Linear(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::Rope(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::KvWrite(KvWrite { k, v, .. }) => {
+            all(&mut [k]);
+            v.iter_mut().for_each(f);
+        }
+        Op::RopeKv(_) => {} // which only fusion makes
+        Op::Attend(op) => {
+            all(&mut [&mut op.q, &mut op.out]);
+            if let crate::ops::Kv::Packed { k, v } = &mut op.kv {
+                all(&mut [k, v]);
+            }
+        }
+        Op::Conv(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::Scan(op) => all(&mut [&mut op.x, &mut op.b, &mut op.c, &mut op.decay.x, &mut op.out]),
+        Op::Delta(op) => all(&mut [&mut op.q, &mut op.k, &mut op.v, &mut op.beta, &mut op.decay.x, &mut op.out]),
+        Op::Pointwise(Pointwise::Add { a, b, out, .. } | Pointwise::Mul { a, b, out, .. }) => all(&mut [a, b, out]),
+        Op::Pointwise(
+            Pointwise::Act { x, out, .. } | Pointwise::Scale { x, out, .. } | Pointwise::Clamp { x, out, .. },
+        ) => all(&mut [x, out]),
+        Op::Slice(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::Pick(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::Pool(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::Route(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::ExpertLinear(op) => all(&mut [&mut op.x, &mut op.chosen, &mut op.out]),
+        Op::Combine(op) => all(&mut [&mut op.x, &mut op.weights, &mut op.out]),
+        Op::HeadLinear(op) => all(&mut [&mut op.x, &mut op.out]),
+        Op::Join(op) => all(&mut [&mut op.a, &mut op.b, &mut op.out]),
+        Op::RowWise(RowWise::Magnitude { x, like, out, .. }) => all(&mut [x, like, out]),
+        Op::RowWise(RowWise::Sparsify { x, out, .. } | RowWise::Weigh { x, out, .. }) => all(&mut [x, out]),
+    }
+}
