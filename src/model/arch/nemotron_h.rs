@@ -79,7 +79,9 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let bias = c.bias("attention_bias", false)?;
     let attention = Attention { bias, out_bias: bias, ..Attention::new(heads, None) };
     let bias = c.bias("mlp_bias", false)?;
-    let mlp = Mlp { ffn: if kinds.contains(&Kind::Mlp) { ffn(c)? } else { 0 }, act, bias };
+    let each = kinds.contains(&Kind::Mlp).then(|| c.per_layer("intermediate_size", kinds.len() as u32, 0..=1 << 20));
+    let ffn = each.transpose()?.into_iter().flatten().max().unwrap_or(0); // GGUF files have 0 for layers of other kinds
+    let mlp = Mlp { ffn, act, bias };
     let experts = kinds.contains(&Kind::Experts).then(|| experts(c, mlp)).transpose()?;
     c.without_effect(&["num_experts", "n_shared_experts", "routed_scaling_factor"]); // of models without experts
 
@@ -103,12 +105,6 @@ fn build(c: &Config<'_>) -> Result<Program> {
     net.b.end_layers();
     let x = net.rms_norm("backbone.norm_f", x, eps);
     net.head(x, Head::PLAIN)
-}
-
-/// Columns inside a feed-forward layer. GGUF files say 0 for layers that are something else.
-fn ffn(c: &Config<'_>) -> Result<u32> {
-    let each = c.per_layer("intermediate_size", c.layers()?, 0..=1 << 20)?;
-    Ok(each.into_iter().max().unwrap_or(0))
 }
 
 /// What each layer is: in GGUF files, what there are tensors for.
