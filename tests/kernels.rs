@@ -122,6 +122,66 @@ fn gpu_moves_are_exact() {
 }
 
 #[test]
+fn gpu_route() {
+    check_all_forms(&cases::route());
+}
+
+#[test]
+fn gpu_experts() {
+    check_all_forms(&cases::expert_layers());
+    check_all_forms(&cases::heads());
+}
+
+#[test]
+fn gpu_expert_formats() {
+    check_all_forms(&cases::expert_formats());
+}
+
+#[test]
+fn gpu_row_wise() {
+    check_all_forms(&cases::row_wise());
+}
+
+#[test]
+fn gpu_recurrences() {
+    check_all_forms(&cases::recurrences());
+    check(LAVAPIPE, &cases::conv_formats());
+}
+
+#[test]
+fn gpu_recurrences_are_the_same_in_all_cuts() {
+    for form in [LAVAPIPE, SWIFTSHADER] {
+        for op in recurrent() {
+            for role in Role::ALL {
+                let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
+                let cuts = cases::recurrent_cuts(&op, role);
+                let whole = bits(&cuts[0]);
+                cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {role:?}, {form:?}", cut.name));
+            }
+        }
+    }
+}
+
+/// A copy of a state goes on as the state itself.
+#[test]
+fn gpu_states_are_copied() {
+    let program = mamba();
+    let weights = random_weights(&program, &[F32], &mut Rng(15));
+    let mut gpu = gpu(LAVAPIPE, &program, &weights, options(Numerics::Exact));
+    let tokens = host(&(0..40).collect::<Vec<_>>());
+    let part =
+        |slot, span: std::ops::Range<usize>| [rows(slot, Role::Prompt, &tokens[span.clone()], span.start as u32, &[])];
+    run(&mut gpu, &part(2, 0..21));
+    let checkpoint = limits().seqs + 1;
+    gpu.cache(&[CacheOp::CopyState { from: 2, to: checkpoint }]).unwrap();
+    let expected = run(&mut gpu, &part(2, 21..40)).0;
+    gpu.cache(&[CacheOp::CopyState { from: checkpoint, to: 0 }]).unwrap();
+    assert_ne!(run(&mut gpu, &part(2, 21..40)).0, expected, "the slot has gone on");
+    assert_eq!(run(&mut gpu, &part(0, 21..40)).0, expected);
+    assert!(gpu.cache(&[CacheOp::CopyState { from: 0, to: checkpoint + 1 }]).is_err());
+}
+
+#[test]
 fn gpu_attend() {
     // Subgroups of 8 (lavapipe) and of 4 (SwiftShader), and none; each case meets each adapter.
     let cases = cases::attend();

@@ -7,7 +7,7 @@ struct Params {
     dim: u32,
     row0: u32,       // the first row of the table that w holds
     chunk: u32,      // how many it holds; rows that lie elsewhere are left to another dispatch
-    by_pos: u32,     // 0: by token; 1: by position; 2: by token, and 0 for one past the table
+    by_pos: u32,     // 0: by token; 1: by position; 2: by token, and 0 for one past the table; 3: by the token's type
     offset: u32,     // added to the position
     scale: f32,
     at: u32,         // row of w that holds row row0
@@ -31,6 +31,9 @@ fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     if params.by_pos == 1u {
         index = row_pos(row) + params.offset;
+    }
+    if params.by_pos == 3u {
+        index = row_type(row);
     }
     if params.by_pos == 2u && index >= params.n {
         index = 0u;

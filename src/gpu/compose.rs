@@ -85,6 +85,10 @@ pub mod lib {
         REDUCE_SUBGROUP = "lib/reduce_subgroup";
         /// Rotates four elements that are stored together.
         ROTATE = "lib/rotate";
+        /// Parameters and bindings of the kernels of many matrices.
+        EXPERTS = "lib/experts";
+        /// Parameters and bindings of the recurrent kernels, and where states lie.
+        RECUR = "lib/recur";
         /// Matrix times vector, up to its epilogue.
         MATVEC = "lib/matvec";
         /// The noise of a draw.

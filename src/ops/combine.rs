@@ -2,7 +2,9 @@
 
 use super::ValueId;
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::{Arg, Dim};
 
 /// `out[r, i] = Σ_j weights[r, start + j] * x[r, j, i]`.
 ///
@@ -54,5 +56,37 @@ impl Combine {
         };
         let out = run.value(self.x).iter().zip(run.value(self.weights)).map(row).collect();
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows_at: u32,
+    start: u32,
+    count: u32,
+    n: u32,
+    x_stride: u32,
+    w_stride: u32,
+    out_stride: u32,
+}
+
+impl Combine {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, weights, out) = (l.value(self.x), l.value(self.weights), l.value(self.out));
+        let params = Params {
+            rows_at: out.rows_at(),
+            start: self.start,
+            count: self.count,
+            n: self.n,
+            x_stride: x.stride(),
+            w_stride: weights.stride(),
+            out_stride: out.stride(),
+        };
+        let kernel = l.kernel("combine");
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::read(&weights.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.n), out.rows(1), Dim::Fixed(1)])
     }
 }

@@ -2,10 +2,12 @@
 
 use super::check::{Shapes, holds, same};
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
 use super::recur;
 use super::{CacheId, ValueId, VectorId, WeightId};
 use crate::Result;
+use crate::gpu::{Arg, Dim};
 
 /// `out[t, c] = bias[c] + Σ_j weight[c, j] x[t - (taps - 1) + j, c]`, with zeros before the first position.
 ///
@@ -114,5 +116,45 @@ impl Conv {
             rows.map(row).collect()
         });
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    n: u32,
+    first: u32,
+    count: u32,
+    row0: u32,
+    taps: u32,
+    bias: u32,
+    stride: u32,
+    state_len: u32,
+}
+
+impl Conv {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out, state, weight) = (l.value(self.x), l.value(self.out), l.cache(self.state), l.matrix(self.weight));
+        let mut kernel = l.kernel("conv");
+        lower::weights(&mut kernel, weight.format);
+        kernel.overrides.push(("HAS_BIAS", f64::from(u8::from(self.bias.is_some()))));
+        for piece in &weight.pieces {
+            let params = Params {
+                n: self.n,
+                first: piece.row,
+                count: piece.n,
+                row0: piece.at,
+                taps: self.taps,
+                bias: self.bias.map_or(0, |bias| l.vector(bias)),
+                stride: x.stride(),
+                state_len: state.state,
+            };
+            let (x, vectors, w) = (Arg::read(&x.buffer), Arg::read(l.vectors), Arg::read(&l.weights[piece.buffer]));
+            let args = [Arg::read(l.step), x, vectors, w, Arg::Write(&state.buffer), Arg::Write(&out.buffer)];
+            l.plan.dispatch(&kernel, &params, &args, [lower::wide(piece.n), Dim::Seqs(1), Dim::Fixed(1)])?;
+        }
+        Ok(())
     }
 }

@@ -2,8 +2,9 @@
 
 use super::check::{Shapes, holds, same};
 use super::cpu::CpuRun;
+use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
-use super::recur::{self, Decay, Head, Input};
+use super::recur::{self, Decay, Head, Input, Recurrence};
 use super::{CacheId, ValueId};
 use crate::Result;
 
@@ -129,5 +130,32 @@ impl Delta {
             rows.map(row).collect()
         });
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+impl Delta {
+    /// Elements of the state on the GPU.
+    pub(crate) fn gpu_state_len(&self) -> u64 {
+        self.head().gpu_state_len(self.heads)
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let recurrence = Recurrence {
+            q: self.q,
+            keys: self.k,
+            x: self.v,
+            heads: self.heads,
+            key_heads: self.key_heads,
+            tiled: self.tiled,
+            head: self.head(),
+            decay: &self.decay,
+            beta: Some(self.beta),
+            skip: None,
+            state: self.state,
+            out: self.out,
+        };
+        recurrence.lower(l)
     }
 }

@@ -107,7 +107,7 @@ impl Embed {
             Index::Token => (0, 0),
             Index::TokenOrFirst => (2, 0),
             Index::Position(offset) => (1, offset),
-            Index::Type => return Err(lower::no_kernel("embed by token types")),
+            Index::Type => (3, 0),
         };
         let mut kernel = l.kernel("embed");
         lower::weights(&mut kernel, table.format);

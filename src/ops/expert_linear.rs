@@ -1,6 +1,8 @@
 //! `expert_linear`: every row times the matrices of the experts that were chosen for it.
 
 use super::cpu::CpuRun;
+use super::experts::Matrices;
+use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
 use super::product::{TILE, X, product, product_scratch, q8_scratch};
 use super::{Part, ValueId, VectorId, WeightId};
@@ -110,5 +112,19 @@ impl ExpertLinear {
             }
         }
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+impl ExpertLinear {
+    /// Every expert's matrix with its bias.
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        (0..self.experts.len()).map(|expert| self.part(expert)).collect()
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out, chosen) = (self.x, self.out, Some(self.chosen));
+        Matrices { parts: self.parts(), n: self.n, k: self.k, x, own: self.own, chosen, count: self.used, out }.lower(l)
     }
 }

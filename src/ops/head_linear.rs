@@ -1,6 +1,8 @@
 //! `head_linear`: every head of a row times a matrix of its own.
 
 use super::cpu::CpuRun;
+use super::experts::Matrices;
+use super::lower::{Lower, Lowered};
 use super::oracle::{OracleRun, heads};
 use super::product::{TILE, X, product, product_scratch, q8_scratch};
 use super::{Part, ValueId, WeightId};
@@ -60,5 +62,20 @@ impl HeadLinear {
             }
         }
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+impl HeadLinear {
+    /// Every head's matrix.
+    pub(crate) fn parts(&self) -> Vec<Part> {
+        self.matrices.iter().map(|&weight| Part { weight, n: self.n, bias: None }).collect()
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let parts = self.parts();
+        let (x, out, count) = (self.x, self.out, parts.len() as u32);
+        Matrices { parts, n: self.n, k: self.k, x, own: true, chosen: None, count, out }.lower(l)
     }
 }

@@ -2,7 +2,9 @@
 
 use super::ValueId;
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::{Arg, Dim};
 
 /// `out[r, h] = [a[r, h], b[r, h]]` for each of `heads` equal parts of a row.
 ///
@@ -49,5 +51,37 @@ impl Join {
         };
         let out = run.value(self.a).iter().zip(run.value(self.b)).map(row).collect();
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows_at: u32,
+    a_dim: u32,
+    b_dim: u32,
+    columns: u32,
+    a_stride: u32,
+    b_stride: u32,
+    out_stride: u32,
+}
+
+impl Join {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (a, b, out) = (l.value(self.a), l.value(self.b), l.value(self.out));
+        let kernel = l.kernel("join");
+        let params = Params {
+            rows_at: out.rows_at(),
+            a_dim: self.a_dim,
+            b_dim: self.b_dim,
+            columns: out.width,
+            a_stride: a.stride(),
+            b_stride: b.stride(),
+            out_stride: out.stride(),
+        };
+        let args = [Arg::read(l.step), Arg::read(&a.buffer), Arg::read(&b.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(out.width), out.rows(1), Dim::Fixed(1)])
     }
 }

@@ -59,13 +59,15 @@ pub(crate) struct Piece {
     pub(crate) n: u32,
 }
 
-/// A cache's buffer.
+/// A cache's buffer: of pages, or of states.
 #[derive(Clone, Debug)]
 pub(crate) struct CacheBuffer {
     pub(crate) buffer: Buffer,
     pub(crate) shape: CacheShape,
     /// The group whose block tables say which block holds which positions.
     pub(crate) group: u32,
+    /// Elements of a state; 0 if it holds pages.
+    pub(crate) state: u32,
 }
 
 /// A rope table's angles on the GPU.
@@ -160,6 +162,8 @@ pub(crate) struct Lower<'a> {
     pub(crate) angles: &'a [Angles],
     /// The rows are generated ones: matrix times vector.
     pub(crate) generated: bool,
+    /// What an op's kernels hand each other.
+    pub(crate) scratch: &'a Buffer,
     /// The token drawn last, by slot.
     pub(crate) drawn: &'a Buffer,
     /// Parts of attention, until they are merged.

@@ -14,6 +14,7 @@ pub(crate) mod cpu;
 mod delta;
 mod embed;
 mod expert_linear;
+mod experts;
 mod head_linear;
 mod join;
 mod kernels;
@@ -205,12 +206,7 @@ impl Op {
     pub(crate) fn on_gpu(&self) -> Result<()> {
         match self {
             Self::Attend(op) => op.on_gpu(),
-            Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => Err(lower::no_kernel(self.name())),
-            Self::Embed(Embed { index: Index::Type, .. }) => Err(lower::no_kernel("embed by token types")),
-            Self::Route(_) | Self::ExpertLinear(_) | Self::Combine(_) => Err(lower::no_kernel(self.name())),
-            Self::HeadLinear(_) | Self::Join(_) | Self::Pool(_) | Self::RowWise(_) => {
-                Err(lower::no_kernel(self.name()))
-            }
+            Self::Route(op) => op.on_gpu(),
             _ => Ok(()),
         }
     }
@@ -221,6 +217,33 @@ impl Op {
             Self::Conv(op) => Some(op.state),
             Self::Scan(op) => Some(op.state),
             Self::Delta(op) => Some(op.state),
+            _ => None,
+        }
+    }
+
+    /// Elements of the state of a recurrent op on the GPU.
+    pub(crate) fn gpu_state_len(&self) -> u64 {
+        match self {
+            Self::Conv(op) => u64::from(Conv::state_len(op.n, op.taps)),
+            Self::Scan(op) => op.gpu_state_len(),
+            Self::Delta(op) => op.gpu_state_len(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of memory that the op's kernels hand each other, when it has `rows` rows.
+    pub(crate) fn gpu_scratch(&self, rows: u32) -> u64 {
+        match self {
+            Self::Scan(Scan { heads, .. }) | Self::Delta(Delta { heads, .. }) => recur::gpu_scratch(*heads, rows),
+            _ => 0,
+        }
+    }
+
+    /// The matrices of an op that has many of one shape: they lie one behind the other in memory.
+    pub(crate) fn many_parts(&self) -> Option<Vec<Part>> {
+        match self {
+            Self::ExpertLinear(op) => Some(op.parts()),
+            Self::HeadLinear(op) => Some(op.parts()),
             _ => None,
         }
     }
@@ -239,9 +262,15 @@ impl Op {
             Self::Slice(op) => op.lower(l),
             Self::Pick(op) => op.lower(l),
             Self::Pool(op) => op.lower(l),
-            Self::Conv(_) | Self::Scan(_) | Self::Delta(_) => self.on_gpu(),
-            Self::Route(_) | Self::ExpertLinear(_) | Self::Combine(_) => self.on_gpu(),
-            Self::HeadLinear(_) | Self::Join(_) | Self::RowWise(_) => self.on_gpu(),
+            Self::Conv(op) => op.lower(l),
+            Self::Scan(op) => op.lower(l),
+            Self::Delta(op) => op.lower(l),
+            Self::Route(op) => op.lower(l),
+            Self::ExpertLinear(op) => op.lower(l),
+            Self::Combine(op) => op.lower(l),
+            Self::HeadLinear(op) => op.lower(l),
+            Self::Join(op) => op.lower(l),
+            Self::RowWise(op) => op.lower(l),
         }
     }
 

@@ -12,10 +12,12 @@
 
 use super::check::{Shapes, same};
 use super::cpu::CpuRun;
+use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64};
-use super::{ValueId, VectorId};
+use super::{CacheId, ValueId, VectorId};
 use crate::Result;
 use crate::cpu::simd;
+use crate::gpu::{Arg, Dim};
 
 /// How much a row makes a head forget: `g = a * Δ` with `Δ = clamp(softplus(x + bias), min, max)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -238,4 +240,141 @@ pub(super) fn oracle_sequences(
         run.put_state(state, seq, kept);
     }
     out
+}
+
+// GPU
+
+/// Elements of a head's values that a workgroup has, at most.
+const BLOCK: u32 = 64;
+
+/// The operands of `scan` and `delta`, as the kernels name them.
+pub(super) struct Recurrence<'a> {
+    /// (rows, key_heads * k)
+    pub(super) q: ValueId,
+    /// (rows, key_heads * k)
+    pub(super) keys: ValueId,
+    /// (rows, heads * v)
+    pub(super) x: ValueId,
+    pub(super) heads: u32,
+    pub(super) key_heads: u32,
+    /// Head h has key head `h mod key_heads`.
+    pub(super) tiled: bool,
+    pub(super) head: Head,
+    pub(super) decay: &'a Decay,
+    /// (rows, heads): the gains, if they are not the decay's Δ.
+    pub(super) beta: Option<ValueId>,
+    /// (heads): what of x goes straight to the result.
+    pub(super) skip: Option<VectorId>,
+    pub(super) state: CacheId,
+    /// (rows, heads * v)
+    pub(super) out: ValueId,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct DecayParams {
+    heads: u32,
+    x_stride: u32,
+    beta_stride: u32,
+    bias: u32,
+    a: u32,
+    low: f32,
+    high: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    heads: u32,
+    key_heads: u32,
+    tiled: u32,
+    k: u32,
+    v: u32,
+    q_stride: u32,
+    k_stride: u32,
+    x_stride: u32,
+    out_stride: u32,
+    skip: u32,
+    state_len: u32,
+    part_len: u32,
+}
+
+impl Head {
+    /// Threads of a workgroup, each with a column of S.
+    fn block(self) -> u32 {
+        (self.v as u32).next_power_of_two().clamp(8, BLOCK)
+    }
+
+    /// Elements of a workgroup's part of a state. Workgroups of a head keep the keys of a tile each for themselves: none waits
+    /// for another.
+    fn part_len(self) -> u64 {
+        let (block, k, tile) = (u64::from(self.block()), self.k as u64, TILE as u64);
+        ((k + tile + 1) * block + tile * (k + 1)).next_multiple_of(4)
+    }
+
+    /// Elements of a state of so many heads on the GPU.
+    pub(super) fn gpu_state_len(self, heads: u32) -> u64 {
+        u64::from(heads) * u64::from((self.v as u32).div_ceil(self.block())) * self.part_len()
+    }
+}
+
+/// Bytes of scratch memory that `rows` rows need for gains and decays.
+pub(super) fn gpu_scratch(heads: u32, rows: u32) -> u64 {
+    u64::from(heads) * u64::from(rows) * 8
+}
+
+impl Recurrence<'_> {
+    pub(super) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        self.lower_decay(l)?;
+        let [q, keys, x, out] = [self.q, self.keys, self.x, self.out].map(|id| l.value(id));
+        let state = l.cache(self.state);
+        let mut kernel = l.kernel(if l.generated { "recur_step" } else { "recur_tile" });
+        let block = self.head.block();
+        kernel.overrides.extend([
+            ("WG", f64::from(block)),
+            ("CORRECTS", f64::from(u8::from(self.head.corrects))),
+            ("HAS_SKIP", f64::from(u8::from(self.skip.is_some()))),
+        ]);
+        let (k, v) = (self.head.k as u32, self.head.v as u32);
+        let params = Params {
+            heads: self.heads,
+            key_heads: self.key_heads,
+            tiled: u32::from(self.tiled),
+            k,
+            v,
+            q_stride: q.stride(),
+            k_stride: keys.stride(),
+            x_stride: x.stride(),
+            out_stride: out.stride(),
+            skip: self.skip.map_or(0, |skip| l.vector(skip)),
+            state_len: state.state,
+            part_len: self.head.part_len() as u32,
+        };
+        let [q, keys, x] = [q, keys, x].map(|value| Arg::read(&value.buffer));
+        let (gates, vectors) = (Arg::read(l.scratch), Arg::read(l.vectors));
+        let (state, out) = (Arg::Write(&state.buffer), Arg::Write(&out.buffer));
+        let args = [Arg::read(l.step), q, keys, x, gates, vectors, state, out];
+        let grid = [Dim::Fixed(v.div_ceil(block)), Dim::Fixed(self.heads), Dim::Seqs(1)];
+        l.plan.dispatch(&kernel, &params, &args, grid)
+    }
+
+    /// Gains and decays of all rows and heads to the scratch memory.
+    fn lower_decay(&self, l: &mut Lower<'_>) -> Lowered {
+        let x = l.value(self.decay.x);
+        let beta = self.beta.map_or(x, |beta| l.value(beta));
+        let mut kernel = l.kernel("decay");
+        kernel.overrides.push(("HAS_BETA", f64::from(u8::from(self.beta.is_some()))));
+        let params = DecayParams {
+            heads: self.heads,
+            x_stride: x.stride(),
+            beta_stride: beta.stride(),
+            bias: l.vector(self.decay.bias),
+            a: l.vector(self.decay.a),
+            low: self.decay.min.max(f32::MIN),
+            high: self.decay.max.min(f32::MAX),
+        };
+        let (x, beta, vectors) = (Arg::read(&x.buffer), Arg::read(&beta.buffer), Arg::read(l.vectors));
+        let args = [Arg::read(l.step), x, beta, vectors, Arg::Write(l.scratch)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.heads), Dim::Rows(1), Dim::Fixed(1)])
+    }
 }

@@ -1,8 +1,11 @@
 //! `route`: chooses the experts of each row, and their weights.
 
 use super::cpu::CpuRun;
+use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
 use super::{ValueId, VectorId};
+use crate::gpu::{Arg, Dim};
+use crate::{Error, Result};
 
 /// The `used` experts of the highest scores in each row, in the order of their scores, and what their results are
 /// multiplied by. Of equals, the one of the lower number comes first.
@@ -232,4 +235,71 @@ fn softmax64(x: &[f64]) -> Vec<f64> {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = x.iter().map(|x| (x - max).exp()).sum();
     x.iter().map(|x| (x - max).exp() / sum).collect()
+}
+
+// GPU
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    rows_at: u32,
+    x_stride: u32,
+    out_stride: u32,
+    bias: u32,
+    kept: u32,
+    plus: f32,
+    least: f32,
+    scale: f32,
+}
+
+/// Experts that a workgroup's memory holds scores and keys of, beside what else it needs.
+const MOST_EXPERTS: u32 = 1536;
+
+impl Route {
+    pub(super) fn on_gpu(&self) -> Result<()> {
+        if self.spec.experts <= MOST_EXPERTS && self.spec.used <= 64 {
+            return Ok(());
+        }
+        let choice = format!("choosing {} of {} experts on the GPU", self.spec.used, self.spec.experts);
+        Err(Error::unsupported(choice, "--device cpu runs it"))
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out, spec) = (l.value(self.x), l.value(self.out), &self.spec);
+        let mut kernel = l.kernel("route");
+        l.reduce(&mut kernel, l.layout.reduce);
+        let score = match spec.score {
+            Score::Softmax => 0.0,
+            Score::Sigmoid => 1.0,
+            Score::SoftmaxOfChosen => 2.0,
+        };
+        let (count, kept, two) =
+            spec.groups.map_or((1, 1, false), |g| (g.count, g.kept, g.score == GroupScore::TwoBest));
+        let (divide, plus, least) = match spec.divide {
+            Divide::No => (0.0, 0.0, 0.0),
+            Divide::SumPlus(more) => (1.0, more, f32::MIN),
+            Divide::SumAtLeast(least) => (1.0, 0.0, least),
+        };
+        kernel.overrides.extend([
+            ("EXPERTS", f64::from(spec.experts)),
+            ("USED", f64::from(spec.used)),
+            ("GROUPS", f64::from(count)),
+            ("TWO_BEST", f64::from(u8::from(two))),
+            ("SCORE", score),
+            ("DIVIDE", divide),
+            ("HAS_BIAS", f64::from(u8::from(self.bias.is_some()))),
+        ]);
+        let params = Params {
+            rows_at: out.rows_at(),
+            x_stride: x.stride(),
+            out_stride: out.stride(),
+            bias: self.bias.map_or(0, |bias| l.vector(bias)),
+            kept,
+            plus,
+            least,
+            scale: spec.scale,
+        };
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::read(l.vectors), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [out.rows(1), Dim::Fixed(1), Dim::Fixed(1)])
+    }
 }

@@ -2,8 +2,9 @@
 
 use super::check::{Shapes, holds, same};
 use super::cpu::CpuRun;
+use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
-use super::recur::{self, Decay, Head, Input};
+use super::recur::{self, Decay, Head, Input, Recurrence};
 use super::{CacheId, ValueId, VectorId};
 use crate::Result;
 
@@ -128,5 +129,32 @@ impl Scan {
             rows.map(row).collect()
         });
         run.set(self.out, out);
+    }
+}
+
+// GPU
+
+impl Scan {
+    /// Elements of the state on the GPU.
+    pub(crate) fn gpu_state_len(&self) -> u64 {
+        self.head().gpu_state_len(self.heads)
+    }
+
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let recurrence = Recurrence {
+            q: self.c,
+            keys: self.b,
+            x: self.x,
+            heads: self.heads,
+            key_heads: self.groups,
+            tiled: false,
+            head: self.head(),
+            decay: &self.decay,
+            beta: None,
+            skip: Some(self.skip),
+            state: self.state,
+            out: self.out,
+        };
+        recurrence.lower(l)
     }
 }

@@ -231,7 +231,7 @@ impl<'a> Single<'a> {
             let problem = format!("{} sequences in a step, the cache has {}", self.step.room.seqs, shape.blocks);
             return Err(Error::argument("cache", problem));
         }
-        self.caches.push(CacheBuffer { buffer: buffer.clone(), shape, group: 0 });
+        self.caches.push(CacheBuffer { buffer: buffer.clone(), shape, group: 0, state: 0 });
         Ok(CacheId(self.caches.len() as u32 - 1))
     }
 
@@ -355,6 +355,7 @@ impl<'a> Single<'a> {
             step,
             angles: &self.angles,
             generated: false,
+            scratch: step,
             drawn: step,
             parts: step,
         };

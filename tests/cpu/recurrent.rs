@@ -4,77 +4,15 @@
 use std::sync::Arc;
 
 use wgslm::exec::{CacheOp, CpuExecutor, CpuOptions, Executor, Limits, Oracle, Outs, Role, SeqStep, Step};
-use wgslm::model::{Builder, Program};
-use wgslm::ops::{CpuWeights, Decay, ValueId};
+use wgslm::model::Program;
+use wgslm::ops::{CpuWeights, ValueId};
 use wgslm::quant::BlockFormat::F32;
 
-use super::programs::{self, OneOp, Rng, host, nmse, random_weights};
+use super::programs::{self, OneOp, Rng, conv, delta, host, nmse, random_weights, recurrent as cases, scan};
 use super::{bits, exact, flat, run};
 
 /// f32 states against f64 ones.
 const BOUND: f64 = 1e-8;
-
-/// A program of one op, with its name.
-type Case = (String, OneOp);
-
-fn decay(b: &mut Builder, x: ValueId, heads: u32, max: f32) -> Decay {
-    Decay { x, bias: b.vector("dt.bias", heads), a: b.decays("a", heads, true), min: 0.0, max }
-}
-
-fn conv(n: u32, taps: u32) -> Case {
-    let op = OneOp::new(&[n], |b, x| {
-        let weight = b.weight("conv.weight", n, taps);
-        let bias = (n % 2 == 1).then(|| b.vector("conv.bias", n));
-        b.conv("conv", x[0], weight, bias)
-    });
-    (format!("conv of {n} columns, {taps} taps"), op)
-}
-
-fn scan(heads: u32, dim: u32, groups: u32, states: u32) -> Case {
-    let op = OneOp::new(&[heads * dim, groups * states, groups * states, heads], |b, x| {
-        let decay = decay(b, x[3], heads, if dim % 2 == 1 { 0.8 } else { f32::INFINITY });
-        let skip = b.vector("d", heads);
-        b.scan([x[0], x[1], x[2]], dim, groups, decay, skip)
-    });
-    (format!("scan of {heads} heads of {dim}, {groups} groups of {states} states"), op)
-}
-
-/// Keys as models have them, of length 1.
-fn delta(heads: u32, key_heads: u32, k_dim: u32, v_dim: u32, tiled: bool) -> Case {
-    let keys = key_heads * k_dim;
-    let op = OneOp::new(&[keys, keys, heads * v_dim, heads, heads], |b, x| {
-        let spec = wgslm::ops::NormSpec {
-            kind: wgslm::ops::NormKind::Rms,
-            n: k_dim,
-            weight: None,
-            bias: None,
-            eps: 1e-6 / k_dim as f32,
-        };
-        let k = b.norm("k", x[1], spec);
-        let k = b.scale("k", k, 1.0 / (k_dim as f32).sqrt());
-        let beta = b.act("beta", x[3], wgslm::ops::Act::Sigmoid);
-        let decay = decay(b, x[4], heads, f32::INFINITY);
-        b.delta([x[0], k, x[2], beta], key_heads, v_dim, decay, tiled)
-    });
-    (format!("delta of {heads} heads of {v_dim}, {key_heads} key heads of {k_dim}, tiled: {tiled}"), op)
-}
-
-fn cases() -> Vec<Case> {
-    vec![
-        conv(1, 2),
-        conv(63, 4),
-        conv(65, 3),
-        conv(257, 1),
-        scan(1, 1, 1, 1),
-        scan(6, 8, 2, 10),
-        scan(4, 65, 4, 63),
-        scan(3, 64, 1, 128),
-        delta(1, 1, 1, 1, false),
-        delta(4, 2, 12, 10, false),
-        delta(6, 2, 8, 12, true),
-        delta(3, 3, 65, 63, false),
-    ]
-}
 
 struct Bench {
     cpu: CpuExecutor,

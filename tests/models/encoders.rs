@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wgslm::engine::{EmbedOptions, Embedder, Input, embed};
 use wgslm::exec::{
-    AnyExecutor, CpuExecutor, CpuOptions, Limits, Numerics, Options, Oracle, Outs, Place, Role, SeqStep, Step, Token,
+    CpuExecutor, CpuOptions, Limits, Numerics, Options, Oracle, Outs, Place, Role, SeqStep, Step, Token,
 };
 use wgslm::file::{Description, ModelFile};
 use wgslm::model::{Embedding, Model, Out, Task};
@@ -15,8 +15,9 @@ use wgslm::ops::{Pooling, ValueId};
 use super::golden::{converted_file, golden, layer_outputs, nmse};
 use super::mutations::{is_inert, mutated, others};
 use super::npy::{Npy, npz};
+use super::runner::Device;
 use super::support::{fetched, shared, shared_bytes, shared_json};
-use super::{as_gguf, tiny_models};
+use super::{Gpu, as_gguf, tiny_models};
 
 /// A fixture of an encoder or an embedder, in one of its forms.
 struct Case {
@@ -396,17 +397,32 @@ fn with_text(file: &str, text: &str) -> wgslm::Result<Model> {
     pollster::block_on(Model::open_for(model, Task::Embed(Embedding::default())))
 }
 
-/// On the GPU there is no kernel for packed attention and for pooling yet: said by name.
+/// The GPU executor gives the references' vectors, too; where a kernel is missing it says so by name.
 #[test]
-fn the_gpu_says_what_it_lacks() {
+fn gpu_vectors_are_right_or_refused() {
+    let (mut wrong, mut without_kernel) = (Vec::new(), Vec::new());
     for (name, configs) in fixtures() {
         let model = open_folder(&name, configs[0].clone()).unwrap();
-        let options = Options { place: Place::Gpu, ..Options::new(&model.program, 96) };
-        let opened = pollster::block_on(AnyExecutor::open(&model, &options, &mut |_| {}));
-        let error = opened.err().map(|e| e.to_string());
-        let error = error.unwrap_or_else(|| panic!("{name} runs on the GPU: compare its vectors"));
-        assert!(error.contains("on the GPU is not supported; --device cpu runs it"), "{name}: {error}");
+        let mut exec = match Gpu::load(&model, Numerics::Exact, LIMITS) {
+            Ok(exec) => exec,
+            Err(e @ wgslm::Error::Unsupported { .. }) => {
+                without_kernel.push(format!("{name}: {e}"));
+                continue;
+            }
+            Err(e) => panic!("{name}: {e}"),
+        };
+        Gpu::poison(&mut exec);
+        let golden = golden(&name);
+        let vectors = pollster::block_on(embed(&mut exec, &model.program, &inputs(&golden))).unwrap();
+        for (i, vector) in vectors.iter().enumerate() {
+            let nmse = nmse(vector.iter().copied().map(f64::from), &expected(&golden, i).data);
+            if nmse.is_nan() || nmse > 1e-9 {
+                wrong.push(format!("{name} {i}: NMSE {nmse:e}"));
+            }
+        }
     }
+    without_kernel.iter().for_each(|e| println!("{e}"));
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]

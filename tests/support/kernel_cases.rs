@@ -8,7 +8,7 @@ use wgslm::exec::{
 };
 use wgslm::gpu::Device;
 use wgslm::model::Program;
-use wgslm::ops::{Act, CpuWeights, Index, NormKind, NormSpec, Pairing, RopeSpec, SampleSpec};
+use wgslm::ops::{Act, CpuWeights, Index, NormKind, NormSpec, Pairing, Pooling, RopeSpec, SampleSpec};
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
 use super::programs::{self, *};
@@ -21,6 +21,8 @@ pub mod attend_cases;
 pub const EXACT: f64 = 1e-10;
 /// Of attention, whose exponentials differ between drivers.
 const ATTEND: f64 = 1e-9;
+/// Of several ops behind each other whose sums are long.
+const LONG: f64 = 1e-9;
 /// NMSE with an f16 cache: of attention alone, and of a model.
 const HALF: f64 = 1e-6;
 const HALF_MODEL: f64 = 1e-5;
@@ -39,12 +41,23 @@ pub struct Case {
     work: Work,
 }
 
+/// Some rows of a sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The sequence, and its slot: 0 or 1.
+    pub seq: usize,
+    pub pos: usize,
+    pub rows: usize,
+}
+
 #[derive(Clone)]
 enum Work {
     /// One op over random rows.
     Op { op: OneOp, role: Role, rows: usize, deviation: f32 },
     /// Attention over what sequences have kept.
     Attend(AttendCase),
+    /// One recurrent op over parts of two sequences, in steps that have one role each.
+    Parts { op: OneOp, steps: Vec<(Role, Vec<Part>)> },
     /// Prompts and generated rows of two sequences; the first prompt has `rows` rows.
     Model { program: Program, rows: usize },
     /// Tokens that are drawn on the device and never seen by the host before they are fed back.
@@ -58,6 +71,11 @@ impl Case {
             Work::Op { op, role, rows, deviation } => self.op(device, op, *role, *rows, *deviation).await,
             Work::Attend(case) => {
                 let (got, wanted, modules) = case.outputs(device, self.numerics).await;
+                (nmse(&got, &wanted), modules)
+            }
+            Work::Parts { op, steps } => {
+                let (results, modules) = self.parts(device, op, steps).await;
+                let (got, wanted) = results.concat().into_iter().unzip::<f32, f64, Vec<_>, Vec<_>>();
                 (nmse(&got, &wanted), modules)
             }
             Work::Model { program, rows } => self.model(device, program, *rows).await,
@@ -89,14 +107,17 @@ impl Case {
         let mut pool = Pool::new(&limits(), &mut rng);
         let tables = [pool.table(256, &limits()), pool.table(256, &limits())];
         let tables: Vec<Vec<&[u32]>> = tables.iter().map(|t| vec![t.as_slice(); op.program.groups as usize]).collect();
-        let seq = |slot: u32, tokens, table| SeqStep {
+        // Of the second text of two; some are past the table.
+        let types: Vec<u32> = (0..rows as u32).map(|i| i % 3).collect();
+        let seq = |slot: u32, span: std::ops::Range<usize>, table| SeqStep {
+            types: &types[span.clone()],
             outs: Outs::Last,
             read_logits: false,
-            ..programs::rows(slot, role, tokens, 0, table)
+            ..programs::rows(slot, role, &tokens[span], 0, table)
         };
-        let mut seqs = vec![seq(0, &tokens[..first], &tables[0])];
+        let mut seqs = vec![seq(0, 0..first, &tables[0])];
         if rows > first {
-            seqs.push(seq(1, &tokens[first..], &tables[1]));
+            seqs.push(seq(1, first..rows, &tables[1]));
         }
         run(&mut gpu, &seqs).await;
         oracle.step(&Step { seqs: &seqs }).unwrap();
@@ -104,6 +125,61 @@ impl Case {
         let width = op.program.value(op.out).width as usize;
         let got = gpu.value(role, op.out, (wanted.len() / width) as u32).await.unwrap();
         (nmse(&got, &wanted), gpu.modules())
+    }
+
+    /// The result of each part, step by step, and the oracle's.
+    async fn parts(
+        &self,
+        device: &Device,
+        op: &OneOp,
+        steps: &[(Role, Vec<Part>)],
+    ) -> (Vec<Vec<(f32, f64)>>, Vec<String>) {
+        let mut rng = Rng(5);
+        let weights = random_weights(&op.program, &self.formats, &mut rng);
+        let mut gpu = self.gpu(device, &op.program, &weights, true).await;
+        let mut oracle = Oracle::new(&op.program, weights, limits());
+        let inputs: Vec<[Vec<f32>; 2]> = op
+            .inputs
+            .iter()
+            .map(|&id| {
+                let width = op.program.value(id).width as usize;
+                [(); 2].map(|()| rng.normals(POSITIONS * width, 1.0))
+            })
+            .collect();
+        let mut results = Vec::new();
+        for (role, parts) in steps {
+            for (&id, values) in op.inputs.iter().zip(&inputs) {
+                let width = op.program.value(id).width as usize;
+                let of = |part: &Part| &values[part.seq][part.pos * width..(part.pos + part.rows) * width];
+                let values = parts.iter().map(of).collect::<Vec<_>>().concat();
+                gpu.set_value(*role, id, &values);
+                let wide = values.chunks(width).map(|row| row.iter().copied().map(f64::from).collect());
+                oracle.set_value(id, wide.collect());
+            }
+            let tokens = host(&[0; POSITIONS]);
+            let seq = |part: &Part| SeqStep {
+                outs: Outs::Last,
+                read_logits: false,
+                ..rows(part.seq as u32, *role, &tokens[..part.rows], part.pos as u32, &[])
+            };
+            let seqs: Vec<_> = parts.iter().map(seq).collect();
+            run(&mut gpu, &seqs).await;
+            oracle.step(&Step { seqs: &seqs }).unwrap();
+            let wanted = oracle.value(op.out);
+            let got = gpu.value(*role, op.out, wanted.len() as u32).await.unwrap();
+            let mut both = got.into_iter().zip(wanted.concat());
+            let width = op.program.value(op.out).width as usize;
+            results.extend(parts.iter().map(|part| both.by_ref().take(part.rows * width).collect::<Vec<_>>()));
+        }
+        (results, gpu.modules())
+    }
+
+    /// The bits of a sequence's results, whatever the parts that they came in.
+    pub async fn bits_of(&self, device: &Device, seq: usize) -> Vec<u32> {
+        let Work::Parts { op, steps } = &self.work else { panic!("{} has no parts", self.name) };
+        let (results, _) = self.parts(device, op, steps).await;
+        let parts = steps.iter().flat_map(|(_, parts)| parts).zip(results).filter(|(part, _)| part.seq == seq);
+        parts.flat_map(|(_, result)| result.into_iter().map(|(y, _)| y.to_bits())).collect()
     }
 
     /// Over shuffled pages full of NaN: a prompt, a second sequence that joins late, then both generate in one step. Every logit.
@@ -303,6 +379,7 @@ pub fn moves() -> Vec<Case> {
         ("pick", OneOp::new(&[65], |b, x| b.pick(x[0]))),
         // Some ids are clamped.
         ("embed of tokens", OneOp::new(&[], |b, _| b.embed("table", Index::Token, 60, 96, 1.0))),
+        ("embed of types", OneOp::new(&[], |b, _| b.embed("table", Index::Type, 2, 96, 1.0))),
         ("embed of positions", OneOp::new(&[], |b, _| b.embed("table", Index::Position(2), 60, 63, 1.0))),
     ] {
         for format in [F32, F16, Q8_0, Q4_1] {
@@ -310,6 +387,157 @@ pub fn moves() -> Vec<Case> {
         }
     }
     cases
+}
+
+pub fn route() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, spec) in route_specs().into_iter().enumerate() {
+        let op = OneOp::new(&[spec.experts], |b, x| {
+            let bias = (i % 2 == 1).then(|| b.vector("bias", spec.experts));
+            b.route("y", x[0], bias, spec)
+        });
+        cases.extend(ops(&format!("route {i}, {spec:?}"), &op, F32, &[37], 2.0, EXACT));
+    }
+    cases
+}
+
+pub fn expert_layers() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (count, used, shape, formats) in [
+        (1, 1, [1, 1, 1], &[F32][..]),
+        (3, 2, [65, 63, 5], &[F32, F16]),
+        (17, 4, [64, 96, 33], &[Q8_0, F16, Q4_1]),
+        (5, 5, [64, 70, 64], &[BF16]),
+        (40, 8, [256, 32, 96], &[Q4_1]),
+    ] {
+        let biased = count != 17;
+        let op = OneOp::new(&[count, shape[0]], |b, x| experts(b, x, plain(count, used), shape, biased));
+        for mut case in
+            ops(&format!("{used} of {count} experts, {shape:?} {formats:?}"), &op, F32, &[1, 9, 63], 1.0, LONG)
+        {
+            case.formats = formats.to_vec();
+            cases.push(case);
+        }
+    }
+    cases
+}
+
+/// Each format's decoder in the kernels of many matrices.
+pub fn expert_formats() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for &format in BlockFormat::ALL {
+        let op = OneOp::new(&[3, 256], |b, x| {
+            let chosen = b.route("route", x[0], None, plain(3, 2));
+            let w = (0..3).map(|e| b.weight(&format!("w.{e}"), 10, 256)).collect();
+            b.expert_linear("y", x[1], chosen, w, Vec::new())
+        });
+        cases.extend(ops(&format!("expert_linear {format:?}"), &op, format, &[7], 1.0, EXACT));
+    }
+    cases
+}
+
+/// Heads that have a matrix each, are joined, and combined.
+pub fn heads() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (heads, n, k) in [(1, 1, 1), (3, 65, 63), (5, 32, 64), (16, 7, 96)] {
+        let op = OneOp::new(&[heads * k], |b, x| {
+            let matrices = (0..heads).map(|h| b.weight(&format!("w.{h}"), n, k)).collect();
+            b.head_linear("y", x[0], matrices)
+        });
+        let format = if k.is_multiple_of(32) { Q8_0 } else { F32 };
+        cases.extend(ops(&format!("head_linear {heads} x ({n}, {k})"), &op, format, &[1, 63], 1.0, EXACT));
+        let op = OneOp::new(&[heads * n, heads * k], |b, x| b.join("y", x[0], x[1], heads));
+        cases.extend(ops(&format!("join {heads} x {n} + {k}"), &op, F32, &[7], 1.0, 0.0));
+        let op = OneOp::new(&[heads * n, 5], |b, x| b.combine("y", x[0], x[1], 2, 1));
+        cases.extend(ops(&format!("combine {heads} x {n}"), &op, F32, &[7], 1.0, EXACT));
+    }
+    cases
+}
+
+/// Ops on whole rows, and one row for all of a sequence.
+pub fn row_wise() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for n in [1, 63, 257] {
+        let mut each = |what: &str, op: &OneOp, bound| {
+            cases.extend(ops(&format!("{what} of {n}"), op, F32, &[7], 3.0, bound));
+        };
+        let magnitude = |floor| OneOp::new(&[n, n], move |b, x| b.magnitude("y", x[0], x[1], floor));
+        each("magnitude", &magnitude(1e-5), EXACT);
+        each("magnitude, by the floor", &magnitude(100.0), EXACT);
+        each("sparsify", &OneOp::new(&[n], |b, x| b.sparsify("y", x[0], 0.7)), EXACT);
+        for weights in [n, 1] {
+            let op = OneOp::new(&[n], |b, x| {
+                let weight = b.vector("w", weights);
+                b.weigh("y", x[0], weight)
+            });
+            each(&format!("weigh by {weights}"), &op, EXACT);
+        }
+        for (pooling, bound) in [(Pooling::Mean, EXACT), (Pooling::Cls, 0.0), (Pooling::Last, 0.0)] {
+            each(&format!("pool {pooling:?}"), &OneOp::new(&[n], |b, x| b.pool(x[0], pooling)), bound);
+        }
+    }
+    cases
+}
+
+/// Positions of a sequence of a recurrent op.
+const POSITIONS: usize = 60;
+
+/// One sequence by chunks of `chunk` rows, and from the third step on, with another, all in the same role.
+fn chunks(role: Role, chunk: usize, company: bool) -> Vec<(Role, Vec<Part>)> {
+    let part = |seq, step: usize| Part { seq, pos: step * chunk, rows: chunk.min(POSITIONS - step * chunk) };
+    let step = |i: usize| {
+        let mut parts = vec![part(0, i)];
+        if company && i >= 2 {
+            parts.insert(i % 2, part(1, i - 2));
+        }
+        (role, parts)
+    };
+    (0..POSITIONS.div_ceil(chunk)).map(step).collect()
+}
+
+fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<(Role, Vec<Part>)>) -> Case {
+    Case {
+        name: format!("{name}, {format:?}, {} steps", steps.len()),
+        formats: vec![format],
+        numerics: Numerics::Exact,
+        unfused: true,
+        bound: EXACT,
+        work: Work::Parts { op: op.clone(), steps },
+    }
+}
+
+/// Recurrent ops: a second sequence joins late, roles change in the middle of a tile, a sequence begins again in its slot.
+pub fn recurrences() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let (prompt, generated) = (Role::Prompt, Role::Generated);
+    for op in &recurrent() {
+        let at = |seq, pos, rows| Part { seq, pos, rows };
+        let steps = vec![
+            (prompt, vec![at(0, 0, 21)]),
+            (generated, vec![at(0, 21, 1)]),
+            (prompt, vec![at(1, 0, 5), at(0, 22, 17)]),
+            (generated, vec![at(0, 39, 2), at(1, 5, 1)]),
+            (prompt, vec![at(1, 6, 30)]),
+            (prompt, vec![at(0, 0, 19), at(1, 36, 3)]),
+        ];
+        cases.push(recurrent_case(op, F32, steps));
+    }
+    cases
+}
+
+/// The same sequence cut in every way, as prompt and as generated rows, alone and in company: the same bits of each role.
+pub fn recurrent_cuts(op: &(String, OneOp), role: Role) -> Vec<Case> {
+    let cuts = [(60, false), (1, false), (3, true), (16, true), (7, false)];
+    cuts.into_iter().map(|(chunk, company)| recurrent_case(op, F32, chunks(role, chunk, company))).collect()
+}
+
+/// Each format's decoder in the convolution.
+pub fn conv_formats() -> Vec<Case> {
+    let of = |&format: &BlockFormat| {
+        let op = conv(5, (format.info().weights as u32).max(4));
+        recurrent_case(&op, format, chunks(Role::Prompt, 30, true))
+    };
+    BlockFormat::ALL.iter().map(of).collect()
 }
 
 /// Attention, in f32 and f16 by turns: each case with one of them, the cases of long contexts with both.
@@ -398,6 +626,9 @@ pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
     let ops = each(linear(), 5).chain(each(formats(), 3)).chain(each(norm(), 1)).chain(each(pointwise(), 5));
     let ops = ops.chain(each(rope(), 1)).chain(each(moves(), 3)).chain(each(attend(), 7));
+    let ops =
+        ops.chain(each(route(), 3)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
+    let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));
     let models = models().into_iter().filter(|case| !case.unfused);
     ops.chain(models).chain(model_formats()).chain(draws()).collect()
 }

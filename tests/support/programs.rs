@@ -10,7 +10,8 @@ use wgslm::exec::{Limits, Outs, Role, SeqStep, Token};
 use wgslm::file::Bytes;
 use wgslm::model::{Builder, Out, Program};
 use wgslm::ops::{
-    Act, CpuWeights, Index, Mask, Matrix, NormKind, NormSpec, Op, Pairing, RopeSpec, SampleSpec, ValueId, VectorId,
+    Act, CpuWeights, Decay, Divide, GroupScore, Groups, Index, Mask, Matrix, NormKind, NormSpec, Op, Pairing, RopeSpec,
+    RouteSpec, SampleSpec, Score, ValueId, VectorId,
 };
 use wgslm::quant::BlockFormat;
 
@@ -276,4 +277,121 @@ pub fn last_op(b: &mut Builder) -> &mut Op {
 /// Vectors named so that they lie around 1.
 pub fn norm_weight(b: &mut Builder, n: u32) -> VectorId {
     b.vector("norm.weight", n)
+}
+
+fn decay(b: &mut Builder, x: ValueId, heads: u32, max: f32) -> Decay {
+    Decay { x, bias: b.vector("dt.bias", heads), a: b.decays("a", heads, true), min: 0.0, max }
+}
+
+/// A convolution, with its name.
+pub fn conv(n: u32, taps: u32) -> (String, OneOp) {
+    let op = OneOp::new(&[n], |b, x| {
+        let weight = b.weight("conv.weight", n, taps);
+        let bias = (n % 2 == 1).then(|| b.vector("conv.bias", n));
+        b.conv("conv", x[0], weight, bias)
+    });
+    (format!("conv of {n} columns, {taps} taps"), op)
+}
+
+/// A scan, with its name.
+pub fn scan(heads: u32, dim: u32, groups: u32, states: u32) -> (String, OneOp) {
+    let op = OneOp::new(&[heads * dim, groups * states, groups * states, heads], |b, x| {
+        let decay = decay(b, x[3], heads, if dim % 2 == 1 { 0.8 } else { f32::INFINITY });
+        let skip = b.vector("d", heads);
+        b.scan([x[0], x[1], x[2]], dim, groups, decay, skip)
+    });
+    (format!("scan of {heads} heads of {dim}, {groups} groups of {states} states"), op)
+}
+
+/// A delta rule, with its name. Keys are of length 1, as models have them.
+pub fn delta(heads: u32, key_heads: u32, k_dim: u32, v_dim: u32, tiled: bool) -> (String, OneOp) {
+    let keys = key_heads * k_dim;
+    let op = OneOp::new(&[keys, keys, heads * v_dim, heads, heads], |b, x| {
+        let spec = NormSpec { kind: NormKind::Rms, n: k_dim, weight: None, bias: None, eps: 1e-6 / k_dim as f32 };
+        let k = b.norm("k", x[1], spec);
+        let k = b.scale("k", k, 1.0 / (k_dim as f32).sqrt());
+        let beta = b.act("beta", x[3], Act::Sigmoid);
+        let decay = decay(b, x[4], heads, f32::INFINITY);
+        b.delta([x[0], k, x[2], beta], key_heads, v_dim, decay, tiled)
+    });
+    (format!("delta of {heads} heads of {v_dim}, {key_heads} key heads of {k_dim}, tiled: {tiled}"), op)
+}
+
+/// Tokens through a convolution and a scan.
+pub fn mamba() -> Program {
+    let (heads, dim, states) = (4, 8, 16);
+    let mut b = Builder::new(193, 256);
+    let x = b.embed("embed.weight", Index::Token, 193, heads * dim, 1.0);
+    let linear = |b: &mut Builder, name: &str, x: ValueId, n: u32| {
+        let weight = b.weight(name, n, heads * dim);
+        b.linear(name, x, weight, None)
+    };
+    let taps = b.weight("conv.weight", heads * dim, 4);
+    let x = b.conv("conv", x, taps, None);
+    let (to, out_of, step) =
+        (linear(&mut b, "b", x, states), linear(&mut b, "c", x, states), linear(&mut b, "dt", x, heads));
+    let decay = decay(&mut b, step, heads, f32::INFINITY);
+    let skip = b.vector("d", heads);
+    let x = b.scan([x, to, out_of], dim, 1, decay, skip);
+    let x = b.pick(x);
+    let logits = linear(&mut b, "embed.weight", x, 193);
+    b.finish(vec![Out::Logits(logits)])
+}
+
+/// Recurrent ops over odd shapes.
+pub fn recurrent() -> Vec<(String, OneOp)> {
+    vec![
+        conv(1, 2),
+        conv(63, 4),
+        conv(65, 3),
+        conv(257, 1),
+        scan(1, 1, 1, 1),
+        scan(6, 8, 2, 10),
+        scan(4, 65, 4, 63),
+        scan(3, 64, 1, 128),
+        delta(1, 1, 1, 1, false),
+        delta(4, 2, 12, 10, false),
+        delta(6, 2, 8, 12, true),
+        delta(3, 3, 65, 63, false),
+    ]
+}
+
+/// The plainest routing of `used` of `experts`.
+pub fn plain(experts: u32, used: u32) -> RouteSpec {
+    RouteSpec { experts, used, score: Score::Softmax, groups: None, divide: Divide::No, scale: 1.0 }
+}
+
+/// Every way to score, to choose by groups and to weigh.
+pub fn route_specs() -> Vec<RouteSpec> {
+    let mut all = Vec::new();
+    for (experts, used) in [(1, 1), (5, 2), (8, 8), (63, 7), (256, 8)] {
+        for score in [Score::Softmax, Score::Sigmoid, Score::SoftmaxOfChosen] {
+            for divide in [Divide::No, Divide::SumPlus(1e-6), Divide::SumAtLeast(0.4)] {
+                all.push(RouteSpec { score, divide, scale: 2.5, ..plain(experts, used) });
+            }
+        }
+    }
+    for (experts, count, kept, used) in [(8, 4, 2, 3), (8, 8, 3, 3), (8, 1, 1, 8), (256, 8, 4, 8), (6, 2, 1, 3)] {
+        for score in [GroupScore::Best, GroupScore::TwoBest] {
+            let groups = Some(Groups { count, kept, score });
+            all.push(RouteSpec { groups, score: Score::Sigmoid, ..plain(experts, used) });
+        }
+    }
+    all
+}
+
+/// A layer of experts: logits and rows in, every expert's two matrices, the weighted sum.
+pub fn experts(b: &mut Builder, x: &[ValueId], spec: RouteSpec, [k, n, m]: [u32; 3], biased: bool) -> ValueId {
+    let chosen = b.route("route", x[0], None, spec);
+    let matrices = |b: &mut Builder, name: &str, n: u32, k: u32| -> Vec<_> {
+        (0..spec.experts).map(|e| b.weight(&format!("{name}.{e}"), n, k)).collect()
+    };
+    let biases = |b: &mut Builder, name: &str, n: u32| -> Vec<_> {
+        (0..if biased { spec.experts } else { 0 }).map(|e| b.vector(&format!("{name}.{e}.bias"), n)).collect()
+    };
+    let (w, bias) = (matrices(b, "up", n, k), biases(b, "up", n));
+    let up = b.expert_linear("up", x[1], chosen, w, bias);
+    let (w, bias) = (matrices(b, "down", m, n), biases(b, "down", m));
+    let down = b.expert_linear("down", up, chosen, w, bias);
+    b.combine("y", down, chosen, spec.used, spec.used)
 }

@@ -1,5 +1,5 @@
 //! step: reads the step buffer, `step: array<u32>`, as exec/gpu packs it.
-//! words: 0 rows, 1 seqs, 2 outs, 3 table_stride, 4 first position; then the rows (4 words each: token, drawn, pos, seq), the
+//! words: 0 rows, 1 seqs, 2 outs, 3 table_stride, 4 first position; then the rows (4 words each: token, drawn + 2 * type, pos, seq), the
 //! sequences (4: row0, rows, slot, context), the outputs (8: row, slot, draw, pos, seed, seed, 1/temperature, read), the block
 //! tables.
 override STEP_SEQS: u32 = 0u;    // word of the first sequence
@@ -9,7 +9,8 @@ override POS_IDS: bool = true;   // rows say where they stand; else they are one
 const STEP_ROWS: u32 = 16u;      // word of the first row
 
 fn row_token(r: u32) -> u32 { return step[STEP_ROWS + 4u * r]; }
-fn row_drawn(r: u32) -> bool { return step[STEP_ROWS + 4u * r + 1u] != 0u; }
+fn row_drawn(r: u32) -> bool { return (step[STEP_ROWS + 4u * r + 1u] & 1u) != 0u; }
+fn row_type(r: u32) -> u32 { return step[STEP_ROWS + 4u * r + 1u] >> 1u; }
 fn row_pos(r: u32) -> u32 {
     if POS_IDS {
         return step[STEP_ROWS + 4u * r + 2u];

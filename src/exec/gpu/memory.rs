@@ -3,8 +3,8 @@
 use crate::exec::{CacheOp, Limits};
 use crate::gpu::{Buffer, Device, wgpu};
 use crate::model::{CacheSpec, Program};
-use crate::ops::lower::{CacheBuffer, ValueBuffer, no_kernel};
-use crate::ops::{CacheShape, KvLayout, KvStorage};
+use crate::ops::lower::{CacheBuffer, ValueBuffer};
+use crate::ops::{CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
 /// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
@@ -87,60 +87,88 @@ impl Values {
     }
 }
 
+/// States that there are: those of the slots, then the checkpoints.
+fn states(limits: &Limits) -> u32 {
+    limits.seqs + limits.checkpoints
+}
+
 /// A buffer for every cache of a program.
 pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: bool) -> Result<Vec<CacheBuffer>> {
-    let most = device.caps().max_binding;
-    let cache = |spec: &CacheSpec| {
-        let CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } = *spec else {
-            let recurrent = program.nodes.iter().find(|node| node.op.state().is_some());
-            return Err(no_kernel(recurrent.map_or("a state", |node| node.op.name())));
-        };
-        let storage = if f16 { KvStorage::F16 } else { KvStorage::F32 };
-        let (slots, blocks) = (limits.block, limits.blocks);
-        let v_dim = if v_in_k { 0 } else { v_dim };
-        let shape = CacheShape { kv_heads, k_dim, v_dim, slots, blocks, storage, layout: KvLayout::Paged };
-        let bytes = shape.bytes();
+    let storage = if f16 { KvStorage::F16 } else { KvStorage::F32 };
+    let empty = CacheShape {
+        kv_heads: 0,
+        k_dim: 0,
+        v_dim: 0,
+        slots: limits.block,
+        blocks: limits.blocks,
+        storage,
+        layout: KvLayout::Paged,
+    };
+    let buffer = |name: &str, what: &str, each: u64, bytes: u64, instead: &dyn Fn(u64) -> String| {
+        let most = device.caps().max_binding;
         if bytes > most {
-            let positions = most / (shape.block_words() * 4) * u64::from(slots);
             return Err(Error::Limit {
-                what: "the KV cache of a layer".to_owned(),
+                what: what.to_owned(),
                 needed: format!("{bytes} bytes"),
                 available: format!("{most} in one binding on this device"),
-                instead: format!("a context of {positions} positions fits"),
+                instead: instead(most / each),
             });
         }
-        Ok(CacheBuffer { buffer: Buffer::new(device, "kv", bytes)?, shape, group: group.0 })
+        Buffer::new(device, name, bytes)
     };
-    program.caches.iter().map(cache).collect()
+    let cache = |(id, spec): (u32, &CacheSpec)| match *spec {
+        CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } => {
+            let v_dim = if v_in_k { 0 } else { v_dim };
+            let shape = CacheShape { kv_heads, k_dim, v_dim, ..empty };
+            let fits = |blocks| format!("a context of {} positions fits", blocks * u64::from(limits.block));
+            let buffer = buffer("kv", "the KV cache of a layer", shape.block_words() * 4, shape.bytes(), &fits)?;
+            Ok(CacheBuffer { buffer, shape, group: group.0, state: 0 })
+        }
+        CacheSpec::State { .. } => {
+            let op = program.nodes.iter().find(|node| node.op.state() == Some(CacheId(id)));
+            let len = op.map_or(0, |node| node.op.gpu_state_len());
+            let bytes = len * 4 * u64::from(states(limits));
+            let fits = |states| format!("{states} sequences and checkpoints fit");
+            let buffer = buffer("state", "the states of a layer", len * 4, bytes, &fits)?;
+            Ok(CacheBuffer { buffer, shape: empty, group: u32::MAX, state: len as u32 })
+        }
+    };
+    (0..).zip(&program.caches).map(cache).collect()
 }
 
 /// Runs cache ops in a submission of their own.
-pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], ops: &[CacheOp]) -> Result<()> {
+pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], limits: &Limits, ops: &[CacheOp]) -> Result<()> {
     let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-    let mut vias = Vec::new();
+    // Where the block or state of a number lies, if there is one.
+    let at = |what: &str, number: u32, count: u32, bytes: u64| {
+        let problem = || Error::argument("cache", format!("{what} {number}, the cache has {count}"));
+        (number < count).then_some(u64::from(number) * bytes).ok_or_else(problem)
+    };
+    let mut vias = Vec::new(); // they live until the submission
+    // A buffer cannot be copied onto itself: by way of another.
+    let mut copy = |encoder: &mut wgpu::CommandEncoder, buffer: &Buffer, from: u64, to: u64, bytes: u64| {
+        let via = Buffer::new(device, "copy", bytes)?;
+        encoder.copy_buffer_to_buffer(buffer.raw(), from, via.raw(), 0, bytes);
+        encoder.copy_buffer_to_buffer(via.raw(), 0, buffer.raw(), to, bytes);
+        vias.push(via);
+        Ok::<(), Error>(())
+    };
     for op in ops {
-        let group = match *op {
-            CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. } => group.0,
-            CacheOp::CopyState { .. } => return Err(no_kernel("the copy of a state")),
+        let concerned = |cache: &&CacheBuffer| match *op {
+            CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. } => cache.group == group.0,
+            CacheOp::CopyState { .. } => cache.state > 0,
         };
-        for cache in caches.iter().filter(|c| c.group == group) {
+        for cache in caches.iter().filter(concerned) {
             let bytes = cache.shape.block_words() * 4;
-            let at = |block: u32| {
-                let inside = block < cache.shape.blocks;
-                inside.then_some(u64::from(block) * bytes).ok_or_else(|| {
-                    Error::argument("cache", format!("block {block}, the cache has {}", cache.shape.blocks))
-                })
-            };
+            let block = |number| at("block", number, cache.shape.blocks, bytes);
             match *op {
-                CacheOp::Zero { block, .. } => encoder.clear_buffer(cache.buffer.raw(), at(block)?, Some(bytes)),
-                CacheOp::Copy { from, to, .. } => {
-                    // A buffer cannot be copied onto itself: by way of another.
-                    let via = Buffer::new(device, "copy", bytes)?;
-                    encoder.copy_buffer_to_buffer(cache.buffer.raw(), at(from)?, via.raw(), 0, bytes);
-                    encoder.copy_buffer_to_buffer(via.raw(), 0, cache.buffer.raw(), at(to)?, bytes);
-                    vias.push(via);
+                CacheOp::Zero { block: b, .. } => encoder.clear_buffer(cache.buffer.raw(), block(b)?, Some(bytes)),
+                CacheOp::Copy { from, to, .. } => copy(&mut encoder, &cache.buffer, block(from)?, block(to)?, bytes)?,
+                CacheOp::CopyState { from, to } => {
+                    let bytes = u64::from(cache.state) * 4;
+                    let state = |number| at("state", number, states(limits), bytes);
+                    copy(&mut encoder, &cache.buffer, state(from)?, state(to)?, bytes)?;
                 }
-                CacheOp::CopyState { .. } => {}
             }
         }
     }

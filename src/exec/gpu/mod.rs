@@ -70,6 +70,7 @@ struct RoleState {
     angles_at: Vec<u64>,
     best: Buffer,
     result: Buffer,
+    scratch: Buffer,
     plan: Option<(Plan, Plan)>,
     /// Of the step that was uploaded last.
     counts: StepCounts,
@@ -86,7 +87,9 @@ struct InFlight {
     draws: Vec<(u32, usize)>,
     /// Words of results in front of the logits.
     words: usize,
-    logit_rows: usize,
+    /// Elements of the logits, and behind them of the pooled rows.
+    logits: usize,
+    pooled: usize,
 }
 
 impl GpuExecutor {
@@ -131,6 +134,7 @@ impl GpuExecutor {
                 bytes += (u64::from(limits.rows) * table.divisors.len() as u64 * 8).next_multiple_of(256);
             }
             let outs = u64::from(limits.outs);
+            let scratch = program.nodes.iter().map(|node| node.op.gpu_scratch(limits.rows)).max();
             Ok(RoleState {
                 values: Values::new(device, &program, &limits, &mut pool, options.keep_values)?,
                 step: Buffer::new(device, "step", step_words * 4)?,
@@ -138,6 +142,7 @@ impl GpuExecutor {
                 angles_at,
                 best: Buffer::new(device, "best", outs * u64::from(sample::parts(program.vocab)) * 16)?,
                 result: Buffer::new(device, "result", outs * 4)?,
+                scratch: Buffer::new(device, "scratch", scratch.unwrap_or(0).max(16))?,
                 plan: None,
                 counts: StepCounts::default(),
                 program,
@@ -191,6 +196,7 @@ impl GpuExecutor {
             step: &state.step,
             angles: &angles,
             generated: role == Role::Generated,
+            scratch: &state.scratch,
             drawn: &self.drawn,
             parts: &self.parts,
         };
@@ -217,7 +223,9 @@ impl GpuExecutor {
         let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len(), batch.table_stride as usize];
         self.words.extend(counts.map(|n| n as u32));
         self.words.resize(HEADER, 0);
-        self.words.extend_from_slice(bytemuck::cast_slice(&batch.rows));
+        for (row, kind) in batch.rows.iter().zip(&batch.types) {
+            self.words.extend([row.token, row.drawn | kind << 1, row.pos, row.seq]);
+        }
         state.step.write(device, 0, &self.words);
         state.step.write(device, u64::from(self.layout.seqs), &batch.seqs);
         state.step.write(device, u64::from(self.layout.outs), &batch.outs);
@@ -235,6 +243,12 @@ impl GpuExecutor {
         for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
             state.angles.write(device, at / 4, angles);
         }
+    }
+
+    /// Columns of what the program pools; 0 if it does not.
+    fn pooled_width(&self) -> u64 {
+        let program = &self.roles[0].program;
+        program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
     fn staging(&mut self, bytes: u64) -> Result<Buffer> {
@@ -275,7 +289,7 @@ impl GpuExecutor {
         &self.roles[role as usize].program
     }
 
-    /// Fills the whole KV cache with a bit pattern: tests put NaN into pages that nobody owns.
+    /// Fills all caches with a bit pattern: tests put NaN into pages and states that nobody owns.
     pub fn fill_cache(&self, word: u32) {
         for cache in &self.caches {
             let words = vec![word; (cache.buffer.size() / 4) as usize];
@@ -392,7 +406,9 @@ impl Executor for GpuExecutor {
         }
         let words = result_words[0] + result_words[1];
         let vocab = u64::from(self.roles[0].program.vocab);
-        let staging = self.staging(words as u64 * 4 + reads.len() as u64 * vocab * 4)?;
+        let pooled_width = self.pooled_width();
+        let pooled_bytes = step.seqs.len() as u64 * pooled_width * 4;
+        let staging = self.staging(words as u64 * 4 + reads.len() as u64 * vocab * 4 + pooled_bytes)?;
         let desc = wgpu::CommandEncoderDescriptor::default();
         let mut encoder = self.device.device.create_command_encoder(&desc);
         let plans = Role::ALL.iter().flat_map(|&role| {
@@ -436,6 +452,16 @@ impl Executor for GpuExecutor {
                 copy(&value.buffer, row as u64 * u64::from(value.stride()) * 4, &mut at, vocab * 4);
             }
         }
+        let mut next = [0, 0];
+        for seq in step.seqs {
+            let state = &self.roles[seq.role as usize];
+            let row = next[seq.role as usize];
+            next[seq.role as usize] += 1;
+            if let Some(pooled) = state.program.pooled() {
+                let value = &state.values.buffers[pooled.index()];
+                copy(&value.buffer, row * u64::from(value.stride()) * 4, &mut at, pooled_width * 4);
+            }
+        }
         let submission = self.device.queue.submit([encoder.finish()]);
         self.submissions += 1;
         let mapped = crate::gpu::Signal::default();
@@ -450,14 +476,15 @@ impl Executor for GpuExecutor {
             mapped,
             draws,
             words,
-            logit_rows: reads.len(),
+            logits: reads.len() * vocab as usize,
+            pooled: pooled_bytes as usize / 4,
         });
         Ok(ticket)
     }
 
     fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
         self.device.check()?;
-        memory::cache_ops(&self.device, &self.caches, ops)
+        memory::cache_ops(&self.device, &self.caches, &self.limits, ops)
     }
 
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
@@ -466,8 +493,7 @@ impl Executor for GpuExecutor {
         while let Some(ok) = self.in_flight.front().and_then(|f| f.mapped.get()) {
             let Some(step) = self.in_flight.pop_front() else { break };
             finished += 1;
-            let vocab = self.roles[0].program.vocab as usize;
-            let bytes = (step.words + step.logit_rows * vocab) * 4;
+            let bytes = (step.words + step.logits + step.pooled) * 4;
             match read_results(&step, ok, bytes.max(4), &mut self.out) {
                 Ok(()) => done(step.ticket, Ok(&self.out)),
                 Err(e) => done(step.ticket, Err(e)),
@@ -499,18 +525,20 @@ impl Executor for GpuExecutor {
 fn read_results(step: &InFlight, ok: bool, bytes: usize, out: &mut StepOut) -> Result<()> {
     out.drawn.clear();
     out.logits.clear();
+    out.pooled.clear();
     let lost = |why: String| Error::DeviceLost(why);
     if !ok {
         return Err(lost("a read-back failed".to_owned()));
     }
     let view = step.staging.raw().get_mapped_range(0..bytes as u64).map_err(|e| lost(e.to_string()))?;
-    let (tokens, logits) = view.split_at(step.words * 4);
+    let (tokens, rest) = view.split_at(step.words * 4);
+    let (logits, pooled) = rest.split_at(step.logits * 4);
     for &(slot, word) in &step.draws {
         let token: u32 = bytemuck::pod_read_unaligned(&tokens[word * 4..word * 4 + 4]);
         out.drawn.push(super::Drawn { slot, token: (token != u32::MAX).then_some(token) });
     }
-    if step.logit_rows > 0 {
-        out.logits.extend(logits.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
-    }
+    out.logits.extend(logits.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
+    let pooled = &pooled[..step.pooled * 4];
+    out.pooled.extend(pooled.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
     Ok(())
 }

@@ -61,7 +61,7 @@ impl Weights {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let specs = &programs[0].weights;
-        // Parts of a fused linear lie one behind the other; every other matrix stands alone.
+        // Parts of a fused linear lie one behind the other, so do experts and heads; every other matrix stands alone.
         let mut stacks: Vec<Vec<WeightId>> = Vec::new();
         let mut stacked = vec![false; specs.len()];
         let linears = || {
@@ -70,8 +70,10 @@ impl Weights {
                 _ => None,
             })
         };
-        for linear in linears().filter(|l| l.parts.len() > 1) {
-            let ids: Vec<_> = linear.parts.iter().map(|p| p.weight).collect();
+        let many = || programs.iter().flat_map(|p| &p.nodes).filter_map(|n| n.op.many_parts());
+        let fused = linears().filter(|l| l.parts.len() > 1).map(|l| l.parts.clone());
+        for parts in fused.chain(many()) {
+            let ids: Vec<_> = parts.iter().map(|p| p.weight).collect();
             if ids.iter().all(|id| !stacked[id.index()]) {
                 ids.iter().for_each(|id| stacked[id.index()] = true);
                 stacks.push(ids);
@@ -125,14 +127,14 @@ impl Weights {
             elements.resize(elements.len().next_multiple_of(4), 0.0);
         }
         let mut biases = HashMap::new();
-        for linear in linears() {
-            let Some(key) = bias_key(&linear.parts) else { continue };
+        for parts in linears().map(|l| l.parts.clone()).chain(many()) {
+            let Some(key) = bias_key(&parts) else { continue };
             if biases.contains_key(&key) {
                 continue;
             }
             let start = elements.len();
             biases.insert(key, start as u32);
-            for part in &linear.parts {
+            for part in &parts {
                 match part.bias {
                     Some(bias) => elements.extend_from_slice(&loaded[bias.index()]),
                     None => elements.resize(elements.len() + part.n as usize, 0.0),
@@ -161,7 +163,11 @@ fn place(
     matrices: &mut [Option<Matrix>],
 ) -> Result<()> {
     let row_bytes = row_bytes(format, specs[ids[0].index()].k)?;
-    let most = rows_in_buffer(device, row_bytes).max(1);
+    let mut most = rows_in_buffer(device, row_bytes).max(1);
+    let n = u64::from(specs[ids[0].index()].n);
+    if n <= most && ids.iter().all(|id| u64::from(specs[id.index()].n) == n) {
+        most = most / n * n; // none of the experts is cut
+    }
     let mut left: u64 = ids.iter().map(|&id| u64::from(specs[id.index()].n)).sum();
     let (mut room, mut at) = (0, 0);
     for &id in ids {

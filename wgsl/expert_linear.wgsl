@@ -1,0 +1,35 @@
+//! expert_linear: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for few rows
+//! x (rows, k) or (rows, parts * k) f32 | w (matrices * n, k) any block format | out (rows, parts * n) f32
+//! grid: x one workgroup for four rows of a matrix, y one for a row of x, z one for a part
+//! use: lib/step, lib/experts, <weights>, <reduce>
+//! source: sparsely gated experts, Shazeer et al. 2017
+//!
+//! All pairs of row and expert in one dispatch. The order of a sum depends on k alone.
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;  // (rows, parts * n)
+
+@compute @workgroup_size(WG)
+fn expert_linear(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let row = group.y;
+    let part = group.z;
+    if row >= step[params.rows_at] {
+        return;
+    }
+    let matrix = matrix_of(row, part);
+    if matrix - params.first >= params.count {  // wraps where it lies before the first
+        return;
+    }
+    let k = params.k;
+    let j = vec4<u32>(4u * group.x) + vec4<u32>(0u, 1u, 2u, 3u);
+    let at = params.row0 + (matrix - params.first) * params.n + min(j, vec4<u32>(params.n - 1u));
+    let base = at * row_words(k);
+    var sum = vec4<f32>(0.0);
+    for (var i = 4u * lid; i < k; i += 4u * WG) {
+        let v = x4(row, part, i);
+        sum += vec4<f32>(dot(dequant4(base.x, k, i), v), dot(dequant4(base.y, k, i), v),
+            dot(dequant4(base.z, k, i), v), dot(dequant4(base.w, k, i), v));
+    }
+    sum = wg_sum4(sum, lid);
+    if lid < 4u {
+        store(row, part, matrix, j[lid], sum[lid]);
+    }
+}
