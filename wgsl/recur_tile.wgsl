@@ -35,12 +35,12 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         count = min(u32(state[count_at(part)]), TILE - 1u);
     }
     for (var first = 0u; first < rows; ) {
-        let new = min(rows - first, TILE - (pos + first) % TILE);
+        let added = min(rows - first, TILE - (pos + first) % TILE);
         let row = row0 + first;
-        let full = (pos + first + new) % TILE == 0u;
-        count = min(count, TILE - new);  // so it is, unless the state is not this sequence's
+        let full = (pos + first + added) % TILE == 0u;
+        count = min(count, TILE - added);  // so it is, unless the state is not this sequence's
 
-        for (var i = lid; i < new * k; i += WG) {
+        for (var i = lid; i < added * k; i += WG) {
             state[keys_at(part) + count * k + i] = keys[(row + i / k) * params.k_stride + key_of(head) + i % k];
         }
         for (var m = lid; m < count; m += WG) {
@@ -51,7 +51,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             if count > 0u {
                 b = state[decays_at(part) + count - 1u];
             }
-            for (var i = 0u; i < new; i++) {
+            for (var i = 0u; i < added; i++) {
                 b += gates[(row + i) * params.heads + head].y;
                 decays[count + i] = b;
             }
@@ -63,7 +63,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         workgroupBarrier();
 
         // The tile's own products, a thread for a pair of rows.
-        for (var pair = lid; pair < new * TILE; pair += WG) {
+        for (var pair = lid; pair < added * TILE; pair += WG) {
             let i = pair / TILE;
             let s = pair % TILE;
             if s > count + i {
@@ -90,10 +90,10 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
                 var query = vec4<f32>(0.0);
                 var key = vec4<f32>(0.0);
                 for (var r = 0u; r < 4u; r++) {
-                    let of = 4u * (i % QUADS) + r;
-                    if e < k && of < new {
-                        query[r] = q[(row + of) * params.q_stride + key_of(head) + e];
-                        key[r] = keys[(row + of) * params.k_stride + key_of(head) + e];
+                    let at = 4u * (i % QUADS) + r;
+                    if e < k && at < added {
+                        query[r] = q[(row + at) * params.q_stride + key_of(head) + e];
+                        key[r] = keys[(row + at) * params.k_stride + key_of(head) + e];
                     }
                 }
                 stage_q[i] = query;
@@ -111,7 +111,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         }
 
         // Each row adds to what the rows before it have learnt; a thread has its own column of it.
-        for (var i = 0u; i < new; i++) {
+        for (var i = 0u; i < added; i++) {
             var own = 0.0;
             if j < params.v {
                 own = x[(row + i) * params.x_stride + head * params.v + j];
@@ -135,7 +135,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             }
         }
 
-        count += new;
+        count += added;
         let last = decays[count - 1u];
         if full {
             // Into S, with keys staged as above.
@@ -177,7 +177,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         }
         storageBarrier();
         workgroupBarrier();
-        first += new;
+        first += added;
     }
     if (pos + rows) % TILE == 0u {
         state[count_at(part) + lid] = 0.0;
