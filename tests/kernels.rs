@@ -162,6 +162,21 @@ fn gpu_recurrences_are_the_same_in_all_cuts() {
     }
 }
 
+/// Rows in any company and cut in any way: the same bits, also where experts see very different numbers of rows.
+#[test]
+fn gpu_experts_are_the_same_in_all_cuts() {
+    let layer = OneOp::new(&[7, 64], |b, x| experts(b, x, plain(7, 3), [64, 96, 65], true));
+    let op = ("experts".to_owned(), layer);
+    for form in [LAVAPIPE, SWIFTSHADER] {
+        for role in Role::ALL {
+            let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
+            let cuts = cases::recurrent_cuts(&op, role);
+            let whole = bits(&cuts[0]);
+            cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {role:?}, {form:?}", cut.name));
+        }
+    }
+}
+
 /// A copy of a state goes on as the state itself.
 #[test]
 fn gpu_states_are_copied() {

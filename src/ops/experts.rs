@@ -2,7 +2,7 @@
 //! matrices, a chosen one or the one of its own number.
 
 use super::lower::{self, Lower, Lowered};
-use super::{Part, ValueId};
+use super::{Part, Rows, ValueId};
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::quant::BlockFormat;
 
@@ -42,6 +42,25 @@ struct Params {
     chosen_stride: u32,
     out_stride: u32,
     bias_at: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct SortParams {
+    rows_at: u32,
+    parts: u32,
+    stride: u32,
+}
+
+/// Rows of a matrix, and pairs, that a workgroup of the product by tiles has.
+const TILE: (u32, u32) = (64, 32);
+
+/// Matrices that a workgroup's memory can count pairs of.
+const MOST_SORTED: usize = 2048;
+
+/// Bytes of scratch memory that sorting needs for `rows` rows.
+pub(super) fn gpu_scratch(matrices: usize, parts: u32, rows: u32) -> u64 {
+    (matrices as u64 + 1 + u64::from(parts) * u64::from(rows)) * 4
 }
 
 /// Whole matrices that lie one behind the other in a buffer, or some rows of one that does not fit into a buffer.
@@ -89,21 +108,47 @@ impl Matrices {
         segments
     }
 
+    /// Rows of a prompt are grouped by matrix; every other row is multiplied for itself.
     pub(super) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        self.segments(l).iter().try_for_each(|segment| self.lower_segment(l, segment))
+        let tiles = !l.generated && l.value(self.x).rows == Rows::Step && self.parts.len() <= MOST_SORTED;
+        if let Some(chosen) = self.chosen.filter(|_| tiles) {
+            self.lower_sort(l, chosen)?;
+        }
+        self.segments(l).iter().try_for_each(|segment| self.lower_segment(l, segment, tiles))
     }
 
-    fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment) -> Lowered {
+    /// Orders the pairs of row and part by matrix, unless the op before has done so.
+    fn lower_sort(&self, l: &mut Lower<'_>, id: ValueId) -> Lowered {
+        if l.sorted.replace(id) == Some(id) {
+            return Ok(());
+        }
+        let chosen = l.value(id);
+        let mut kernel = l.kernel("expert_sort");
+        kernel.overrides.push(("MATRICES", self.parts.len() as f64));
+        let params = SortParams { rows_at: chosen.rows_at(), parts: self.count, stride: chosen.stride() };
+        let args = [Arg::read(l.step), Arg::read(&chosen.buffer), Arg::Write(l.scratch)];
+        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(1); 3])
+    }
+
+    fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, tiles: bool) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let mut kernel = l.kernel("expert_linear");
+        let mut kernel = l.kernel(if tiles { "expert_matmul" } else { "expert_linear" });
         lower::weights(&mut kernel, segment.format);
-        l.reduce(&mut kernel, l.layout.reduce);
         let params = self.params(l, &mut kernel, segment);
+        // A binding must be bound even where the kernel does not use it.
         let chosen = self.chosen.map_or(x, |chosen| l.value(chosen));
         let (w, vectors) = (Arg::read(&l.weights[segment.buffer]), Arg::read(l.vectors));
-        let (x_arg, chosen) = (Arg::read(&x.buffer), Arg::read(&chosen.buffer));
-        let args = [Arg::read(l.step), x_arg, chosen, vectors, w, Arg::Write(&out.buffer)];
-        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(segment.n.div_ceil(4)), x.rows(1), Dim::Fixed(self.count)])
+        let mut args = vec![Arg::read(l.step), Arg::read(&x.buffer), Arg::read(&chosen.buffer), vectors, w];
+        let grid = if tiles {
+            args.push(Arg::read(l.scratch));
+            let (n, rows) = TILE;
+            [Dim::Fixed(segment.n.div_ceil(n)), x.rows(rows), Dim::Fixed(segment.count)]
+        } else {
+            l.reduce(&mut kernel, l.layout.reduce);
+            [Dim::Fixed(segment.n.div_ceil(4)), x.rows(1), Dim::Fixed(self.count)]
+        };
+        args.push(Arg::Write(&out.buffer));
+        l.plan.dispatch(&kernel, &params, &args, grid)
     }
 
     fn params(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment) -> Params {

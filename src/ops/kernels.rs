@@ -28,6 +28,8 @@ kernels! {
     "row_wise",
     "route",
     "expert_linear",
+    "expert_sort",
+    "expert_matmul",
     "combine",
     "conv",
     "decay",

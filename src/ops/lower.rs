@@ -164,6 +164,8 @@ pub(crate) struct Lower<'a> {
     pub(crate) generated: bool,
     /// What an op's kernels hand each other.
     pub(crate) scratch: &'a Buffer,
+    /// The chosen experts whose pairs lie sorted in `scratch`.
+    pub(crate) sorted: Option<ValueId>,
     /// The token drawn last, by slot.
     pub(crate) drawn: &'a Buffer,
     /// Parts of attention, until they are merged.

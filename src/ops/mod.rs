@@ -235,6 +235,7 @@ impl Op {
     pub(crate) fn gpu_scratch(&self, rows: u32) -> u64 {
         match self {
             Self::Scan(Scan { heads, .. }) | Self::Delta(Delta { heads, .. }) => recur::gpu_scratch(*heads, rows),
+            Self::ExpertLinear(op) => experts::gpu_scratch(op.experts.len(), op.used, rows),
             _ => 0,
         }
     }

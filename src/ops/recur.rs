@@ -360,6 +360,7 @@ impl Recurrence<'_> {
 
     /// Gains and decays of all rows and heads to the scratch memory.
     fn lower_decay(&self, l: &mut Lower<'_>) -> Lowered {
+        l.sorted = None; // it lay in the scratch memory
         let x = l.value(self.decay.x);
         let beta = self.beta.map_or(x, |beta| l.value(beta));
         let mut kernel = l.kernel("decay");

@@ -356,6 +356,7 @@ impl<'a> Single<'a> {
             angles: &self.angles,
             generated: false,
             scratch: step,
+            sorted: None,
             drawn: step,
             parts: step,
         };

@@ -197,6 +197,7 @@ impl GpuExecutor {
             angles: &angles,
             generated: role == Role::Generated,
             scratch: &state.scratch,
+            sorted: None,
             drawn: &self.drawn,
             parts: &self.parts,
         };

@@ -1,0 +1,91 @@
+//! expert_matmul: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for many rows
+//! x (rows, k) or (rows, parts * k) f32 | w (matrices * n, k) any block format | out (rows, parts * n) f32
+//! grid: x one workgroup for 64 rows of a matrix, y one for 32 pairs of row and part, z one matrix
+//! use: lib/step, lib/experts, <weights>
+//! source: tokens grouped by expert, MegaBlocks, Gale et al. 2022; the tile of matmul
+//!
+//! A matrix is read once for all pairs that have it. A workgroup of 8 x 8 threads makes 64 x 32 results, a thread 8 x 4 of them.
+//! The order of a sum depends on k alone.
+@group(0) @binding(6) var<storage, read> order: array<u32>;      // starts, then pairs, by matrix (CHOSEN)
+@group(0) @binding(7) var<storage, read_write> out: array<f32>;  // (rows, parts * n)
+const TILE_N: u32 = 64u;
+const TILE_M: u32 = 32u;
+const TILE_K4: u32 = 8u;  // columns of a tile, in fours
+var<workgroup> tile_w: array<vec4<f32>, 512>;      // (TILE_N, TILE_K4)
+var<workgroup> tile_x: array<vec4<f32>, 256>;      // (TILE_M, TILE_K4)
+
+// Row and part of pair i of a matrix.
+fn pair_of(matrix: u32, i: u32) -> vec2<u32> {
+    if CHOSEN {
+        let pair = order[params.matrices + 1u + order[matrix] + i];
+        return vec2<u32>(pair / params.parts, pair % params.parts);
+    }
+    return vec2<u32>(i, matrix);
+}
+
+@compute @workgroup_size(64)
+fn expert_matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let rows = step[params.rows_at];
+    let matrix = params.first + group.z;
+    var pairs = rows;
+    if CHOSEN {
+        pairs = order[matrix + 1u] - order[matrix];
+    }
+    let k = params.k;
+    let words = row_words(k);
+    let tn = lid % 8u;  // which 4 of the first, and which 4 of the second 32 rows of W
+    let tm = lid / 8u;  // which 4 pairs
+    // One turn, unless a row chose a matrix more than once.
+    let tiles = (rows + TILE_M - 1u) / TILE_M;
+    for (var first = group.y * TILE_M; first < pairs; first += tiles * TILE_M) {
+        var low = array<vec4<f32>, 4>();   // of each pair, the sums of four rows of the first half of the tile
+        var high = array<vec4<f32>, 4>();  // and of the second
+        for (var k0 = 0u; k0 < k; k0 += 4u * TILE_K4) {
+            for (var i = lid; i < TILE_N * TILE_K4; i += 64u) {
+                let at = k0 + 4u * (i % TILE_K4);
+                let j = min(group.x * TILE_N + i / TILE_K4, params.n - 1u);
+                var v = vec4<f32>(0.0);
+                if at < k {
+                    v = dequant4((params.row0 + group.z * params.n + j) * words, k, at);
+                }
+                tile_w[i] = v;
+            }
+            for (var i = lid; i < TILE_M * TILE_K4; i += 64u) {
+                let at = k0 + 4u * (i % TILE_K4);
+                var v = vec4<f32>(0.0);
+                if at < k && first + i / TILE_K4 < pairs {
+                    let pair = pair_of(matrix, first + i / TILE_K4);
+                    v = x4(pair.x, pair.y, at);
+                }
+                tile_x[i] = v;
+            }
+            workgroupBarrier();
+            for (var kk = 0u; kk < TILE_K4; kk++) {
+                let a0 = tile_w[(4u * tn) * TILE_K4 + kk];
+                let a1 = tile_w[(4u * tn + 1u) * TILE_K4 + kk];
+                let a2 = tile_w[(4u * tn + 2u) * TILE_K4 + kk];
+                let a3 = tile_w[(4u * tn + 3u) * TILE_K4 + kk];
+                let b0 = tile_w[(32u + 4u * tn) * TILE_K4 + kk];
+                let b1 = tile_w[(33u + 4u * tn) * TILE_K4 + kk];
+                let b2 = tile_w[(34u + 4u * tn) * TILE_K4 + kk];
+                let b3 = tile_w[(35u + 4u * tn) * TILE_K4 + kk];
+                for (var m = 0u; m < 4u; m++) {
+                    let v = tile_x[(4u * tm + m) * TILE_K4 + kk];
+                    low[m] += vec4<f32>(dot(a0, v), dot(a1, v), dot(a2, v), dot(a3, v));
+                    high[m] += vec4<f32>(dot(b0, v), dot(b1, v), dot(b2, v), dot(b3, v));
+                }
+            }
+            workgroupBarrier();
+        }
+        for (var m = 0u; m < 4u; m++) {
+            let i = first + 4u * tm + m;
+            if i < pairs {
+                let pair = pair_of(matrix, i);
+                for (var j = 0u; j < 4u; j++) {
+                    store(pair.x, pair.y, matrix, group.x * TILE_N + 4u * tn + j, low[m][j]);
+                    store(pair.x, pair.y, matrix, group.x * TILE_N + 32u + 4u * tn + j, high[m][j]);
+                }
+            }
+        }
+    }
+}
