@@ -627,7 +627,7 @@ pub fn for_browsers() -> Vec<Case> {
     let ops = each(linear(), 5).chain(each(formats(), 3)).chain(each(norm(), 1)).chain(each(pointwise(), 5));
     let ops = ops.chain(each(rope(), 1)).chain(each(moves(), 3)).chain(each(attend(), 7));
     let ops =
-        ops.chain(each(route(), 3)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
+        ops.chain(each(route(), 9)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
     let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));
     let models = models().into_iter().filter(|case| !case.unfused);
     ops.chain(models).chain(model_formats()).chain(draws()).collect()
