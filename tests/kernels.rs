@@ -208,6 +208,12 @@ fn gpu_attend() {
     }
 }
 
+#[test]
+fn gpu_attend_to_any_cache() {
+    let cases = cases::attend_caches();
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases));
+}
+
 /// Divided among workgroups or not, in company or alone, its tile looked up or searched for: the same bits.
 #[test]
 fn gpu_attention_does_not_depend_on_how_it_is_divided() {

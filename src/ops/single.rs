@@ -17,9 +17,10 @@
 //! # Ok(()) }
 //! ```
 
+use super::attend::gpu::{ALL_PARTS, part_size};
 use super::check::Shapes;
 use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, ValueBuffer};
-use super::{CacheId, CacheShape, KvLayout, Op, RopeId, Rows, ValueId, VectorId};
+use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Op, RopeId, Rows, ValueId, VectorId};
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::{Error, Result};
 
@@ -76,14 +77,17 @@ impl StepBuffer {
                 instead: "several steps".to_owned(),
             });
         }
-        let words = [(room.rows, 4), (room.seqs, 4), (room.seqs, u64::from(room.blocks))];
+        let words = [(room.rows, 8), (room.seqs, 4), (room.seqs, u64::from(room.blocks))];
         let words = words.map(|(n, each)| u64::from(n) * each);
         let bytes = 4 * (u64::from(HEADER) + words.iter().sum::<u64>());
         let buffer = Buffer::new(device, "step", bytes)?;
         let seqs = HEADER + 4 * room.rows;
         let tables = seqs + 4 * room.seqs;
         let table_words = room.seqs * room.blocks;
-        let layout = Layout { tables, table_words, pos_ids: room.pos_ids, ..Layout::new(caps, seqs, tables) };
+        // Attention divides no row, and searches for the sequences of its tiles.
+        let items = tables + table_words;
+        let lists = Layout { items, search: true, ..Layout::new(caps, seqs, tables) };
+        let layout = Layout { tables, table_words, pos_ids: room.pos_ids, ..lists };
         Ok(Self { buffer, layout, room })
     }
 
@@ -96,7 +100,8 @@ impl StepBuffer {
         self.buffer.write(device, 0, &[count, 1, 0, table.len() as u32, first]);
         self.buffer.write(device, u64::from(self.layout.seqs), &[0, count, 0, first + count]);
         self.buffer.write(device, u64::from(self.layout.tables), table);
-        Ok(StepCounts { rows: count, seqs: 1, ..StepCounts::default() })
+        self.write_items(device, (first..first + count).collect());
+        Ok(StepCounts { rows: count, seqs: 1, items: count, ..StepCounts::default() })
     }
 
     /// Rows of any sequences, each sequence's cache in the blocks of its table. Where a kernel stores to a vectorised cache,
@@ -126,7 +131,15 @@ impl StepBuffer {
         self.buffer.write(device, u64::from(HEADER), &words);
         self.buffer.write(device, u64::from(self.layout.seqs), &spans);
         self.buffer.write(device, u64::from(self.layout.tables), &blocks);
-        Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, ..StepCounts::default() })
+        self.write_items(device, rows.iter().map(|row| row.pos).collect());
+        let count = rows.len() as u32;
+        Ok(StepCounts { rows: count, seqs: seqs as u32, items: count, ..StepCounts::default() })
+    }
+
+    /// The work list of attention: every row as a whole.
+    fn write_items(&self, device: &Device, positions: Vec<u32>) {
+        let items: Vec<_> = (0..).zip(positions).map(|(row, pos)| [row, ALL_PARTS, part_size(pos), 0]).collect();
+        self.buffer.write(device, u64::from(self.layout.items), &items);
     }
 
     fn fits(&self, rows: u32, seqs: u32, blocks: usize) -> Result<()> {
@@ -178,7 +191,7 @@ pub enum Rotation<'a> {
 /// Collects ops, each on buffers of the caller's, and makes a plan of them.
 ///
 /// What can be added: [`Norm`](super::Norm), [`Rope`](super::Rope), [`KvWrite`](super::KvWrite), [`RopeKv`](super::RopeKv),
-/// [`Pointwise`](super::Pointwise), [`Slice`](super::Slice). They run in the order in which they were added.
+/// [`Pointwise`](super::Pointwise), [`Slice`](super::Slice), [`Attend`]. They run in the order in which they were added.
 #[derive(Debug)]
 pub struct Single<'a> {
     pipelines: &'a mut Pipelines,
@@ -191,6 +204,7 @@ pub struct Single<'a> {
     angles: Vec<Angles>,
     pairs: Vec<usize>,
     ops: Vec<Op>,
+    generated: bool,
 }
 
 impl<'a> Single<'a> {
@@ -198,7 +212,13 @@ impl<'a> Single<'a> {
     pub fn new(pipelines: &'a mut Pipelines, step: &'a StepBuffer) -> Self {
         let (values, caches, angles, ops) = Default::default();
         let (vectors, vector_lens, vector_at, pairs) = Default::default();
-        Self { pipelines, step, values, vectors, vector_lens, vector_at, caches, angles, pairs, ops }
+        Self { pipelines, step, values, vectors, vector_lens, vector_at, caches, angles, pairs, ops, generated: false }
+    }
+
+    /// Attention takes each row by itself, as rows that are generated one by one want it; without this, it takes tiles of rows
+    /// that stand one behind the other.
+    pub fn by_rows(&mut self) {
+        self.generated = true;
     }
 
     /// A value: a row of `width` f32 for each row of the step, rows as far apart as `width` rounded up to 4.
@@ -265,7 +285,9 @@ impl<'a> Single<'a> {
 
     /// Adds an op. Fails, with nothing added, if its operands do not fit each other, or if it needs more than buffers.
     pub fn add(&mut self, op: Op) -> Result<()> {
-        if !matches!(op, Op::Norm(_) | Op::Rope(_) | Op::KvWrite(_) | Op::RopeKv(_) | Op::Pointwise(_) | Op::Slice(_)) {
+        let fits =
+            matches!(op, Op::Norm(_) | Op::Rope(_) | Op::KvWrite(_) | Op::RopeKv(_) | Op::Pointwise(_) | Op::Slice(_));
+        if !fits && !matches!(op, Op::Attend(_)) {
             return Err(Error::unsupported(
                 format!("{} as a single op", op.name()),
                 "an executor runs it in a program",
@@ -317,8 +339,17 @@ impl<'a> Single<'a> {
             Op::RopeKv(op) => {
                 ([op.q_norm, op.k_norm], op.rope, Some((op.cache, op.kv_heads, op.head_dim, op.head_dim)))
             }
+            Op::Attend(Attend { kv: Kv::Cache(cache), kv_heads, k_dim, v_dim, .. }) => {
+                ([None; 2], None, Some((*cache, *kv_heads, *k_dim, *v_dim)))
+            }
             _ => ([None; 2], None, None),
         };
+        if let Op::Attend(Attend { sinks, slopes, .. }) = op {
+            for vector in [sinks, slopes].into_iter().flatten() {
+                there("vector", vector.index(), self.vector_lens.len())?;
+            }
+            op.on_gpu()?;
+        }
         for vector in norms.into_iter().flatten().flat_map(|norm| [norm.weight, norm.bias]).flatten() {
             there("vector", vector.index(), self.vector_lens.len())?;
         }
@@ -342,6 +373,7 @@ impl<'a> Single<'a> {
     /// The plan: its dispatches in order, to be submitted as often as the buffers change.
     pub fn finish(self) -> Result<Plan> {
         let step = &self.step.buffer;
+        let parts = Buffer::new(self.pipelines.device(), "parts", 16)?; // something must be bound
         let mut lower = Lower {
             plan: PlanBuilder::new(self.pipelines),
             layout: self.step.layout,
@@ -354,11 +386,11 @@ impl<'a> Single<'a> {
             caches: &self.caches,
             step,
             angles: &self.angles,
-            generated: false,
+            generated: self.generated,
             scratch: step,
             sorted: None,
             drawn: step,
-            parts: step,
+            parts: &parts,
         };
         for op in &self.ops {
             op.lower(&mut lower)?;

@@ -12,7 +12,7 @@ use wgslm::ops::{Act, CpuWeights, Index, NormKind, NormSpec, Pairing, Pooling, R
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
 use super::programs::{self, *};
-use attend_cases::AttendCase;
+use attend_cases::{AttendCase, CacheCase};
 
 #[path = "attend_cases.rs"]
 pub mod attend_cases;
@@ -58,6 +58,8 @@ enum Work {
     Attend(AttendCase),
     /// One recurrent op over parts of two sequences, in steps that have one role each.
     Parts { op: OneOp, steps: Vec<(Role, Vec<Part>)> },
+    /// Attention as a single op.
+    AttendTo(CacheCase),
     /// Prompts and generated rows of two sequences; the first prompt has `rows` rows.
     Model { program: Program, rows: usize },
     /// Tokens that are drawn on the device and never seen by the host before they are fed back.
@@ -69,6 +71,7 @@ impl Case {
     pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
         match &self.work {
             Work::Op { op, role, rows, deviation } => self.op(device, op, *role, *rows, *deviation).await,
+            Work::AttendTo(case) => case.distance(device).await,
             Work::Attend(case) => {
                 let (got, wanted, modules) = case.outputs(device, self.numerics).await;
                 (nmse(&got, &wanted), modules)
@@ -561,6 +564,19 @@ pub fn attend() -> Vec<Case> {
     cases
 }
 
+/// Attention over caches of every layout and storage type.
+pub fn attend_caches() -> Vec<Case> {
+    let case = |case: CacheCase| Case {
+        name: format!("{case:?}"),
+        formats: Vec::new(),
+        numerics: Numerics::Exact,
+        unfused: true,
+        bound: ATTEND,
+        work: Work::AttendTo(case),
+    };
+    attend_cases::caches().into_iter().map(case).collect()
+}
+
 fn model(
     what: &str,
     program: &Program,
@@ -626,6 +642,7 @@ pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
     let ops = each(linear(), 5).chain(each(formats(), 3)).chain(each(norm(), 1)).chain(each(pointwise(), 5));
     let ops = ops.chain(each(rope(), 1)).chain(each(moves(), 3)).chain(each(attend(), 7));
+    let ops = ops.chain(each(attend_caches(), 1));
     let ops =
         ops.chain(each(route(), 9)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
     let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));
