@@ -64,8 +64,8 @@ pub enum Error {
     /// The device is gone. Submissions after this point do nothing; load again.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
-    /// A sequence's logits hold NaN or infinity: that sequence ends, the others go on.
-    #[error("sequence {seq}: the logits at position {pos} are not finite")]
+    /// A sequence's logits hold NaN or infinity, or none of its tokens is allowed: that sequence ends, the others go on.
+    #[error("sequence {seq}: the logits at position {pos} are not finite, or no token is allowed there")]
     Numerical {
         /// The sequence, as the caller numbered it.
         seq: u32,

@@ -42,7 +42,7 @@ fn decoding_allocates_nothing() {
         let table: Vec<u32> = (0..16).collect();
         let tables = [table.as_slice()];
         let prompt = host(&[1, 2, 3]);
-        let sample = SampleSpec { temperature: 0.5, seed: 4 };
+        let sample = SampleSpec { temperature: 0.5, seed: 4, ..SampleSpec::GREEDY };
         cpu.enqueue(&Step { seqs: &[drawing(rows(0, Role::Prompt, &prompt, 0, &tables), sample)] }).unwrap();
         let mut decode = |pos: u32| {
             let sample = if pos.is_multiple_of(2) { SampleSpec::GREEDY } else { sample };

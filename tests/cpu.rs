@@ -497,7 +497,7 @@ fn drawn_tokens_feed_the_next_step() {
     let table: Vec<u32> = (0..16).rev().collect();
     let tables = [table.as_slice()];
     let prompt = host(&[3, 1, 4, 1, 5]);
-    for sample in [SampleSpec::GREEDY, SampleSpec { temperature: 0.8, seed: 99 }] {
+    for sample in [SampleSpec::GREEDY, SampleSpec { temperature: 0.8, seed: 99, ..SampleSpec::GREEDY }] {
         // With two steps under way and the token never seen by the host …
         let mut cpu = executor(&program, &weights, exact(2));
         let mut chained = Vec::new();

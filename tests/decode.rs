@@ -10,7 +10,9 @@ use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Buffer, Choice, Device};
 use wgslm::model::Model;
+use wgslm::ops::Penalties;
 use wgslm::quant::BlockFormat;
+use wgslm::sample::Sampling;
 
 fn open(path: &str) -> Model {
     pollster::block_on(Model::open(ModelFile::open(&support::shared(path)).unwrap())).unwrap()
@@ -47,10 +49,22 @@ fn generate<E: Executor>(engine: &mut Engine<E>, request: Request) -> Vec<u32> {
 }
 
 #[test]
-fn gpu_greedy_decoding_waits_for_no_read_back() {
+fn gpu_decoding_waits_for_no_read_back() {
     let model = open("stories260K/stories260K-q8_0.gguf");
-    let mut engine = Engine::new(load(&lavapipe(), &model), &model.program);
-    let request = Request { max_tokens: Some(64), ..Request::new(vec![1, 403, 407, 261, 378]) };
+    let greedy = Request { max_tokens: Some(64), ..Request::new(vec![1, 403, 407, 261, 378]) };
+    decode(&model, greedy.clone());
+    let filters = Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, seed: 3, ..Sampling::GREEDY };
+    let penalties = Penalties { repeat: 1.1, presence: 0.1, frequency: 0.1 };
+    for sampling in [filters, Sampling { penalties, ..filters }, Sampling { penalties, ..Sampling::GREEDY }] {
+        let allowed: Vec<u32> = (0..16).map(|word| if word == 0 { !0b110 } else { !0 }).collect();
+        let (bias, allowed) = (vec![(13, -2.0), (300, 1.0)], Some(allowed.into()));
+        decode(&model, Request { sampling, bias, allowed, ..greedy.clone() });
+    }
+}
+
+/// Generates 64 tokens, none of which is waited for with nothing else under way.
+fn decode(model: &Model, request: Request) {
+    let mut engine = Engine::new(load(&lavapipe(), model), &model.program);
     let tokens = generate(&mut engine, request.clone());
     assert_eq!(tokens.len(), 64);
     // A step is behind every one that is waited for, but for the last.

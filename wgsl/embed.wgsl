@@ -15,7 +15,7 @@ struct Params {
 override WG: u32 = 64u;
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read> drawn: array<u32>;           // (slots): the token drawn last
+@group(0) @binding(2) var<storage, read> drawn: array<u32>;           // (slots, 16): the tokens drawn last, by position
 @group(0) @binding(3) var<storage, read> w: array<u32>;
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;  // (rows, dim)
 
@@ -27,7 +27,7 @@ fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     var index = row_token(row);
     if row_drawn(row) {
-        index = drawn[seq_slot(row_seq(row))];
+        index = drawn[seq_slot(row_seq(row)) * 16u + row_pos(row) % 16u];
     }
     if params.by_pos == 1u {
         index = row_pos(row) + params.offset;

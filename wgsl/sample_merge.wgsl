@@ -1,36 +1,210 @@
-//! sample_merge: the best token of a row, from those of its parts; kept for the sequence's next step
-//! best (outs, parts) | drawn (slots): the token drawn last | result (outs): token, or 0xffffffff where logits are not finite
-//! grid: x one thread for an output row
-//! use: lib/step
+//! sample_merge: the token of a draw: the best of its parts, or of the tokens that its filters keep; remembered for the next step
+//! best (draws, parts), kept (draws, vocab) | drawn (slots, RING): the tokens drawn last | result (draws): token, or 0xffffffff for none
+//! grid: x one workgroup a draw
+//! use: lib/draw, lib/logit, lib/noise
+//
+// Tokens are in the order of their logits, equal ones in that of their ids: a place is (inverted order of the logit, id). A filter
+// keeps the tokens up to a place, found eight bits at a time: a histogram of the sums, which are integers, so that nothing
+// depends on the order of additions.
 override WG: u32 = 64u;
-struct Params {
-    parts: u32,
-    slots: u32,
+@group(0) @binding(4) var<storage, read> best: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read> bins: array<u32>;
+@group(0) @binding(6) var<storage, read> kept: array<u32>;
+@group(0) @binding(7) var<storage, read_write> drawn: array<u32>;
+@group(0) @binding(8) var<storage, read_write> result: array<u32>;
+var<workgroup> score: array<f32, WG>;
+var<workgroup> token: array<u32, WG>;
+var<workgroup> broken: array<u32, WG>;
+var<workgroup> sums: array<vec2<u32>, WG>;
+var<workgroup> lower: array<atomic<u32>, 256>;
+var<workgroup> upper: array<atomic<u32>, 256>;
+var<workgroup> found: u32;
+var<workgroup> left: vec2<u32>;  // what is still missing to the goal
+
+const ALL: vec2<u32> = vec2<u32>(0xffffffffu);
+
+fn place(d: u32, o: u32, flags: u32, id: u32) -> vec2<u32> {
+    return vec2<u32>(~order(logit_of(d, o, flags, id)), id);
 }
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read> best: array<vec4<u32>>;
-@group(0) @binding(3) var<storage, read_write> drawn: array<u32>;
-@group(0) @binding(4) var<storage, read_write> result: array<u32>;
+
+fn behind(a: vec2<u32>, b: vec2<u32>) -> bool {
+    return a.x > b.x || (a.x == b.x && a.y > b.y);
+}
+
+// Digit i of a place: four of its order, three of its id.
+fn digit(a: vec2<u32>, i: u32) -> u32 {
+    return (select(a.y >> ((6u - i) * 8u % 32u), a.x >> ((3u - i) * 8u % 32u), i < 4u)) & 255u;
+}
+
+// Whether the digits before digit i are those of a prefix.
+fn follows(a: vec2<u32>, prefix: vec2<u32>, i: u32) -> bool {
+    if i < 4u {
+        return i == 0u || ((a.x ^ prefix.x) >> ((4u - i) * 8u % 32u)) == 0u;
+    }
+    return a.x == prefix.x && (i == 4u || ((a.y ^ prefix.y) >> ((7u - i) * 8u % 32u)) == 0u);
+}
+
+fn total(lid: u32, sum: vec2<u32>) -> vec2<u32> {
+    sums[lid] = sum;
+    workgroupBarrier();
+    var all = vec2<u32>(0u);
+    for (var i = 0u; i < WG; i++) {
+        all = add(all, sums[i]);
+    }
+    workgroupBarrier();
+    return all;
+}
+
+// The weight of a kept token.
+fn kept_weight(d: u32, o: u32, flags: u32, id: u32) -> u32 {
+    let largest = unorder(bins[d * BIN_WORDS + 1u]);
+    return weight(depth(largest, logit_of(d, o, flags, id), draw_f32(d, DEPTH_SCALE)));
+}
+
+// The place of the token, among those up to `bound`, at which the sum of weights, or the count, reaches the goal.
+fn reach(lid: u32, d: u32, flags: u32, by_weight: bool, goal: vec2<u32>, bound: vec2<u32>) -> vec2<u32> {
+    let o = draw_word(d, OUT);
+    var prefix = vec2<u32>(0u);
+    if lid == 0u {
+        left = goal;
+    }
+    for (var i = 0u; i < 7u; i++) {
+        for (var b = lid; b < 256u; b += WG) {
+            atomicStore(&lower[b], 0u);
+            atomicStore(&upper[b], 0u);
+        }
+        workgroupBarrier();
+        for (var j = lid; j < bins[d * BIN_WORDS]; j += WG) {
+            let id = kept[d * params.vocab + j];
+            let at = place(d, o, flags, id);
+            if behind(at, bound) || !follows(at, prefix, i) {
+                continue;
+            }
+            var w = 1u;
+            if by_weight {
+                w = kept_weight(d, o, flags, id);
+            }
+            atomicAdd(&lower[digit(at, i)], w & LOWER);
+            atomicAdd(&upper[digit(at, i)], w >> LOWER_BITS);
+        }
+        workgroupBarrier();
+        if lid < 16u {
+            var sum = vec2<u32>(0u);
+            for (var b = 16u * lid; b < 16u * lid + 16u; b++) {
+                sum = add(sum, wide(atomicLoad(&lower[b]), atomicLoad(&upper[b])));
+            }
+            sums[lid] = sum;
+        }
+        workgroupBarrier();
+        if lid == 0u {
+            var chunk = 0u;
+            while chunk < 15u && less(sums[chunk], left) {
+                left = sub(left, sums[chunk]);
+                chunk++;
+            }
+            var b = 16u * chunk;
+            var sum = wide(atomicLoad(&lower[b]), atomicLoad(&upper[b]));
+            while b < 16u * chunk + 15u && less(sum, left) {
+                left = sub(left, sum);
+                b++;
+                sum = wide(atomicLoad(&lower[b]), atomicLoad(&upper[b]));
+            }
+            found = b;
+        }
+        workgroupBarrier();
+        if i < 4u {
+            prefix.x |= found << ((3u - i) * 8u);
+        } else {
+            prefix.y |= found << ((6u - i) * 8u);
+        }
+    }
+    return prefix;
+}
+
+// The last place that top-k and top-p keep.
+fn last_place(lid: u32, d: u32, flags: u32) -> vec2<u32> {
+    let o = draw_word(d, OUT);
+    let top_k = draw_word(d, TOP_K);
+    let top_p = draw_word(d, TOP_P);
+    let count = bins[d * BIN_WORDS];
+    var last = ALL;
+    if top_k != 0u && top_k < count {
+        last = reach(lid, d, flags, false, vec2<u32>(top_k, 0u), last);
+    }
+    if top_p < 65536u {
+        var sum = vec2<u32>(0u);
+        if top_k != 0u {
+            for (var j = lid; j < count; j += WG) {
+                let id = kept[d * params.vocab + j];
+                if !behind(place(d, o, flags, id), last) {
+                    sum = add(sum, vec2<u32>(kept_weight(d, o, flags, id), 0u));
+                }
+            }
+        } else {
+            for (var b = lid; b < BINS; b += WG) {
+                let at = d * BIN_WORDS + 4u + b;
+                sum = add(sum, wide(bins[at], bins[at + BINS]));
+            }
+        }
+        last = reach(lid, d, flags, true, share(total(lid, sum), top_p), last);
+    }
+    return last;
+}
 
 @compute @workgroup_size(WG)
-fn sample_merge(@builtin(global_invocation_id) id: vec3<u32>) {
-    let o = id.x;
-    if o >= step[2] {
-        return;
-    }
-    var chosen = best[o * params.parts];
-    for (var i = 1u; i < params.parts; i++) {
-        let next = best[o * params.parts + i];
-        // Parts are in the order of their tokens: a tie stays with the lower.
-        if bitcast<f32>(next.x) > bitcast<f32>(chosen.x) {
-            chosen = vec4<u32>(next.x, next.y, chosen.z, 0u);
+fn sample_merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let d = group.x;
+    let o = draw_word(d, OUT);
+    let flags = draw_word(d, FLAGS);
+    var best_score = -3.0e38;
+    var best_token = 0xffffffffu;
+    var bad = 0u;
+    for (var i = lid; i < params.parts; i += WG) {
+        let part = best[d * params.parts + i];
+        let s = bitcast<f32>(part.x);
+        bad |= part.z;
+        if (flags & FILTERED) == 0u && part.y != 0xffffffffu && beats(s, part.y, best_score, best_token) {
+            best_score = s;
+            best_token = part.y;
         }
-        chosen.z |= next.z;
     }
-    let token = select(chosen.y, 0xffffffffu, chosen.z != 0u);
-    result[o] = token;
-    if out_word(o, 2u) != 0u {
-        drawn[min(out_word(o, 1u), params.slots - 1u)] = select(token, 0u, chosen.z != 0u);
+    if (flags & FILTERED) != 0u {
+        let last = last_place(lid, d, flags);
+        let largest = unorder(bins[d * BIN_WORDS + 1u]);
+        let key = noise_key(draw_word(d, SEED), draw_word(d, SEED + 1u), draw_word(d, POS));
+        for (var j = lid; j < bins[d * BIN_WORDS]; j += WG) {
+            let id = kept[d * params.vocab + j];
+            let x = logit_of(d, o, flags, id);
+            let out = behind(place(d, o, flags, id), last);
+            if out || depth(largest, x, draw_f32(d, DEPTH_SCALE)) > draw_word(d, DEEPEST) {
+                continue;
+            }
+            let s = tempered(x, draw_f32(d, INV_TEMPERATURE)) + gumbel(key, id);
+            if beats(s, id, best_score, best_token) {
+                best_score = s;
+                best_token = id;
+            }
+        }
+    }
+    score[lid] = best_score;
+    token[lid] = best_token;
+    broken[lid] = bad;
+    workgroupBarrier();
+    for (var h = WG / 2u; h > 0u; h /= 2u) {
+        if lid < h {
+            if beats(score[lid + h], token[lid + h], score[lid], token[lid]) {
+                score[lid] = score[lid + h];
+                token[lid] = token[lid + h];
+            }
+            broken[lid] |= broken[lid + h];
+        }
+        workgroupBarrier();
+    }
+    if lid == 0u {
+        let drawn_token = select(token[0], 0xffffffffu, broken[0] != 0u);
+        result[d] = drawn_token;
+        let at = min(draw_word(d, SLOT), params.slots - 1u) * RING + draw_word(d, POS) % RING;
+        // A request without a token ends; until it does, its rows need some token.
+        drawn[at] = select(drawn_token, 0u, drawn_token == 0xffffffffu);
     }
 }

@@ -13,7 +13,7 @@ use crate::Error;
 use crate::chat::{self, Conversation, Room};
 use crate::engine::{Engine, Finish, Request, SeqId};
 use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place};
-use crate::sample::{Draw, Sampling};
+use crate::sample::Sampling;
 use crate::text::{ChatTemplate, TextStream, Tokenizer};
 
 /// Positions, unless told otherwise: enough for a conversation, and its cache fits anywhere.
@@ -182,7 +182,7 @@ impl Session {
 
     /// A request that goes on with the kept sequence.
     pub(super) fn request(&self, prompt: Vec<u32>, sampling: Sampling, max_tokens: Option<u32>) -> Request {
-        Request { prompt, sampling, max_tokens, stop: self.stop.clone(), sequence: Some(self.sequence) }
+        Request { sampling, max_tokens, stop: self.stop.clone(), sequence: Some(self.sequence), ..Request::new(prompt) }
     }
 
     pub(super) fn room(&self, args: &Args) -> Room {
@@ -205,7 +205,7 @@ fn sampling(args: &Args) -> Sampling {
         top_p: args.top_p,
         min_p: args.min_p,
         seed: args.seed.unwrap_or_else(random),
-        draw: Draw::Gumbel,
+        ..Sampling::GREEDY
     }
 }
 

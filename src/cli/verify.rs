@@ -151,6 +151,7 @@ async fn step(executor: &mut AnyExecutor, program: &Program, role: Role, tokens:
         tables: &tables,
         outs: Outs::All,
         sample: None,
+        lists: Default::default(),
         read_logits: false,
     };
     executor.enqueue(&Step { seqs: &[seq] })?;

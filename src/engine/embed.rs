@@ -100,6 +100,7 @@ async fn step<E: Executor>(executor: &mut E, program: &Program, inputs: &[Input]
             tables,
             outs: Outs::None,
             sample: None,
+            lists: Default::default(),
             read_logits: false,
         })
         .collect();

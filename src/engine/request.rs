@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ops::SampleLists;
 use crate::sample::Sampling;
 use crate::{Error, Result};
 
@@ -14,6 +15,10 @@ pub struct Request {
     pub sampling: Sampling,
     /// Tokens to generate at most; none goes on to a stop or to the end of the context.
     pub max_tokens: Option<u32>,
+    /// Added to the logits of these tokens, each named once; at most 1024.
+    pub bias: Vec<(u32, f32)>,
+    /// The tokens that may be generated: bit `t % 32` of word `t / 32`; none allows all.
+    pub allowed: Option<Arc<[u32]>>,
     /// Tokens that end the answer; they are not part of it.
     pub stop: Vec<u32>,
     /// The sequence to continue, from [`Engine::open`](super::Engine::open): what of `prompt` it has computed before, from the
@@ -24,12 +29,14 @@ pub struct Request {
 impl Request {
     /// A greedy continuation to the end of the context.
     pub fn new(prompt: Vec<u32>) -> Self {
-        Self { prompt, sampling: Sampling::GREEDY, max_tokens: None, stop: Vec::new(), sequence: None }
+        let (bias, stop) = (Vec::new(), Vec::new());
+        Self { prompt, sampling: Sampling::GREEDY, max_tokens: None, bias, allowed: None, stop, sequence: None }
     }
 
     /// Checks what does not depend on the state of the engine.
     pub(super) fn check(&self, vocab: u32, context: u32) -> Result<()> {
         self.sampling.check()?;
+        SampleLists { bias: &self.bias, allowed: self.allowed.as_deref(), ..SampleLists::default() }.check(vocab)?;
         if self.prompt.is_empty() {
             return Err(Error::argument("prompt", "it holds no tokens; at least one works"));
         }

@@ -22,8 +22,8 @@ use super::{Event, Finish, Request, RequestId, SeqId, Usage};
 use crate::exec::{CacheOp, Limits, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
 use crate::kv::{Kv, OutOfBlocks};
 use crate::model::Program;
-use crate::ops::SampleSpec;
-use crate::sample::Chain;
+use crate::ops::{Penalties, SampleLists, SampleSpec};
+use crate::sample::{Chain, Known, SamplerState};
 use crate::{Error, Result};
 
 #[derive(Debug)]
@@ -71,6 +71,7 @@ struct Active {
     /// Tokens that are being drawn and that the host has not seen.
     pending: u32,
     usage: Usage,
+    sampler: SamplerState,
     /// Tokens that it may generate, and why it ends there.
     limit: (u32, Finish),
 }
@@ -202,7 +203,10 @@ impl Scheduler {
         };
         let usage = Usage { prompt: positions, reused: 0, generated: 0 };
         let nothing_to_do = limit.0 == 0;
-        self.requests.insert(id, Active { request, seq, slot: None, pending: 0, usage, limit });
+        self.requests.insert(
+            id,
+            Active { request, seq, slot: None, pending: 0, usage, sampler: SamplerState::default(), limit },
+        );
         self.waiting.push_back(id);
         if nothing_to_do {
             self.finish(id, Finish::Length);
@@ -406,9 +410,9 @@ impl Scheduler {
     pub(super) fn run(&mut self, plan: &Plan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
         let table = |seq: &SeqId| self.sequences[seq].sequence.table.groups();
         let tables: Vec<Vec<&[u32]>> = plan.seqs.iter().map(|s| table(&s.seq).collect()).collect();
-        let seq_step = |(s, tables)| {
-            let s: &PlanSeq = s;
-            let tables: &Vec<_> = tables;
+        let counts: Vec<_> = plan.seqs.iter().map(|s| self.counts(s)).collect();
+        let seq_step = |((s, tables), counts)| {
+            let (s, tables, counts): (&PlanSeq, &Vec<_>, &Vec<_>) = (s, tables, counts);
             SeqStep {
                 slot: s.slot,
                 role: s.role,
@@ -418,10 +422,11 @@ impl Scheduler {
                 tables,
                 outs: if s.draw == Draw::None { Outs::None } else { Outs::Last },
                 sample: if let Draw::Device(spec) = s.draw { Some(spec) } else { None },
+                lists: self.lists(s, counts),
                 read_logits: s.draw == Draw::Host,
             }
         };
-        let seqs: Vec<SeqStep<'_>> = plan.seqs.iter().zip(&tables).map(seq_step).collect();
+        let seqs: Vec<SeqStep<'_>> = plan.seqs.iter().zip(&tables).zip(&counts).map(seq_step).collect();
         match enqueue(&Step { seqs: &seqs }) {
             Ok(ticket) => {
                 for s in &plan.seqs {
@@ -437,6 +442,28 @@ impl Scheduler {
             }
             Err(error) => self.fail(plan.seqs.iter().map(|s| s.request), error),
         }
+    }
+
+    /// What penalties on the device see of a sequence: the tokens that the host knows.
+    fn counts(&self, s: &PlanSeq) -> Vec<[u32; 2]> {
+        let sampling = &self.requests[&s.request].request.sampling;
+        if !matches!(s.draw, Draw::Device(_)) || sampling.penalties == Penalties::NONE {
+            return Vec::new();
+        }
+        let pos = s.pos + s.tokens.len() as u32;
+        let sequence = &self.sequences[&s.seq].sequence;
+        crate::sample::counts(
+            sequence.tokens(sampling.seen(pos).start.min(sequence.len())..sequence.len()).unwrap_or_default(),
+        )
+    }
+
+    fn lists<'a>(&'a self, s: &PlanSeq, counts: &'a [[u32; 2]]) -> SampleLists<'a> {
+        let Draw::Device(_) = s.draw else { return SampleLists::default() };
+        let request = &self.requests[&s.request].request;
+        let pos = s.pos + s.tokens.len() as u32;
+        let unseen = pos - self.sequences[&s.seq].sequence.len();
+        let pending = unseen.min(request.sampling.seen(pos).len() as u32);
+        SampleLists { counts, pending, bias: &request.bias, allowed: request.allowed.as_deref() }
     }
 
     /// Keeps the states of an open sequence at the end of its prompt, and now and then before.
@@ -514,7 +541,12 @@ impl Scheduler {
             active.pending -= 1;
             let pos = self.sequences[&active.seq].sequence.len();
             let token = match logits {
-                Some(logits) => self.chain.draw(&active.request.sampling, logits, pos),
+                Some(logits) => {
+                    let Request { sampling, bias, allowed, .. } = &active.request;
+                    let tokens = self.sequences[&active.seq].sequence.tokens(0..pos).unwrap_or_default();
+                    let known = Known { tokens, bias, allowed: allowed.as_deref() };
+                    self.chain.draw(sampling, &known, &mut active.sampler, logits)
+                }
                 None => drawn,
             };
             self.accept(id, pos, token);

@@ -54,6 +54,7 @@ pub async fn score_from<E: Executor>(
             tables: &tables,
             outs: if wanted { Outs::All } else { Outs::None },
             sample: None,
+            lists: Default::default(),
             read_logits: wanted,
         };
         executor.enqueue(&Step { seqs: &[seq] })?;

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use super::*;
 use crate::exec::{CacheOp, Drawn, Executor, Limits, Outs, Packed, Role, Step, StepOut, Ticket, Token};
 use crate::model::{CacheSpec, Out, Program};
+use crate::ops::sample::Picker;
+use crate::ops::{DrawEntry, Penalties, RING};
 use crate::ops::{GroupId, ValueId};
 use crate::sample::Sampling;
 use crate::testing::{Random, mix};
@@ -46,7 +48,8 @@ struct Fake {
     limits: Limits,
     packed: Packed,
     pages: Vec<Vec<Option<Cell>>>,
-    drawn: Vec<Option<u32>>,
+    /// The tokens drawn last for each slot, by position.
+    drawn: Vec<[Option<u32>; RING as usize]>,
     finished: VecDeque<(Ticket, Result<StepOut>)>,
     next: u64,
     random: Random,
@@ -70,7 +73,7 @@ impl Fake {
             limits,
             packed: Packed::default(),
             pages: vec![vec![None; (limits.blocks * limits.block) as usize]; GROUPS],
-            drawn: vec![None; limits.seqs as usize],
+            drawn: vec![[None; RING as usize]; limits.seqs as usize],
             finished: VecDeque::new(),
             next: 0,
             random: Random::new(seed),
@@ -148,7 +151,7 @@ impl Executor for Fake {
             for (pos, token) in (seq.pos..).zip(seq.tokens) {
                 let token = match *token {
                     Token::Host(id) => id,
-                    Token::Drawn => self.drawn[seq.slot as usize].expect("a token was drawn before"),
+                    Token::Drawn => self.drawn[seq.slot as usize][(pos % RING) as usize].expect("a token was drawn"),
                 };
                 self.recur(seq.slot as usize, pos, token, seq.role);
                 for group in 0..GROUPS {
@@ -168,9 +171,11 @@ impl Executor for Fake {
             }
             let logits = self.logits(seq.tables, end);
             if let Some(spec) = seq.sample {
-                let sampling = Sampling { temperature: spec.temperature, seed: spec.seed, ..Sampling::GREEDY };
-                let token = crate::sample::Chain::default().draw(&sampling, &logits, end);
-                self.drawn[seq.slot as usize] = token.or(Some(0));
+                let mut lists = Vec::new();
+                let draw = DrawEntry::new(&spec, &seq.lists, [0, seq.slot, end], VOCAB, &mut lists).unwrap();
+                let ring = &mut self.drawn[seq.slot as usize];
+                let token = Picker::default().pick(&draw, &lists, &ring.map(Option::unwrap_or_default), &logits);
+                ring[(end % RING) as usize] = token.or(Some(0));
                 out.drawn.push(Drawn { slot: seq.slot, token });
             }
             if seq.read_logits {
@@ -275,9 +280,16 @@ fn random_request(random: &mut Random) -> Request {
     let prompt = (0..1 + random.below(20)).map(|_| random.below(VOCAB)).collect();
     let temperature = if random.below(3) == 0 { 0.0 } else { 0.7 };
     let top_k = if random.below(3) == 0 { 5 } else { 0 };
+    // Every third one asks for what is drawn on the host.
+    let typical = if random.below(3) == 0 { 0.9 } else { 1.0 };
+    let repeat = if random.below(2) == 0 { 1.3 } else { 1.0 };
+    let penalties = Penalties { repeat, presence: 0.2, frequency: 0.1 };
+    let last_n = 1 + random.below(12);
     Request {
         prompt,
-        sampling: Sampling { temperature, top_k, seed: random.next(), ..Sampling::GREEDY },
+        sampling: Sampling { temperature, top_k, typical, penalties, last_n, seed: random.next(), ..Sampling::GREEDY },
+        bias: if random.below(4) == 0 { vec![(3, 1.5), (9, -4.0)] } else { vec![] },
+        allowed: (random.below(4) == 0).then(|| [0xffff_fff7, 0xff].into()),
         max_tokens: (random.below(4) > 0).then(|| random.below(30)),
         stop: if random.below(2) == 0 { vec![STOP] } else { vec![] },
         sequence: None,
@@ -481,8 +493,8 @@ fn logits_that_are_not_finite_end_their_request_alone() {
     let good = Request { max_tokens: Some(9), sampling: Sampling::GREEDY, ..Request::new(vec![1, 2]) };
     let expected = alone(&good);
     assert!(!expected.0.contains(&39));
-    for top_k in [0, 3] {
-        let sampling = Sampling { temperature: 1.0, top_k, ..Sampling::GREEDY };
+    for (top_k, typical) in [(0, 1.0), (3, 1.0), (0, 0.9)] {
+        let sampling = Sampling { temperature: 1.0, top_k, typical, ..Sampling::GREEDY };
         let bad = bench.engine.submit(Request { sampling, ..Request::new(vec![39, 1]) }).unwrap();
         let (tokens, reason, _) = bench.answer(good.clone());
         assert_eq!((tokens, reason), expected);
@@ -534,12 +546,14 @@ fn decoding_on_the_device_runs_ahead() {
 
 #[test]
 fn only_draws_of_the_host_stall_the_device() {
-    for (top_k, most) in [(0, 1), (3, 40)] {
+    let on_device = Sampling { temperature: 1.0, top_k: 9, top_p: 0.9, min_p: 0.01, ..Sampling::GREEDY };
+    let penalties = Penalties { repeat: 1.2, ..Penalties::NONE };
+    let on_host = Sampling { typical: 0.9, ..on_device };
+    for (sampling, most) in [(on_device, 1), (Sampling { penalties, ..on_device }, 1), (on_host, 40)] {
         let mut bench = Bench::new(TIGHT, 0);
-        let sampling = Sampling { temperature: 1.0, top_k, ..Sampling::GREEDY };
         bench.answer(Request { sampling, max_tokens: Some(40), ..Request::new(vec![1, 2]) });
         let stalls = bench.engine.stalls();
-        assert!(stalls <= most && (top_k == 0 || stalls > 10), "{stalls} stalls with top-k {top_k}");
+        assert!(stalls <= most && (most == 1 || stalls > 10), "{stalls} stalls with {sampling:?}");
     }
 }
 

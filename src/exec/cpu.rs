@@ -15,8 +15,8 @@ use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOu
 use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, Team, bandwidth};
 use crate::model::{CacheSpec, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
-use crate::ops::sample::{Best, noise_key};
-use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, ValueId};
+use crate::ops::sample::{Best, Picker};
+use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, RING, ValueId};
 use crate::quant::Simd;
 use crate::{Error, Result};
 
@@ -61,10 +61,11 @@ pub struct CpuExecutor {
     rows: Vec<Row>,
     spans: Vec<Span>,
     out_rows: Vec<u32>,
-    /// (outs, members)
+    /// (draws, members)
     bests: Shared<Best>,
-    /// The token drawn last for each slot.
+    /// The tokens drawn last for each slot, by position.
     drawn: Vec<u32>,
+    picker: Picker,
     queue: VecDeque<Queued>,
     /// Steps that are not under way, with their memory.
     #[allow(clippy::vec_box, reason = "they move to the queue and back; boxed, without a copy")]
@@ -108,7 +109,8 @@ struct SeqOuts {
     index: [usize; 2],
     slot: u32,
     outs: Range<usize>,
-    drawn: Option<usize>,
+    /// As a draw of its batch, and of the step.
+    drawn: Option<[usize; 2]>,
     /// As a row of logits.
     logits: Option<usize>,
 }
@@ -171,8 +173,9 @@ impl CpuExecutor {
             rows: Vec::with_capacity(limits.rows as usize),
             spans: Vec::with_capacity(limits.seqs as usize),
             out_rows: Vec::with_capacity(limits.outs as usize),
-            bests: Shared::zeroed(limits.outs as usize * team.count()),
-            drawn: vec![0; limits.seqs as usize],
+            bests: Shared::zeroed(limits.seqs as usize * team.count()),
+            drawn: vec![0; (limits.seqs * RING) as usize],
+            picker: Picker::default(),
             queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
             free: (0..limits.in_flight).map(|_| waiting()).collect(),
             next_ticket: 0,
@@ -235,7 +238,7 @@ impl CpuExecutor {
                     .seqs
                     .iter()
                     .filter(|seq| seq.role == role)
-                    .for_each(|seq| self.collect(seq, waiting.seqs.len()));
+                    .for_each(|seq| self.collect(seq, batch, waiting.seqs.len()));
             }
         }
     }
@@ -244,7 +247,7 @@ impl CpuExecutor {
     fn load_rows(&mut self, batch: &Batch) {
         self.rows.clear();
         self.rows.extend(batch.rows.iter().zip(&batch.types).map(|(row, &kind)| {
-            let drawn = self.drawn[batch.seqs[row.seq as usize].slot as usize];
+            let drawn = self.drawn[(batch.seqs[row.seq as usize].slot * RING + row.pos % RING) as usize];
             Row { token: if row.drawn != 0 { drawn } else { row.token }, kind, pos: row.pos, seq: row.seq }
         }));
         self.spans.clear();
@@ -275,7 +278,8 @@ impl CpuExecutor {
         let (scratch, scratch_len, bests) = (&self.scratch, self.scratch_len, &self.bests);
         let eight_bits = self.eight_bits;
         let vocab = self.program.vocab as usize;
-        let draws = batch.outs.iter().any(|out| out.draw != 0);
+        let plain = || batch.draws.iter().enumerate().filter(|(_, draw)| draw.is_plain());
+        let draws = plain().next().is_some();
         let (marks, timed) = (&*self.marks, !self.marks.is_empty());
         let started = timed.then(Instant::now);
         let mark = |member: &Member<'_>, i: usize| {
@@ -299,11 +303,11 @@ impl CpuExecutor {
             mark(member, plan.program.nodes.len());
             let Some(logits) = plan.logits.filter(|_| draws) else { return };
             let own = member.share(vocab, 16);
-            for (o, out) in batch.outs.iter().enumerate().filter(|(_, out)| out.draw != 0) {
-                let part = values[logits].slice(o * vocab + own.start..o * vocab + own.end);
-                let key = noise_key(out.seed_lo, out.seed_hi, out.pos);
-                let best = Best::of(part, own.start as u32, out.inv_temperature, key);
-                bests.set(o * member.count + member.index, best);
+            for (d, draw) in plain() {
+                let row = draw.out as usize * vocab;
+                let part = values[logits].slice(row + own.start..row + own.end);
+                let best = Best::of(part, own.start as u32, draw.inv_temperature(), draw.key());
+                bests.set(d * member.count + member.index, best);
             }
         };
         self.team.run(job);
@@ -313,17 +317,24 @@ impl CpuExecutor {
     }
 
     /// Takes what a sequence, one of `seqs`, of the batch that just ran gives.
-    fn collect(&mut self, seq: &SeqOuts, seqs: usize) {
+    fn collect(&mut self, seq: &SeqOuts, batch: &Batch, seqs: usize) {
         let vocab = self.program.vocab as usize;
         let members = self.team.count();
-        if let (Some(at), Some(o)) = (seq.drawn, seq.outs.clone().last()) {
-            let parts = self.bests.slice(o * members..(o + 1) * members);
-            let token = parts.iter().copied().fold(Best::NONE, Best::max).drawn();
-            self.out.drawn[at] = Drawn { slot: seq.slot, token };
-            // A broken sequence ends; until it does, its rows need some token.
-            self.drawn[seq.slot as usize] = token.unwrap_or(0);
-        }
         let plan = &self.plans[seq.role as usize];
+        if let (Some([d, at]), Some(logits)) = (seq.drawn, plan.logits) {
+            let draw = &batch.draws[d];
+            let ring = &mut self.drawn[(seq.slot * RING) as usize..][..RING as usize];
+            let token = if draw.is_plain() {
+                let parts = self.bests.slice(d * members..(d + 1) * members);
+                parts.iter().copied().fold(Best::NONE, Best::max).drawn()
+            } else {
+                let row = self.buffers[logits].slice(draw.out as usize * vocab..(draw.out as usize + 1) * vocab);
+                self.picker.pick(draw, &batch.lists, ring, row)
+            };
+            self.out.drawn[at] = Drawn { slot: seq.slot, token };
+            // A request without a token ends; until it does, its rows need some token.
+            ring[(draw.pos % RING) as usize] = token.unwrap_or(0);
+        }
         if let Some(pooled) = plan.pooled {
             let width = self.out.pooled.len() / seqs;
             let [from, to] = seq.index.map(|i| i * width..(i + 1) * width);
@@ -472,7 +483,7 @@ impl Waiting {
         self.packed.pack(step, program, limits)?;
         self.seqs.clear();
         let (mut outs, mut of_role) = ([0; 2], [0; 2]);
-        let (mut draws, mut logits) = (0, 0);
+        let (mut draws, mut drawn_of_role, mut logits) = (0, [0; 2], 0);
         for (at, seq) in step.seqs.iter().enumerate() {
             let count = match seq.outs {
                 Outs::None => 0,
@@ -481,7 +492,8 @@ impl Waiting {
             };
             let start = outs[seq.role as usize];
             outs[seq.role as usize] += count;
-            let drawn = seq.sample.map(|_| draws);
+            let drawn = seq.sample.map(|_| [drawn_of_role[seq.role as usize], draws]);
+            drawn_of_role[seq.role as usize] += usize::from(drawn.is_some());
             let read = seq.read_logits.then_some(logits);
             draws += usize::from(drawn.is_some());
             logits += if seq.read_logits { count } else { 0 };

@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{FREED, Limits, Outs, Role, Step, Token};
 use crate::model::Program;
-use crate::ops::GroupId;
+use crate::ops::{DrawEntry, GroupId};
 use crate::{Error, Result};
 
 /// A row: 4 words of the GPU's step buffer.
@@ -36,26 +36,12 @@ pub struct SeqEntry {
     pub context: u32,
 }
 
-/// An output row: 8 words of the GPU's step buffer.
+/// An output row: a word of the GPU's step buffer.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct OutEntry {
     /// The row whose logits these are.
     pub row: u32,
-    /// The sequence's slot.
-    pub slot: u32,
-    /// 1: a token is drawn from this row.
-    pub draw: u32,
-    /// Position of the token that is drawn.
-    pub pos: u32,
-    /// Low half of the seed.
-    pub seed_lo: u32,
-    /// High half of the seed.
-    pub seed_hi: u32,
-    /// `1 / temperature`; 0 draws greedily.
-    pub inv_temperature: f32,
-    /// 1: the logits are read back.
-    pub read: u32,
 }
 
 /// The rows of one role in a step.
@@ -69,6 +55,10 @@ pub struct Batch {
     pub seqs: Vec<SeqEntry>,
     /// One a row with logits.
     pub outs: Vec<OutEntry>,
+    /// One a token that is drawn.
+    pub draws: Vec<DrawEntry>,
+    /// The lists of the draws.
+    pub lists: Vec<u32>,
     /// For each group, (seqs, table_stride) block ids.
     pub tables: Vec<Vec<u32>>,
     /// Block ids that each sequence has in each of `tables`.
@@ -83,6 +73,8 @@ impl Batch {
         self.types.clear();
         self.seqs.clear();
         self.outs.clear();
+        self.draws.clear();
+        self.lists.clear();
         self.tables.resize_with(groups, Vec::new);
         self.tables.iter_mut().for_each(Vec::clear);
         self.angles.resize_with(ropes, Vec::new);
@@ -112,6 +104,8 @@ impl Packed {
             types: Vec::with_capacity(rows),
             seqs: Vec::with_capacity(seqs),
             outs: Vec::with_capacity(outs),
+            draws: Vec::with_capacity(seqs),
+            lists: Vec::new(),
             tables: (0..program.groups).map(|_| Vec::with_capacity(seqs * blocks)).collect(),
             table_stride: 0,
             angles: program.ropes.iter().map(|table| Vec::with_capacity(rows * table.divisors.len())).collect(),
@@ -202,23 +196,10 @@ impl Packed {
                 Outs::Last => rows - 1,
                 Outs::All => 0,
             };
-            for i in first_out..rows {
-                let draw = seq.sample.filter(|_| i + 1 == rows);
-                let temperature = draw.map_or(0.0, |s| s.temperature);
-                if !(temperature.is_finite() && temperature >= 0.0) {
-                    return Err(Error::argument("temperature", format!("{temperature}; finite and at least 0 works")));
-                }
-                let seed = draw.map_or(0, |s| s.seed);
-                batch.outs.push(OutEntry {
-                    row: row0 + i,
-                    slot: seq.slot,
-                    draw: u32::from(draw.is_some()),
-                    pos: seq.pos + i + 1,
-                    seed_lo: seed as u32,
-                    seed_hi: (seed >> 32) as u32,
-                    inv_temperature: if temperature > 0.0 { 1.0 / temperature } else { 0.0 },
-                    read: u32::from(seq.read_logits),
-                });
+            batch.outs.extend((first_out..rows).map(|i| OutEntry { row: row0 + i }));
+            if let Some(spec) = &seq.sample {
+                let at = [batch.outs.len() as u32 - 1, seq.slot, end as u32];
+                batch.draws.push(DrawEntry::new(spec, &seq.lists, at, program.vocab, &mut batch.lists)?);
             }
         }
         for batch in &mut self.batches {

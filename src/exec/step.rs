@@ -1,6 +1,6 @@
 //! A step: what an engine asks of an executor, one varlen batch of packed rows.
 
-use crate::ops::{Role, SampleSpec};
+use crate::ops::{Role, SampleLists, SampleSpec};
 
 /// One forward pass over some rows of some sequences. A lone chat is a step of one sequence.
 #[derive(Clone, Copy, Debug)]
@@ -12,7 +12,7 @@ pub struct Step<'a> {
 /// What one sequence brings to a step: tokens at consecutive positions.
 #[derive(Clone, Copy, Debug)]
 pub struct SeqStep<'a> {
-    /// The sequence's slot on the executor, less than `Limits::seqs`: where its last drawn token is kept.
+    /// The sequence's slot on the executor, less than `Limits::seqs`: where its last drawn tokens are kept.
     pub slot: u32,
     /// Chooses the kernel family, so that a request gives the same bits whatever it is batched with.
     pub role: Role,
@@ -29,6 +29,8 @@ pub struct SeqStep<'a> {
     pub outs: Outs,
     /// How the next token is drawn from the last row's logits; none draws nothing.
     pub sample: Option<SampleSpec>,
+    /// What the draw must know beside.
+    pub lists: SampleLists<'a>,
     /// Reads the logits of the output rows back.
     pub read_logits: bool,
 }
@@ -41,7 +43,7 @@ pub const FREED: u32 = u32::MAX;
 pub enum Token {
     /// From the caller.
     Host(u32),
-    /// The token drawn last for the sequence's slot, which the host may not know yet.
+    /// The token that was drawn for this position of the sequence's slot, which the host may not know yet.
     Drawn,
 }
 
@@ -76,6 +78,6 @@ pub struct StepOut {
 pub struct Drawn {
     /// The sequence's slot.
     pub slot: u32,
-    /// The token; none if the logits were not finite.
+    /// The token; none if the logits were not finite, or no token was allowed.
     pub token: Option<u32>,
 }

@@ -93,6 +93,10 @@ pub mod lib {
         MATVEC = "lib/matvec";
         /// The noise of a draw.
         NOISE = "lib/noise";
+        /// The settings of draws.
+        DRAW = "lib/draw";
+        /// A token's logit, after penalties and bias.
+        LOGIT = "lib/logit";
     }
 }
 

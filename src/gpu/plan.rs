@@ -52,6 +52,12 @@ pub enum Dim {
     Items,
     /// One for a row whose parts are merged.
     Merges,
+    /// One for each draw.
+    Draws,
+    /// The same, if one of them has filters.
+    Filtered,
+    /// The same, if one of them has penalties or a bias.
+    Adjusted,
 }
 
 /// How much a step of a plan's class holds.
@@ -67,6 +73,12 @@ pub struct StepCounts {
     pub items: u32,
     /// Rows whose parts are merged.
     pub merges: u32,
+    /// Draws.
+    pub draws: u32,
+    /// Draws, if one of them has filters.
+    pub filtered: u32,
+    /// Draws, if one of them has penalties or a bias.
+    pub adjusted: u32,
 }
 
 impl Dim {
@@ -79,6 +91,9 @@ impl Dim {
             Self::Tiles(per) => counts.rows / per + counts.seqs,
             Self::Items => counts.items,
             Self::Merges => counts.merges,
+            Self::Draws => counts.draws,
+            Self::Filtered => counts.filtered,
+            Self::Adjusted => counts.adjusted,
         }
     }
 }

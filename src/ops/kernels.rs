@@ -35,7 +35,10 @@ kernels! {
     "decay",
     "recur_step",
     "recur_tile",
+    "sample_adjust",
     "sample",
+    "sample_bins",
+    "sample_keep",
     "sample_merge",
 }
 

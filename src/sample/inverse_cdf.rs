@@ -3,12 +3,15 @@
 use super::Candidates;
 use crate::ops::sample::{gumbel, noise_key};
 
+/// A uniform number in (0, 1): the one behind the Gumbel noise -ln(-ln u) of an id that no token has.
+pub(super) fn uniform(seed: u64, pos: u32, id: u32) -> f64 {
+    let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
+    (-(-f64::from(gumbel(key, id))).exp()).exp()
+}
+
 /// The first token at which the cumulative probability passes a uniform number keyed by (seed, position).
 pub(super) fn inverse_cdf(c: &mut Candidates, seed: u64, pos: u32) -> Option<u32> {
-    // One number a position: the one behind the Gumbel noise -ln(-ln u) of an id that no token has.
-    let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
-    let u = (-(-f64::from(gumbel(key, u32::MAX))).exp()).exp();
-    let mut rest = u * c.weigh();
+    let mut rest = uniform(seed, pos, u32::MAX) * c.weigh();
     let passed = c.list.iter().zip(&c.weights).find(|(_, weight)| {
         rest -= **weight;
         rest < 0.0

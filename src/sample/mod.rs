@@ -1,24 +1,35 @@
-//! Drawing a token from logits on the CPU: what the device does not do yet.
+//! Drawing tokens: what a request asks for, what of it a device does by itself, and a chain on the CPU for the rest.
 //!
-//! A chain is temperature → top-k → top-p → min-p → draw; a step is a function over the [`Candidates`], in a file of its own.
-//! What needs no filter is drawn on the device ([`Sampling::on_device`]), from the same noise.
+//! Penalties and bias → allowed tokens → DRY → temperature → top-k → typical → top-p → min-p → XTC → draw; mirostat in place of all that
+//! lies between the temperature and the draw. A step is a function over the [`Candidates`], in a file of its own. What devices draw
+//! by themselves ([`Sampling::on_device`]) does not come here.
 
+mod dry;
 mod gumbel;
 mod inverse_cdf;
 mod min_p;
+mod mirostat;
 mod temperature;
 mod top_k;
 mod top_p;
+mod typical;
+mod xtc;
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
-use crate::ops::SampleSpec;
+pub use dry::Dry;
+pub use mirostat::Mirostat;
+pub use xtc::Xtc;
+
+use crate::ops::sample::adjust;
+use crate::ops::{DrawEntry, Penalties, RING, SEEN, SampleLists, SampleSpec};
 use crate::{Error, Result};
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by it; 0 takes the most likely token, whatever the other fields say. 0 to 100.
+    /// Logits are divided by it; 0 takes the most likely token, whatever the filters say. 0 to 100.
     pub temperature: f32,
     /// Only the k most likely tokens remain; 0 keeps all.
     pub top_k: u32,
@@ -26,6 +37,18 @@ pub struct Sampling {
     pub top_p: f32,
     /// Only tokens at least this likely, relative to the most likely, remain; 0 keeps all. 0 to 1.
     pub min_p: f32,
+    /// What tokens lose that were seen: repeat more than 0, at most 10; presence and frequency -10 to 10.
+    pub penalties: Penalties,
+    /// The last so many tokens, of prompt and answer, are those that penalties see; at most 4096.
+    pub last_n: u32,
+    /// Only the most typical tokens whose probabilities reach this sum remain; 1 keeps all. More than 0, at most 1.
+    pub typical: f32,
+    /// Now and then takes the most likely tokens away.
+    pub xtc: Xtc,
+    /// Takes logits from tokens that would go on with a repetition.
+    pub dry: Dry,
+    /// Holds the surprise of the text at a level, in place of all filters.
+    pub mirostat: Mirostat,
     /// Keys the noise: the same seed gives the same text.
     pub seed: u64,
     /// How one of those that remain is drawn.
@@ -44,14 +67,40 @@ pub enum Draw {
 
 impl Sampling {
     /// Always the most likely token.
-    pub const GREEDY: Self = Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 0, draw: Draw::Gumbel };
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        penalties: Penalties::NONE,
+        last_n: 64,
+        typical: 1.0,
+        xtc: Xtc::NONE,
+        dry: Dry::NONE,
+        mirostat: Mirostat::NONE,
+        seed: 0,
+        draw: Draw::Gumbel,
+    };
 
     /// Names the field that is out of its range, and the range.
     pub fn check(&self) -> Result<()> {
+        let Penalties { repeat, presence, frequency } = self.penalties;
+        let positive = |x: f32, most: f32| x > 0.0 && x <= most;
         let ranges = [
             ("temperature", self.temperature, (0.0..=100.0).contains(&self.temperature), "0 to 100"),
-            ("top-p", self.top_p, self.top_p > 0.0 && self.top_p <= 1.0, "more than 0, at most 1"),
+            ("top-p", self.top_p, positive(self.top_p, 1.0), "more than 0, at most 1"),
             ("min-p", self.min_p, (0.0..=1.0).contains(&self.min_p), "0 to 1"),
+            ("repeat penalty", repeat, (0.01..=10.0).contains(&repeat), "0.01 to 10"),
+            ("presence penalty", presence, (-10.0..=10.0).contains(&presence), "-10 to 10"),
+            ("frequency penalty", frequency, (-10.0..=10.0).contains(&frequency), "-10 to 10"),
+            ("repeat last n", self.last_n as f32, self.last_n <= SEEN, "0 to 4096"),
+            ("typical", self.typical, positive(self.typical, 1.0), "more than 0, at most 1"),
+            ("xtc probability", self.xtc.probability, (0.0..=1.0).contains(&self.xtc.probability), "0 to 1"),
+            ("xtc threshold", self.xtc.threshold, (0.0..=1.0).contains(&self.xtc.threshold), "0 to 1"),
+            ("dry multiplier", self.dry.multiplier, (0.0..=100.0).contains(&self.dry.multiplier), "0 to 100"),
+            ("dry base", self.dry.base, (1.0..=100.0).contains(&self.dry.base), "1 to 100"),
+            ("mirostat tau", self.mirostat.tau, (0.0..=100.0).contains(&self.mirostat.tau), "0 to 100"),
+            ("mirostat eta", self.mirostat.eta, (0.0..=1.0).contains(&self.mirostat.eta), "0 to 1"),
         ];
         match ranges.into_iter().find(|(_, _, fits, _)| !fits) {
             Some((name, value, _, range)) => Err(Error::argument(name, format!("{value}; {range} works"))),
@@ -61,12 +110,47 @@ impl Sampling {
 
     /// What the device is told, if it can draw by itself.
     pub fn on_device(&self) -> Option<SampleSpec> {
-        if self.temperature == 0.0 {
-            return Some(SampleSpec::GREEDY);
-        }
-        let plain = self.top_k == 0 && self.top_p >= 1.0 && self.min_p <= 0.0 && self.draw == Draw::Gumbel;
-        plain.then_some(SampleSpec { temperature: self.temperature, seed: self.seed })
+        let greedy = self.temperature == 0.0;
+        let filters =
+            self.typical < 1.0 || self.xtc != Xtc::NONE || self.mirostat.tau > 0.0 || self.draw != Draw::Gumbel;
+        let host = self.dry.multiplier > 0.0 || (filters && !greedy);
+        (!host).then_some(self.spec())
     }
+
+    fn spec(&self) -> SampleSpec {
+        let Self { temperature, top_k, top_p, min_p, penalties, seed, .. } = *self;
+        SampleSpec { temperature, seed, top_k, top_p, min_p, penalties }
+    }
+
+    /// The positions whose tokens penalties see when the token at `pos` is drawn.
+    pub(crate) fn seen(&self, pos: u32) -> Range<u32> {
+        pos.saturating_sub(self.last_n.min(SEEN))..pos
+    }
+}
+
+/// How often each of some tokens is there.
+pub(crate) fn counts(tokens: &[u32]) -> Vec<[u32; 2]> {
+    let mut sorted = tokens.to_vec();
+    sorted.sort_unstable();
+    sorted.chunk_by(|a, b| a == b).map(|same| [same[0], same.len() as u32]).collect()
+}
+
+/// What a chain knows of a request beside its [`Sampling`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Of prompt and answer: the token that follows them is drawn.
+    pub tokens: &'a [u32],
+    /// Added to the logits of these tokens.
+    pub bias: &'a [(u32, f32)],
+    /// The tokens that may follow: bit `t % 32` of word `t / 32`; none allows all.
+    pub allowed: Option<&'a [u32]>,
+}
+
+/// What a sampler remembers of a request from one token to the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SamplerState {
+    /// Mirostat's bound of the surprise, once there is one.
+    mu: Option<f64>,
 }
 
 /// A token that can still be drawn.
@@ -86,9 +170,11 @@ struct Candidates {
 }
 
 impl Candidates {
-    fn fill(&mut self, logits: &[f32]) {
+    fn fill(&mut self, logits: &[f32], allowed: Option<&[u32]>) {
         self.list.clear();
-        self.list.extend((0..).zip(logits).map(|(id, &logit)| Candidate { id, logit }));
+        let allowed = |id: u32| allowed.is_none_or(|map| map[id as usize / 32] >> (id % 32) & 1 != 0);
+        let all = (0..).zip(logits).map(|(id, &logit)| Candidate { id, logit });
+        self.list.extend(all.filter(|c| allowed(c.id)));
         self.sorted = false;
     }
 
@@ -121,28 +207,58 @@ fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
 #[derive(Debug, Default)]
 pub struct Chain {
     candidates: Candidates,
+    logits: Vec<f32>,
 }
 
 impl Chain {
-    /// Draws the token at position `pos` from its logits; none if one of them is NaN or infinite.
-    pub fn draw(&mut self, sampling: &Sampling, logits: &[f32], pos: u32) -> Option<u32> {
+    /// Draws the token that follows those that are known; none if a logit is NaN or infinite, or no token is allowed.
+    pub fn draw(
+        &mut self,
+        sampling: &Sampling,
+        known: &Known<'_>,
+        state: &mut SamplerState,
+        logits: &[f32],
+    ) -> Option<u32> {
         if logits.is_empty() || !logits.iter().all(|l| is_finite(*l)) {
             return None;
         }
+        let pos = known.tokens.len() as u32;
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
+        let seen = sampling.seen(pos);
+        let counts = match sampling.penalties == Penalties::NONE {
+            true => Vec::new(),
+            false => counts(&known.tokens[seen.start as usize..]),
+        };
+        let lists = SampleLists { counts: &counts, pending: 0, bias: known.bias, allowed: None };
+        let mut words = Vec::new();
+        let entry = DrawEntry::new(&sampling.spec(), &lists, [0, 0, pos], logits.len() as u32, &mut words).ok()?;
+        adjust(&entry, &words, &[0; RING as usize], &mut self.logits);
         let c = &mut self.candidates;
-        c.fill(logits);
+        c.fill(&self.logits, known.allowed);
+        dry::dry(c, &sampling.dry, known.tokens);
         if sampling.temperature == 0.0 {
             top_k::top_k(c, 1);
             return c.list.first().map(|c| c.id);
         }
         temperature::temperature(c, sampling.temperature);
-        top_k::top_k(c, sampling.top_k);
-        top_p::top_p(c, sampling.top_p);
-        min_p::min_p(c, sampling.min_p);
-        match sampling.draw {
+        if sampling.mirostat.tau > 0.0 {
+            mirostat::truncate(c, &sampling.mirostat, state.mu);
+        } else {
+            top_k::top_k(c, sampling.top_k);
+            typical::typical(c, sampling.typical);
+            top_p::top_p(c, sampling.top_p);
+            min_p::min_p(c, sampling.min_p);
+            xtc::xtc(c, &sampling.xtc, sampling.seed, pos);
+        }
+        let drawn = match sampling.draw {
             Draw::Gumbel => gumbel::gumbel(c, sampling.seed, pos),
             Draw::InverseCdf => inverse_cdf::inverse_cdf(c, sampling.seed, pos),
+        };
+        if let (true, Some(token)) = (sampling.mirostat.tau > 0.0, drawn) {
+            state.mu = Some(mirostat::learn(c, &sampling.mirostat, state.mu, token));
         }
+        drawn
     }
 }
 
@@ -163,12 +279,18 @@ mod tests {
         s
     }
 
+    /// Draws the token at a position.
+    fn draw(chain: &mut Chain, s: &Sampling, logits: &[f32], pos: u32) -> Option<u32> {
+        let known = Known { tokens: &[0; 20_000][..pos as usize], ..Known::default() };
+        chain.draw(s, &known, &mut SamplerState::default(), logits)
+    }
+
     /// How often each token is drawn at 20,000 positions.
     fn counts(s: &Sampling) -> [u32; 6] {
         let mut chain = Chain::default();
         let mut counts = [0; 6];
         for pos in 0..20_000 {
-            counts[chain.draw(s, &LOGITS, pos).unwrap() as usize] += 1;
+            counts[draw(&mut chain, s, &LOGITS, pos).unwrap() as usize] += 1;
         }
         counts
     }
@@ -210,9 +332,108 @@ mod tests {
         }
     }
 
+    /// The tokens that 2,000 draws give, and how often.
+    fn drawn(s: &Sampling, logits: &[f32], tokens: &[u32]) -> Vec<u32> {
+        let mut counts = vec![0; logits.len()];
+        for seed in 0..2000 {
+            let s = Sampling { seed, ..*s };
+            let known = Known { tokens, ..Known::default() };
+            let token = Chain::default().draw(&s, &known, &mut SamplerState::default(), logits).unwrap();
+            counts[token as usize] += 1;
+        }
+        counts
+    }
+
+    fn kept(counts: &[u32]) -> Vec<usize> {
+        counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, _)| i).collect()
+    }
+
+    #[test]
+    fn typical_keeps_what_is_near_the_entropy() {
+        // Probabilities 0.4 0.3 0.2 0.1, entropy 1.28 nats: surprises 0.92 1.20 1.61 2.30.
+        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let typical = |p| kept(&drawn(&sampling(|s| s.typical = p), &logits, &[]));
+        assert_eq!(typical(0.2), [1]);
+        assert_eq!(typical(0.45), [1, 2]);
+        assert_eq!(typical(0.7), [0, 1, 2]);
+        assert_eq!(typical(0.95), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn xtc_takes_the_most_likely_away_but_one() {
+        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let xtc = |probability, threshold| drawn(&sampling(|s| s.xtc = Xtc { probability, threshold }), &logits, &[]);
+        assert_eq!(kept(&xtc(1.0, 0.15)), [2, 3]);
+        assert_eq!(kept(&xtc(1.0, 0.35)), [0, 1, 2, 3]);
+        // Every second time: the most likely is drawn half as often.
+        let halved = xtc(0.5, 0.15)[0];
+        assert!((320..480).contains(&halved), "{halved}");
+    }
+
+    #[test]
+    fn dry_takes_from_what_would_go_on_with_a_repetition() {
+        let tokens = [1, 2, 3, 0, 1, 2];
+        let dry = |multiplier, allowed| {
+            let s = sampling(|s| s.dry = Dry { multiplier, allowed, ..Dry::NONE });
+            drawn(&s, &[0.0, 0.0, 0.0, 0.0], &tokens)
+        };
+        assert_eq!(kept(&dry(50.0, 2)), [0, 1, 2], "3 followed 1 2 before");
+        assert_eq!(kept(&dry(50.0, 3)), [0, 1, 2, 3]);
+        // e^(-0.5 * 1.75^1) of the weight of the others.
+        let share = f64::from(dry(0.5, 1)[3]) / 2000.0;
+        let expected = (-0.875f64).exp();
+        assert!((share - expected / (3.0 + expected)).abs() < 0.03, "{share}");
+    }
+
+    #[test]
+    fn mirostat_holds_the_surprise() {
+        let logits: Vec<f32> = (0..200).map(|i| -1.1 * ((i + 1) as f32).ln()).collect();
+        let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
+        for tau in [2.0, 3.5] {
+            let s = sampling(|s| s.mirostat = Mirostat { tau, eta: 0.1 });
+            let (mut state, mut chain, mut bits) = (SamplerState::default(), Chain::default(), 0.0);
+            for pos in 0..3000 {
+                let known = Known { tokens: &[0; 3000][..pos], ..Known::default() };
+                let token = chain.draw(&s, &known, &mut state, &logits).unwrap();
+                bits -= (f64::from(logits[token as usize]).exp() / sum).log2();
+            }
+            // The surprise is that within what is kept, less than that within all.
+            let mean = bits / 3000.0;
+            assert!(mean >= f64::from(tau) - 0.1 && mean < f64::from(tau) + 1.5, "{mean} bits for {tau}");
+        }
+    }
+
+    /// What the device does and what the chain does by f64 is the same, but where a sum lies on an edge.
+    #[test]
+    fn the_devices_filters_are_the_chains() {
+        let mut chain = Chain::default();
+        let mut same = 0;
+        for seed in 0..2000u64 {
+            let logits: Vec<f32> = (0..60).map(|i| 4.0 * ((seed * 131 + i * 7) as f32 * 0.37).sin()).collect();
+            let s = sampling(|s| {
+                s.seed = seed;
+                s.penalties = Penalties { repeat: 1.2, presence: 0.1, frequency: 0.1 };
+                (s.top_k, s.top_p, s.min_p) =
+                    [(0, 0.9, 0.0), (9, 0.8, 0.0), (30, 1.0, 0.1), (0, 1.0, 0.02)][seed as usize % 4];
+            });
+            let tokens = [5, 6, 5, 9];
+            let bias = [(2, 1.5), (5, 0.5)];
+            let allowed = [0xffff_fff0, 0xffff_ffff];
+            let known = Known { tokens: &tokens, bias: &bias, allowed: Some(&allowed) };
+            let counts = super::counts(&tokens);
+            let lists = SampleLists { counts: &counts, pending: 0, bias: &bias, allowed: Some(&allowed) };
+            let mut words = Vec::new();
+            let entry = DrawEntry::new(&s.on_device().unwrap(), &lists, [0, 0, 4], 60, &mut words).unwrap();
+            let device = crate::ops::sample::Picker::default().pick(&entry, &words, &[0; RING as usize], &logits);
+            same += u32::from(device == chain.draw(&s, &known, &mut SamplerState::default(), &logits));
+            assert!(device.is_some_and(|token| token > 3));
+        }
+        assert!(same >= 1995, "{same} of 2000");
+    }
+
     #[test]
     fn zeros_of_either_sign_are_equal() {
-        assert_eq!(Chain::default().draw(&Sampling::GREEDY, &[-1.0, -0.0, 0.0], 0), Some(1));
+        assert_eq!(draw(&mut Chain::default(), &Sampling::GREEDY, &[-1.0, -0.0, 0.0], 0), Some(1));
     }
 
     #[test]
@@ -221,8 +442,8 @@ mod tests {
             s.temperature = 0.0;
             s.top_k = 4;
         });
-        assert_eq!(Chain::default().draw(&s, &LOGITS, 9), Some(1));
-        assert_eq!(s.on_device(), Some(SampleSpec::GREEDY));
+        assert_eq!(draw(&mut Chain::default(), &s, &LOGITS, 9), Some(1));
+        assert!(s.on_device().is_some_and(|spec| spec.temperature == 0.0));
     }
 
     #[test]
@@ -231,8 +452,7 @@ mod tests {
         for pos in 0..500 {
             let plain = sampling(|s| s.seed = 3);
             let filtered = Sampling { top_k: 6, ..plain };
-            assert!(plain.on_device().is_some() && filtered.on_device().is_none());
-            assert_eq!(chain.draw(&plain, &LOGITS, pos), chain.draw(&filtered, &LOGITS, pos));
+            assert_eq!(draw(&mut chain, &plain, &LOGITS, pos), draw(&mut chain, &filtered, &LOGITS, pos));
         }
     }
 
@@ -240,9 +460,9 @@ mod tests {
     fn logits_that_are_not_finite_draw_nothing() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let s = sampling(|s| s.top_k = 2);
-            assert_eq!(Chain::default().draw(&s, &[0.0, bad, 1.0], 0), None);
+            assert_eq!(draw(&mut Chain::default(), &s, &[0.0, bad, 1.0], 0), None);
         }
-        assert_eq!(Chain::default().draw(&Sampling::GREEDY, &[], 0), None);
+        assert_eq!(draw(&mut Chain::default(), &Sampling::GREEDY, &[], 0), None);
     }
 
     #[test]

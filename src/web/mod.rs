@@ -169,11 +169,11 @@ impl WebEngine {
         let stop = chat::stops(&self.model, &self.tokenizer);
         let text = TextStream::after(Rc::clone(&self.tokenizer), &prompt);
         let request_id = self.engine.submit(crate::engine::Request {
-            prompt,
             sampling: request.sampling(),
             max_tokens: request.max_tokens(),
             stop,
             sequence: on_conversation.then_some(self.conversation),
+            ..crate::engine::Request::new(prompt)
         })?;
         let stops = StopMatcher::new(request.stops());
         let told = on_conversation.then(Default::default);

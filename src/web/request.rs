@@ -4,11 +4,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::chat::{self, Transcript};
-use crate::sample::{Draw, Sampling};
+use crate::ops::Penalties;
+use crate::sample::Sampling;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
-/// The fields of `/v1/chat/completions` that are understood, and `prompt`, `top_k`, `min_p` besides.
+/// The fields of `/v1/chat/completions` that are understood, and `prompt`, `top_k`, `min_p`, `repetition_penalty` besides.
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatRequest {
     messages: Option<Vec<Map<String, Value>>>,
@@ -17,6 +18,9 @@ pub(super) struct ChatRequest {
     top_p: Option<f32>,
     top_k: Option<u32>,
     min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
     seed: Option<u64>,
     max_tokens: Option<u32>,
     max_completion_tokens: Option<u32>,
@@ -73,7 +77,12 @@ impl ChatRequest {
             top_k: self.top_k.unwrap_or(0),
             min_p: self.min_p.unwrap_or(0.0),
             seed: self.seed.unwrap_or_else(|| (js_sys::Math::random() * f64::from(u32::MAX)) as u64),
-            draw: Draw::Gumbel,
+            penalties: Penalties {
+                repeat: self.repetition_penalty.unwrap_or(1.0),
+                presence: self.presence_penalty.unwrap_or(0.0),
+                frequency: self.frequency_penalty.unwrap_or(0.0),
+            },
+            ..Sampling::GREEDY
         }
     }
 

@@ -122,6 +122,7 @@ fn hidden_states_and_vectors_are_right() {
                 tables: &tables,
                 outs: Outs::None,
                 sample: None,
+                lists: Default::default(),
                 read_logits: false,
             };
             oracle.step(&Step { seqs: &[seq] }).unwrap();

@@ -124,6 +124,7 @@ impl<'a> Reference<'a> {
             tables: &tables,
             outs,
             sample: None,
+            lists: Default::default(),
             read_logits: true,
         };
         let logits = oracle.step(&Step { seqs: &[seq] }).unwrap();

@@ -231,7 +231,18 @@ impl Pool {
 
 /// A part of a sequence whose logits are all read back.
 pub fn rows<'a>(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
-    SeqStep { slot, role, tokens, types: &[], pos, tables, outs: Outs::All, sample: None, read_logits: true }
+    SeqStep {
+        slot,
+        role,
+        tokens,
+        types: &[],
+        pos,
+        tables,
+        outs: Outs::All,
+        sample: None,
+        lists: Default::default(),
+        read_logits: true,
+    }
 }
 
 /// A row whose successor is drawn.

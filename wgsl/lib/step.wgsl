@@ -1,7 +1,6 @@
 //! step: reads the step buffer, `step: array<u32>`, as exec/gpu packs it.
 //! words: 0 rows, 1 seqs, 2 outs, 3 table_stride, 4 first position; then the rows (4 words each: token, drawn + 2 * type, pos, seq), the
-//! sequences (4: row0, rows, slot, context), the outputs (8: row, slot, draw, pos, seed, seed, 1/temperature, read), the block
-//! tables.
+//! sequences (4: row0, rows, slot, context), the outputs (1: row), the block tables.
 override STEP_SEQS: u32 = 0u;    // word of the first sequence
 override STEP_OUTS: u32 = 0u;    // word of the first output
 override STEP_TABLES: u32 = 0u;  // word of the first block table
@@ -27,5 +26,4 @@ fn seq_row0(s: u32) -> u32 { return step[STEP_SEQS + 4u * s]; }
 fn seq_rows(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 1u]; }
 fn seq_slot(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 2u]; }
 fn seq_context(s: u32) -> u32 { return step[STEP_SEQS + 4u * s + 3u]; }
-fn out_row(o: u32) -> u32 { return step[STEP_OUTS + 8u * o]; }
-fn out_word(o: u32, i: u32) -> u32 { return step[STEP_OUTS + 8u * o + i]; }
+fn out_row(o: u32) -> u32 { return step[STEP_OUTS + o]; }

@@ -13,7 +13,8 @@ use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepO
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
-use crate::ops::{Part, ValueId, sample};
+use crate::ops::sample::{self, DrawBuffers};
+use crate::ops::{DrawEntry, Part, RING, ValueId};
 use crate::{Error, Result};
 use memory::Values;
 use weights::Weights;
@@ -68,8 +69,7 @@ struct RoleState {
     step: Buffer,
     angles: Buffer,
     angles_at: Vec<u64>,
-    best: Buffer,
-    result: Buffer,
+    draws: DrawBuffers,
     scratch: Buffer,
     plan: Option<(Plan, Plan)>,
     /// Of the step that was uploaded last.
@@ -83,7 +83,7 @@ struct InFlight {
     submission: wgpu::SubmissionIndex,
     staging: Buffer,
     mapped: crate::gpu::Signal,
-    /// The slots that tokens are drawn for, and the words of the results where they are.
+    /// The slots that tokens are drawn for, and the words of the results where they are, in the order of the step.
     draws: Vec<(u32, usize)>,
     /// Words of results in front of the logits.
     words: usize,
@@ -115,14 +115,17 @@ impl GpuExecutor {
         let table_words = limits.seqs * limits.context.div_ceil(limits.block);
         let seqs = HEADER as u32 + 4 * limits.rows;
         let outs = seqs + 4 * limits.seqs;
-        let tables = outs + 8 * limits.outs;
+        let tables = outs + limits.outs;
         let room = Room::new(program, &limits);
         let items = tables + program.groups.max(1) * table_words;
         let merges = items + 4 * room.items;
         let tiles = merges + 4 * room.merges;
         let layout = Layout { tables, table_words, items, merges, tiles, ..Layout::new(device.caps(), seqs, outs) };
         let caches = memory::caches(device, program, &limits, options.numerics == Numerics::Fast)?;
-        let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs) * 4)?;
+        let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs * RING) * 4)?;
+        // Nothing is drawn where there are no logits.
+        let vocab = if program.logits().is_some() { program.vocab } else { 0 };
+        let shared = sample::Scratch::new(device, limits.seqs, vocab)?;
         let parts = Buffer::new(device, "parts", u64::from(room.parts.max(1)) * room.part_bytes)?;
         let step_words = u64::from(tiles) + u64::from(room.tiles);
         let mut pool = memory::Pool::default();
@@ -133,15 +136,13 @@ impl GpuExecutor {
                 angles_at.push(bytes);
                 bytes += (u64::from(limits.rows) * table.divisors.len() as u64 * 8).next_multiple_of(256);
             }
-            let outs = u64::from(limits.outs);
             let scratch = program.nodes.iter().map(|node| node.op.gpu_scratch(limits.rows)).max();
             Ok(RoleState {
                 values: Values::new(device, &program, &limits, &mut pool, options.keep_values)?,
                 step: Buffer::new(device, "step", step_words * 4)?,
                 angles: Buffer::new(device, "angles", bytes.max(256))?,
                 angles_at,
-                best: Buffer::new(device, "best", outs * u64::from(sample::parts(program.vocab)) * 16)?,
-                result: Buffer::new(device, "result", outs * 4)?,
+                draws: DrawBuffers::new(device, limits.seqs, vocab, &shared)?,
                 scratch: Buffer::new(device, "scratch", scratch.unwrap_or(0).max(16))?,
                 plan: None,
                 counts: StepCounts::default(),
@@ -208,7 +209,7 @@ impl GpuExecutor {
         let forward = l.plan.finish()?;
         (l.plan.layer, l.plan.node) = (None, None);
         if let Some(logits) = state.program.logits() {
-            sample::lower(&mut l, logits, &state.best, &self.drawn, &state.result, self.limits.seqs)?;
+            sample::lower(&mut l, logits, &state.draws, self.limits.seqs)?;
         }
         let draw = l.plan.finish()?;
         state.plan = Some((forward, draw));
@@ -230,6 +231,8 @@ impl GpuExecutor {
         state.step.write(device, 0, &self.words);
         state.step.write(device, u64::from(self.layout.seqs), &batch.seqs);
         state.step.write(device, u64::from(self.layout.outs), &batch.outs);
+        state.draws.draws.write(device, 0, &batch.draws);
+        state.draws.draws.write(device, u64::from(state.draws.lists), &batch.lists);
         for (group, table) in batch.tables.iter().enumerate() {
             let at = self.layout.tables + group as u32 * self.layout.table_words;
             state.step.write(device, u64::from(at), table);
@@ -240,7 +243,10 @@ impl GpuExecutor {
         state.step.write(device, u64::from(self.layout.tiles), &self.work.tiles);
         let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
         let [items, merges] = [self.work.items.len(), self.work.merges.len()].map(|n| n as u32);
-        state.counts = StepCounts { rows, outs, seqs, items, merges };
+        let kinds: [fn(&DrawEntry) -> bool; 2] = [DrawEntry::is_filtered, DrawEntry::is_adjusted];
+        let [filtered, adjusted] = kinds.map(|is| count(&batch.draws, is));
+        let draws = batch.draws.len() as u32;
+        state.counts = StepCounts { rows, outs, seqs, items, merges, draws, filtered, adjusted };
         for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
             state.angles.write(device, at / 4, angles);
         }
@@ -382,8 +388,9 @@ impl Executor for GpuExecutor {
         }
 
         // Results of a role lie in its buffer in the order of its batch; they are given back in the order of the step.
-        let result_words = Role::ALL.map(|role| self.packed.batch(role).outs.len());
+        let result_words = Role::ALL.map(|role| self.packed.batch(role).draws.len());
         let mut next = [0, 0];
+        let mut next_draw = [0, result_words[0]];
         let mut draws = Vec::new();
         let mut reads: Vec<(Role, usize)> = Vec::new();
         for seq in step.seqs {
@@ -393,17 +400,15 @@ impl Executor for GpuExecutor {
                 Outs::All => seq.tokens.len(),
             };
             let place = &mut next[seq.role as usize];
-            let before = if seq.role == Role::ALL[0] { 0 } else { result_words[0] };
-            for row in *place..*place + outs {
-                let out = &self.packed.batch(seq.role).outs[row];
-                if out.draw != 0 {
-                    draws.push((out.slot, before + row));
-                }
-                if out.read != 0 {
-                    reads.push((seq.role, row));
-                }
+            if seq.read_logits {
+                reads.extend((*place..*place + outs).map(|row| (seq.role, row)));
             }
             *place += outs;
+            if seq.sample.is_some() {
+                let draw = &mut next_draw[(seq.role != Role::ALL[0]) as usize];
+                draws.push((seq.slot, *draw));
+                *draw += 1;
+            }
         }
         let words = result_words[0] + result_words[1];
         let vocab = u64::from(self.roles[0].program.vocab);
@@ -412,15 +417,21 @@ impl Executor for GpuExecutor {
         let staging = self.staging(words as u64 * 4 + reads.len() as u64 * vocab * 4 + pooled_bytes)?;
         let desc = wgpu::CommandEncoderDescriptor::default();
         let mut encoder = self.device.device.create_command_encoder(&desc);
+        for role in Role::ALL {
+            let filtered = count(&self.packed.batch(role).draws, DrawEntry::is_filtered);
+            if filtered > 0 {
+                let (bins, bytes) = self.roles[role as usize].draws.cleared(filtered);
+                encoder.clear_buffer(bins.raw(), 0, Some(bytes));
+            }
+        }
         let plans = Role::ALL.iter().flat_map(|&role| {
             let batch = self.packed.batch(role);
             let state = &self.roles[role as usize];
             let counts = state.counts;
             let plans = state.plan.as_ref().filter(|_| !batch.rows.is_empty());
-            let draws = batch.outs.iter().any(|o| o.draw != 0);
             plans
                 .into_iter()
-                .flat_map(move |(forward, draw)| [Some(forward), draws.then_some(draw)])
+                .flat_map(move |(forward, draw)| [Some(forward), (counts.draws > 0).then_some(draw)])
                 .flatten()
                 .map(move |plan| (plan, counts))
         });
@@ -441,9 +452,9 @@ impl Executor for GpuExecutor {
         };
         let mut at = 0;
         for role in Role::ALL {
-            let outs = self.packed.batch(role).outs.len() as u64;
-            if outs > 0 {
-                copy(&self.roles[role as usize].result, 0, &mut at, outs * 4);
+            let draws = self.packed.batch(role).draws.len() as u64;
+            if draws > 0 {
+                copy(&self.roles[role as usize].draws.result, 0, &mut at, draws * 4);
             }
         }
         for &(role, row) in &reads {
@@ -520,6 +531,11 @@ impl Executor for GpuExecutor {
     fn blocked(&self) -> u64 {
         self.blocked
     }
+}
+
+/// All draws if one of them is such, else none.
+fn count(draws: &[DrawEntry], is: fn(&DrawEntry) -> bool) -> u32 {
+    if draws.iter().any(is) { draws.len() as u32 } else { 0 }
 }
 
 /// The results of a step, from its mapped staging buffer.
