@@ -61,6 +61,7 @@ fn main() {
                 tables: &[&table],
                 outs: Outs::None,
                 sample: None,
+                lists: Default::default(),
                 read_logits: false,
             };
             let mut times: Vec<f64> = (0..=STEPS)
