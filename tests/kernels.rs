@@ -7,6 +7,8 @@ mod adapter;
 mod cases;
 #[path = "support/programs.rs"]
 mod programs;
+#[path = "support/single_cases.rs"]
+mod singles;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,9 +20,12 @@ use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep,
     Token,
 };
-use wgslm::gpu::{Choice, Device, Kind};
+use wgslm::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Kind, Pipelines, PlanBuilder, StepCounts};
 use wgslm::model::Program;
-use wgslm::ops::{CpuWeights, GroupId, Index, Penalties, SampleSpec};
+use wgslm::ops::{
+    BlockMove, CacheShape, CpuWeights, GroupId, Index, KvLayout, KvReplicate, KvStorage, KvWrite, Op, Pairing,
+    Penalties, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
+};
 use wgslm::quant::BlockFormat::{F32, Q8_0};
 
 /// One way to run kernels.
@@ -117,6 +122,170 @@ fn gpu_pointwise() {
 #[test]
 fn gpu_rope() {
     check_all_forms(&cases::rope());
+}
+
+#[test]
+fn gpu_single_rotations() {
+    check_all_forms(&cases::rotations());
+}
+
+#[test]
+fn gpu_angles_keep_their_bound_to_far_positions() {
+    check_all_forms(&cases::angles());
+}
+
+#[test]
+fn gpu_single_kv_writes() {
+    // All on lavapipe, a third of them in each other form.
+    let cases = cases::writes();
+    check(LAVAPIPE, &cases);
+    FORMS[1..].iter().enumerate().for_each(|(i, form)| check(*form, cases.iter().skip(i).step_by(3)));
+}
+
+/// What `lib/owner` is for: two threads that each replace their half of a word lose one, and the tests above would see it.
+#[test]
+fn gpu_halves_of_a_word_are_lost_between_two_threads() {
+    const RACE: &str = "//! use: lib/kv_store_f16
+struct Params { n: u32 }
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> kv: array<u32>;
+@compute @workgroup_size(64)
+fn race(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.x < params.n {
+        kv[id.x / 2u] = kv_insert(kv[id.x / 2u], id.x % 2u, 1.0);
+    }
+}";
+    for form in [LAVAPIPE, SWIFTSHADER] {
+        let device = device(form);
+        let kv = Buffer::new(&device, "kv", 4096).unwrap();
+        let mut pipelines = Pipelines::new(&device);
+        let mut plan = PlanBuilder::new(&mut pipelines);
+        let kernel = Kernel { name: "race", source: RACE, roles: Vec::new(), overrides: Vec::new() };
+        plan.dispatch(&kernel, &[2048u32], &[Arg::Write(&kv)], [Dim::Fixed(32), Dim::Fixed(1), Dim::Fixed(1)]).unwrap();
+        plan.finish().unwrap().submit(&device, StepCounts::default());
+        let words: Vec<u32> = pollster::block_on(kv.read(&device, 0..1024)).unwrap();
+        assert!(words.iter().any(|w| *w != 0x3c00_3c00), "{form:?}: nothing was lost");
+    }
+}
+
+/// Results past a binding's limit are made by several dispatches, and each part begins where it should.
+#[test]
+fn gpu_replication_is_split_at_a_bindings_limit() {
+    let device = device(LAVAPIPE);
+    let op = KvReplicate { rows: 1200, kv_heads: 1, q_heads: 300, head_dim: 101, storage: KvStorage::F32 };
+    let [x_bytes, out_bytes] = op.bytes();
+    assert!(out_bytes > device.caps().max_binding && x_bytes < 1 << 20);
+    let [x, out] = [x_bytes, out_bytes].map(|bytes| Buffer::new(&device, "tensor", bytes).unwrap());
+    let values: Vec<u32> = (0..x_bytes as u32 / 4).collect();
+    x.write(&device, 0, &values);
+    let mut pipelines = Pipelines::new(&device);
+    let mut plan = PlanBuilder::new(&mut pipelines);
+    op.dispatch(&mut plan, &[(&x, &out)]).unwrap();
+    let plan = plan.finish().unwrap();
+    assert!(plan.dispatches.len() > 1);
+    plan.submit(&device, StepCounts::default());
+    device.check().unwrap();
+    let got: Vec<u32> = pollster::block_on(out.read(&device, 0..out_bytes / 4)).unwrap();
+    assert!(got == op.oracle(&values));
+}
+
+/// Blocks in use come to lie in front, and sequences go on from there with the same bits.
+#[test]
+fn gpu_a_compacted_cache_is_the_same_cache() {
+    let program = llama(Shape::SMALL);
+    let weights = random_weights(&program, &[F32], &mut Rng(15));
+    let mut gpu = gpu(LAVAPIPE, &program, &weights, options(Numerics::Fast));
+    let tokens = host(&(0..33).collect::<Vec<_>>());
+    let old: [[&[u32]; 1]; 2] = [[&[30, 2, 17]], [&[0, 39, 8]]];
+    let part = |slot: u32, table| SeqStep {
+        outs: Outs::None,
+        read_logits: false,
+        ..rows(slot, Role::Prompt, &tokens[slot as usize..32], 0, table)
+    };
+    run(&mut gpu, &[part(0, &old[0]), part(1, &old[1])]);
+    let next = |tables: &[[&[u32]; 1]; 2], gpu: &mut GpuExecutor| {
+        let seqs = [0, 1].map(|s| rows(s, Role::Generated, &tokens[32..], 32 - s, &tables[s as usize]));
+        run(gpu, &seqs).0
+    };
+    let expected = next(&old, &mut gpu);
+    let moves = BlockMove::compact(&[30, 2, 17, 0, 39, 8]);
+    let copies: Vec<_> =
+        moves.iter().map(|m| CacheOp::Copy { group: GroupId(0), from: m.from.unwrap(), to: m.to }).collect();
+    gpu.cache(&copies).unwrap();
+    gpu.cache(&[6, 30, 39].map(|block| CacheOp::Zero { group: GroupId(0), block })).unwrap();
+    let moved = |block: &u32| moves.iter().find(|m| m.from == Some(*block)).map_or(*block, |m| m.to);
+    let new = old.map(|[table]| table.iter().map(moved).collect::<Vec<_>>());
+    assert!(new.iter().flatten().all(|block| *block < 6), "{new:?}");
+    let new: [[&[u32]; 1]; 2] = [[&new[0]], [&new[1]]];
+    assert_eq!(next(&new, &mut gpu), expected);
+}
+
+/// Norms of heads, rotation and KV write are one dispatch of a layer, whoever's rows they are.
+#[test]
+fn gpu_norms_of_heads_are_folded_into_the_kv_write() {
+    let program = llama(Shape { head_norms: true, layers: 30, ..Shape::SMALL });
+    let weights = random_weights(&program, &[F32], &mut Rng(16));
+    let mut gpu = gpu(LAVAPIPE, &program, &weights, options(Numerics::Fast));
+    let tokens = host(&[1, 2]);
+    for role in Role::ALL {
+        run(&mut gpu, &[rows(0, role, &tokens, 0, &[&[0]])]);
+        let labels = gpu.labels(role);
+        let count = |name: &str| labels.iter().filter(|(label, _)| *label == name).count();
+        assert_eq!((count("norm_rope_kv"), count("rope"), count("kv_write")), (30, 0, 0), "{role:?}");
+    }
+}
+
+/// Mistakes are errors that say so, and nothing is dispatched.
+#[test]
+fn gpu_single_ops_refuse_what_does_not_fit() {
+    let device = device(LAVAPIPE);
+    let step = StepBuffer::new(&device, Room { rows: 4, ..Room::default() }).unwrap();
+    assert!(step.write_run(&device, 5, 0, &[]).unwrap_err().to_string().contains("room for 4"));
+    assert!(step.write_run(&device, 1, 0, &[0]).is_err());
+    assert!(step.write_rows(&device, &[], &[]).is_err());
+    let buffer = |words: u64| Buffer::new(&device, "b", words * 4).unwrap();
+    let mut pipelines = Pipelines::new(&device);
+    let mut single = Single::new(&mut pipelines, &step);
+    assert!(single.value(&buffer(31), 8).is_ok(), "buffers are rounded up to 16 bytes");
+    assert!(single.value(&buffer(28), 8).unwrap_err().to_string().contains("128 bytes"));
+    let (x, out) = (single.value(&buffer(32), 8).unwrap(), single.value(&buffer(32), 8).unwrap());
+    let power = Rotation::Power { theta: 0.5, dims: 8, scale: 1.0, factor: 1.0 };
+    assert!(single.rotation(power).is_err());
+    let table = single.rotation(Rotation::Frequencies { frequencies: &[1.0, 0.1], scale: 1.0, factor: 1.0 }).unwrap();
+    let spec = RopeSpec { table, pairing: Pairing::Neox, dims: 4 };
+    let rope = Rope { x, heads: 2, head_dim: 4, spec, out };
+    single.add(Op::Rope(rope.clone())).unwrap();
+    assert!(single.add(Op::Rope(Rope { heads: 3, ..rope.clone() })).is_err());
+    assert!(single.add(Op::Rope(Rope { x: ValueId(9), ..rope.clone() })).is_err());
+    assert!(single.add(Op::Rope(Rope { spec: RopeSpec { dims: 8, ..spec }, ..rope })).is_err());
+    let shape = CacheShape {
+        kv_heads: 2,
+        k_dim: 4,
+        v_dim: 4,
+        slots: 6,
+        blocks: 1,
+        storage: KvStorage::F16,
+        layout: KvLayout::Vectorised,
+    };
+    assert!(single.cache(&buffer(1000), shape).unwrap_err().to_string().contains("multiple of 4"));
+    assert!(single.cache(&buffer(10), CacheShape { layout: KvLayout::Paged, ..shape }).is_err());
+    let cache = single.cache(&buffer(1000), CacheShape { slots: 8, ..shape }).unwrap();
+    let write = KvWrite { k: x, v: Some(out), cache, kv_heads: 2, k_dim: 4, v_dim: 4 };
+    single.add(Op::KvWrite(write.clone())).unwrap();
+    assert!(single.add(Op::KvWrite(KvWrite { kv_heads: 1, k_dim: 8, v_dim: 8, ..write })).is_err());
+    let other = Op::Pick(wgslm::ops::Pick { x, n: 8, out });
+    assert!(single.add(other).unwrap_err().to_string().contains("executor"));
+    assert_eq!(single.finish().unwrap().dispatches.len(), 2);
+}
+
+#[test]
+fn gpu_single_copies_are_exact() {
+    check_all_forms(&cases::copies());
+}
+
+#[test]
+fn gpu_single_softmaxes() {
+    check_all_forms(&cases::softmaxes());
 }
 
 #[test]

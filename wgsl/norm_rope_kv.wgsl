@@ -22,6 +22,7 @@ struct Params {
     q_eps: f32,
     k_eps: f32,
 }
+override HEAD_ROOM: u32 = 64u;    // the larger of K_DIM and V_DIM
 override Q_NORM: bool = false;
 override K_NORM: bool = false;
 override HAS_Q_NORM_W: bool = false;
@@ -37,7 +38,7 @@ override NEOX: bool = false;      // pairs are half of ROPE_DIMS apart; else nei
 @group(0) @binding(6) var<storage, read> vecs: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read_write> out: array<f32>;
 @group(0) @binding(8) var<storage, read_write> kv: array<u32>;
-var<workgroup> y: array<f32, K_DIM + V_DIM>;
+var<workgroup> y: array<f32, HEAD_ROOM>;
 
 fn load(row: u32, head: u32, i: u32) -> f32 {
     if head < params.heads {

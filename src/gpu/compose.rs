@@ -75,6 +75,10 @@ pub mod lib {
         VECTORISED = "lib/vectorised";
         /// Which rows a thread stores for.
         OWNER = "lib/owner";
+        /// Moves elements of 32 bits.
+        ONE = "lib/one";
+        /// Moves elements of 128 bits.
+        FOUR = "lib/four";
         /// Angles from the host.
         ANGLES_TABLE = "lib/angles_table";
         /// Angles from positions.

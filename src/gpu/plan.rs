@@ -143,8 +143,15 @@ impl Plan {
 
     /// Encodes and submits it alone, without waiting.
     pub fn submit(&self, device: &Device, counts: StepCounts) {
+        self.submit_times(device, counts, 1);
+    }
+
+    /// The same, so many times one behind the other.
+    pub(crate) fn submit_times(&self, device: &Device, counts: StepCounts, times: u32) {
         let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        self.encode(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()), counts);
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        (0..times).for_each(|_| self.encode(&mut pass, counts));
+        drop(pass);
         device.queue.submit([encoder.finish()]);
     }
 }

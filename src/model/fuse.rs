@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | linear q, k, v of one x; rope q, k; kv_write | `Linear` of three parts with `Epi::RopeKv` | vectors |
 //! | the same | `Linear` of three parts, then `RopeKv` | matrices |
+//! | the same with norms of heads in front of the ropes | `Linear` of three parts, then `RopeKv` | both |
 //! | linear gate, up of one x; act; mul | `Linear` of two parts with `Epi::Gated` | both |
 //! | linear; act | `Epi::Act` | both |
 //! | linear; add | `Epi::Add` | both |
@@ -14,7 +15,9 @@
 //! The unfused program stays the oracle of the fused one.
 
 use super::program::{Node, Program, Rows, Value};
-use crate::ops::{Epi, Linear, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View, WeightId};
+use crate::ops::{
+    Epi, Linear, NormKind, NormSpec, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View, WeightId,
+};
 
 /// Whether an op over these rows runs as matrix times vector: generated rows do, and, whatever brought them, the rows that
 /// logits are taken of and those that stand for sequences. It follows from what a row is, never from how many there are.
@@ -35,6 +38,14 @@ pub fn fuse(program: &Program, role: Role, stackable: &dyn Fn(&[WeightId]) -> bo
     pass.norms();
     pass.program.nodes = pass.nodes.into_iter().flatten().collect();
     pass.program
+}
+
+/// A linear whose result is made ready for attention.
+struct Turned<'a> {
+    nodes: Vec<usize>,
+    linear: &'a Linear,
+    norm: Option<NormSpec>,
+    rope: Option<RopeSpec>,
 }
 
 struct Fuser {
@@ -88,17 +99,24 @@ impl Fuser {
         }
     }
 
-    /// A linear behind an optional rope: their nodes, the linear, the rotation.
-    fn rotated_linear(&self, value: ValueId) -> Option<(Vec<usize>, &Linear, Option<RopeSpec>)> {
-        let node = self.only_for_one(value)?;
-        match self.op(node)? {
-            Op::Rope(rope) => {
-                let (linear_node, linear) = self.plain_linear(rope.x)?;
-                Some((vec![linear_node, node], linear, Some(rope.spec)))
-            }
-            Op::Linear(linear) if linear.epi == Epi::None => Some((vec![node], linear, None)),
-            _ => None,
+    /// A linear behind an optional norm of heads and an optional rope: their nodes, the linear, the norm, the rotation.
+    fn turned_linear(&self, value: ValueId, head_dim: u32) -> Option<Turned<'_>> {
+        let mut nodes = vec![self.only_for_one(value)?];
+        let (mut x, mut norm, mut rope) = (value, None, None);
+        if let Op::Rope(op) = self.op(nodes[0])? {
+            (x, rope) = (op.x, Some(op.spec));
+            nodes.push(self.only_for_one(x)?);
         }
+        if let Op::Norm(op) = self.op(*nodes.last()?)? {
+            let of_heads = op.spec.n == head_dim && op.spec.kind == NormKind::Rms && op.spec.bias.is_none();
+            if !of_heads || op.per_group {
+                return None;
+            }
+            (x, norm) = (op.x, Some(op.spec));
+            nodes.push(self.only_for_one(x)?);
+        }
+        let (_, linear) = self.plain_linear(x)?;
+        Some(Turned { nodes, linear, norm, rope })
     }
 
     fn rows(&self, value: ValueId) -> Rows {
@@ -106,14 +124,19 @@ impl Fuser {
     }
 
     fn qkv(&mut self) {
-        for i in 0..self.nodes.len() {
+        let mut i = 0;
+        while i < self.nodes.len() {
             if let Some((mut folded, last, linear, rope_kv)) = self.match_qkv(i) {
                 folded.retain(|&n| n != last);
                 let layer = self.nodes[last].as_ref().and_then(|n| n.layer);
                 for n in folded {
                     self.nodes[n] = None;
                 }
-                if as_vectors(self.role, self.rows(linear.x)) {
+                // A norm needs whole heads, and rotated elements must come in whole words of four pairs: the kernel that
+                // multiplies has four elements at a time.
+                let normed = rope_kv.q_norm.is_some() || rope_kv.k_norm.is_some();
+                let by_fours = !normed && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
+                if by_fours && as_vectors(self.role, self.rows(linear.x)) {
                     let out = rope_kv.out;
                     let op = Op::Linear(Linear { epi: Epi::RopeKv(rope_kv), out, ..linear });
                     self.nodes[last] = Some(Node { layer, op });
@@ -129,6 +152,7 @@ impl Fuser {
                     self.nodes.insert(last + 1, Some(Node { layer, op }));
                 }
             }
+            i += 1;
         }
     }
 
@@ -139,18 +163,17 @@ impl Fuser {
             Op::Attend(a) if a.kv == crate::ops::Kv::Cache(write.cache) => Some(a.q),
             _ => None,
         })?;
-        let (q_nodes, q, q_rope) = self.rotated_linear(q_value)?;
-        let (k_nodes, k, k_rope) = self.rotated_linear(write.k)?;
-        let (v_node, v) = self.plain_linear(write.v?)?;
-        let fits = q.x == k.x && k.x == v.x && q_rope == k_rope && write.k_dim == write.v_dim && write.k_dim % 8 == 0;
-        // Rotated elements must come in whole words of four pairs, so that no two threads share a stored word.
-        let whole_words = q_rope.is_none_or(|r| r.dims % 8 == 0);
-        if !fits || !whole_words || q.pre != Pre::None || k.pre != Pre::None || v.pre != Pre::None {
+        let q = self.turned_linear(q_value, write.k_dim)?;
+        let k = self.turned_linear(write.k, write.k_dim)?;
+        let (v_node, v_linear) = self.plain_linear(write.v?)?;
+        let linears = [q.linear, k.linear, v_linear];
+        let one_x = linears.iter().all(|l| l.x == q.linear.x && l.pre == Pre::None);
+        if !one_x || q.rope != k.rope || write.k_dim != write.v_dim || write.k_dim % 8 != 0 {
             return None;
         }
-        let parts = [q, k, v].iter().flat_map(|l| l.parts.iter().copied()).collect();
-        let linear = Linear { x: q.x, k: q.k, parts, pre: Pre::None, epi: Epi::None, out: q_value };
-        let heads = q.n() / write.k_dim;
+        let parts = linears.iter().flat_map(|l| l.parts.iter().copied()).collect();
+        let linear = Linear { x: q.linear.x, k: q.linear.k, parts, pre: Pre::None, epi: Epi::None, out: q_value };
+        let heads = q.linear.n() / write.k_dim;
         let [q_view, k_view, v_view] = View::qkv(q_value, heads, write.kv_heads, write.k_dim);
         let rope_kv = RopeKv {
             q: q_view,
@@ -159,13 +182,13 @@ impl Fuser {
             heads,
             kv_heads: write.kv_heads,
             head_dim: write.k_dim,
-            q_norm: None,
-            k_norm: None,
-            rope: q_rope,
+            q_norm: q.norm,
+            k_norm: k.norm,
+            rope: q.rope,
             cache: write.cache,
             out: q_value,
         };
-        let folded: Vec<usize> = q_nodes.into_iter().chain(k_nodes).chain([v_node, node]).collect();
+        let folded: Vec<usize> = q.nodes.into_iter().chain(k.nodes).chain([v_node, node]).collect();
         let last = folded.iter().copied().max()?;
         Some((folded, last, linear, rope_kv))
     }

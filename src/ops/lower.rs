@@ -220,7 +220,7 @@ impl<'a> Lower<'a> {
             // A logarithm of base 2 in two words, since pair * step must keep 26 bits behind its point.
             let step = theta.log2() * 2.0 / f64::from(spec.dims) * f64::from(1 << 26);
             let low = ((step - step.floor()) * f64::from(1 << 24)).floor();
-            let turns = freq_scale / std::f64::consts::TAU;
+            let turns = (freq_scale / std::f64::consts::TAU * (1u64 << 32) as f64).floor();
             kernel.overrides.extend([("POW", 1.0), ("ROPE_STEP", step.floor()), ("ROPE_STEP_LOW", low)]);
             kernel.overrides.push(("ROPE_TURNS", turns));
         }

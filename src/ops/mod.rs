@@ -18,6 +18,8 @@ mod experts;
 mod head_linear;
 mod join;
 mod kernels;
+mod kv_blocks;
+mod kv_replicate;
 mod kv_write;
 mod linear;
 pub(crate) mod lower;
@@ -38,6 +40,7 @@ pub(crate) mod sample;
 mod scan;
 mod single;
 mod slice;
+mod softmax;
 pub(crate) mod weights;
 
 pub use attend::{Attend, Kv, Mask};
@@ -51,6 +54,8 @@ pub use expert_linear::ExpertLinear;
 pub use head_linear::HeadLinear;
 pub use join::Join;
 pub use kernels::KERNELS;
+pub use kv_blocks::BlockMove;
+pub use kv_replicate::KvReplicate;
 pub use kv_write::KvWrite;
 pub use linear::{Epi, Linear, Part, Pre};
 pub use norm::{Norm, NormKind, NormSpec};
@@ -67,6 +72,7 @@ pub use sample::{BIASED, DrawEntry, Penalties, RING, SEEN, SampleLists, SampleSp
 pub use scan::Scan;
 pub use single::{Place, Room, Rotation, Single, StepBuffer};
 pub use slice::Slice;
+pub use softmax::Softmax;
 pub use weights::{CpuWeights, Matrix};
 
 use crate::Result;

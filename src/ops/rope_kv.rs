@@ -270,12 +270,12 @@ impl Heads {
         l.angle_source(&mut kernel, self.rope.as_ref());
         l.kv_store(&mut kernel, cache)?;
         l.paged(&mut kernel, cache)?;
-        let flag = f64::from(u8::from(true));
+        kernel.overrides.push(("HEAD_ROOM", f64::from(cache.shape.k_room().max(cache.shape.v_room()))));
         for (norm, [has, has_weight]) in self.norms.iter().zip([["Q_NORM", "HAS_Q_NORM_W"], ["K_NORM", "HAS_K_NORM_W"]])
         {
             let weight = norm.and_then(|n| n.weight);
-            kernel.overrides.extend(norm.map(|_| (has, flag)));
-            kernel.overrides.extend(weight.map(|_| (has_weight, flag)));
+            kernel.overrides.extend(norm.map(|_| (has, 1.0)));
+            kernel.overrides.extend(weight.map(|_| (has_weight, 1.0)));
         }
         let [q_norm, k_norm] = self.norms.map(|n| n.and_then(|n| n.weight).map_or(0, |w| l.vector(w)));
         let [q_eps, k_eps] = self.norms.map(|n| n.map_or(0.0, |n| n.eps));

@@ -17,6 +17,7 @@ use wgslm::ops::{
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
 use super::programs::{self, *};
+use super::singles::{self, Alone};
 use attend_cases::{AttendCase, CacheCase};
 
 #[path = "attend_cases.rs"]
@@ -71,6 +72,8 @@ enum Work {
     Draws { program: Program, sample: SampleSpec },
     /// Tokens drawn from logits that the host gives, in such a vocabulary.
     Picks { vocab: u32, deviation: f32 },
+    /// A single op on buffers of the caller's.
+    Alone(Alone),
 }
 
 impl Case {
@@ -91,6 +94,7 @@ impl Case {
             Work::Model { program, rows } => self.model(device, program, *rows).await,
             Work::Draws { program, sample } => self.draws(device, program, *sample).await,
             Work::Picks { vocab, deviation } => picks(device, *vocab, *deviation).await,
+            Work::Alone(alone) => alone.distance(device).await,
         }
     }
 
@@ -758,6 +762,7 @@ pub fn models() -> Vec<Case> {
         ("llama, interleaved", llama(Shape { pairing: Pairing::Interleaved, ..shape }), &[Q8_0, F16]),
         ("llama, odd and windowed", llama(odd), &[Q4_1, BF16, F32]),
         ("gpt2", gpt2(shape), &[F32, Q8_0]),
+        ("qwen3", llama(Shape { head_norms: true, ..shape }), &[Q8_0, F32]),
     ] {
         for (numerics, unfused) in [(Numerics::Exact, false), (Numerics::Exact, true), (Numerics::Fast, false)] {
             cases.push(model(what, &program, formats, numerics, unfused, 70));
@@ -802,6 +807,42 @@ pub fn all_draws() -> Vec<Case> {
     [(1, 1.0), (33, 3.0), (512, 3.0), (49_152, 4.0), (152_064, 0.5), (262_144, 3.0)].map(case).into()
 }
 
+/// Angles at positions near and far: the worst, as a share of what is allowed.
+pub fn angles() -> Vec<Case> {
+    alone(singles::angles())
+}
+
+fn alone(cases: Vec<Alone>) -> Vec<Case> {
+    let case = |alone: Alone| Case {
+        name: format!("{alone:?}"),
+        formats: Vec::new(),
+        numerics: Numerics::Exact,
+        unfused: true,
+        bound: alone.bound(),
+        work: Work::Alone(alone),
+    };
+    cases.into_iter().map(case).collect()
+}
+
+/// Rotations on buffers of the caller's.
+pub fn rotations() -> Vec<Case> {
+    alone(singles::rotations())
+}
+
+/// KV writes in every layout and storage type, with and without norms and rotation.
+pub fn writes() -> Vec<Case> {
+    alone(singles::writes())
+}
+
+/// Replication of heads, copies of blocks.
+pub fn copies() -> Vec<Case> {
+    alone(singles::copies())
+}
+
+pub fn softmaxes() -> Vec<Case> {
+    alone(singles::softmaxes())
+}
+
 /// What a browser runs, which takes a third of a second for an op: every fused model, and ops in steps that meet each shape, role
 /// and number of rows somewhere.
 pub fn for_browsers() -> Vec<Case> {
@@ -812,6 +853,9 @@ pub fn for_browsers() -> Vec<Case> {
     let ops =
         ops.chain(each(route(), 9)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
     let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));
+    let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
+    let singles = singles.chain(angles());
     let models = models().into_iter().filter(|case| !case.unfused);
     ops.chain(models).chain(model_formats()).chain(draws()).chain(all_draws().into_iter().take(4)).collect()
+    ops.chain(singles).chain(models).chain(model_formats()).chain(draws()).collect()
 }

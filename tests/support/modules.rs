@@ -16,6 +16,7 @@ fn choices(role: &str) -> Vec<Fragment> {
         "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
         "head_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16, lib::KV_STORE_Q8],
         "cache" => vec![lib::PAGED, lib::VECTORISED],
+        "element" => vec![lib::ONE, lib::FOUR],
         "angles" => vec![lib::ANGLES_TABLE, lib::ANGLES_COMPUTED],
         other => panic!("a kernel uses the role <{other}>, which this test does not know"),
     }

@@ -97,6 +97,8 @@ pub struct Shape {
     pub context: u32,
     pub window: Option<u32>,
     pub pairing: Pairing,
+    /// Heads of q and k are normalised before they are rotated.
+    pub head_norms: bool,
 }
 
 impl Shape {
@@ -111,12 +113,13 @@ impl Shape {
         context: 256,
         window: None,
         pairing: Pairing::Neox,
+        head_norms: false,
     };
 }
 
 /// RMS norms, rotary positions, grouped heads, SwiGLU, no biases.
 pub fn llama(shape: Shape) -> Program {
-    let Shape { layers, dim, heads, kv_heads, head_dim, hidden, vocab, context, window, pairing } = shape;
+    let Shape { layers, dim, heads, kv_heads, head_dim, hidden, vocab, context, window, pairing, head_norms } = shape;
     let mut b = Builder::new(vocab, context);
     let group = b.group();
     let divisors = (0..head_dim / 2).map(|i| 10_000f64.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
@@ -132,6 +135,13 @@ pub fn llama(shape: Shape) -> Program {
         let [q, k, v] = [("q", heads), ("k", kv_heads), ("v", kv_heads)].map(|(name, heads)| {
             let w = b.weight(&format!("{name}.weight"), heads * head_dim, dim);
             b.linear(name, h, w, None)
+        });
+        let [q, k] = [("q", q), ("k", k)].map(|(name, x)| {
+            if !head_norms {
+                return x;
+            }
+            let weight = b.vector(&format!("{name}_norm.weight"), head_dim);
+            b.norm(&format!("{name}_norm"), x, NormSpec { n: head_dim, ..rms(weight) })
         });
         let q = b.rope("q_rope", q, head_dim, rope);
         let k = b.rope("k_rope", k, head_dim, rope);

@@ -7,30 +7,7 @@ override ROPE_FACTOR: f32 = 1.0;     // on cosine and sine: YaRN's and LongRoPE'
 override POW: bool = false;          // turns of pair i: ROPE_TURNS 2^-(i ROPE_STEP), without a table
 override ROPE_STEP: u32 = 0u;        // log2(theta) 2 / ROPE_DIMS in 2⁻²⁶
 override ROPE_STEP_LOW: u32 = 0u;    // and the rest of it in 2⁻⁵⁰
-override ROPE_TURNS: f32 = 0.15915494309189535;  // freq_scale / 2π, below 1
-
-// 2^-x for 0 <= x < 1, by its Taylor series around 1/2.
-fn exp2_less(x: f32) -> f32 {
-    let t = (0.5 - x) * 0.69314718055994531;
-    let p = 1.0 + t * (1.0 + t * (0.5 + t * (0.16666666666666667 + t * (0.041666666666666667 + t * (0.0083333333333333333
-        + t * (0.0013888888888888889 + t * 0.00019841269841269841))))));
-    return p * 0.70710678118654752;
-}
-
-// Of a turn that a pair makes a position, in 2⁻³² and 2⁻⁶⁴.
-fn turns(pair: u32) -> vec2<u32> {
-    if POW {
-        let log = pair * ROPE_STEP + ((pair * ROPE_STEP_LOW) >> 24u);
-        let whole = log >> 26u;
-        let part = f32(log & 0x3ffffffu) * 1.4901161193847656e-8;  // 2⁻²⁶
-        let fixed = ROPE_TURNS * exp2_less(part) * 4294967296.0;   // 2³²
-        if whole == 0u || whole > 31u {
-            return vec2<u32>(select(0u, u32(fixed), whole == 0u), 0u);
-        }
-        return vec2<u32>(u32(fixed) >> whole, u32(fixed) << (32u - whole));
-    }
-    return angles[pair];
-}
+override ROPE_TURNS: u32 = 683565275u;  // freq_scale / 2π in 2⁻³²
 
 // The high word of a product.
 fn high(a: u32, b: u32) -> u32 {
@@ -38,6 +15,28 @@ fn high(a: u32, b: u32) -> u32 {
     let m = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
     let n = (a & 0xffffu) * (b >> 16u) + (m & 0xffffu);
     return (a >> 16u) * (b >> 16u) + (m >> 16u) + (n >> 16u);
+}
+
+// Of a turn that a pair makes a position, in 2⁻³² and 2⁻⁶⁴.
+fn turns(pair: u32) -> vec2<u32> {
+    if !POW {
+        return angles[pair];
+    }
+    // theta^(-2 pair / ROPE_DIMS) = 2^-(whole + sixteenths + rest): the first two are exact, and 1 - 2^-rest is small enough for
+    // a float.
+    let log = pair * ROPE_STEP + ((pair * ROPE_STEP_LOW) >> 24u);
+    let whole = log >> 26u;
+    let t = f32(log & 0x3fffffu) * 1.0328697868584771e-8;  // ln 2 · 2⁻²⁶
+    let less = t * (1.0 - t * (0.5 - t * (0.16666666666666667 - t * (0.041666666666666667 - t * 0.0083333333333333333))));
+    var root = select(0xffffffffu, 3037000499u, (log & 0x2000000u) != 0u);           // 2^-1/2 in 2⁻³²
+    root = select(root, high(root, 3611622602u), (log & 0x1000000u) != 0u);          // 2^-1/4
+    root = select(root, high(root, 3938502375u), (log & 0x800000u) != 0u);           // 2^-1/8
+    root = select(root, high(root, 4112874773u), (log & 0x400000u) != 0u);           // 2^-1/16
+    let fixed = high(root - high(root, u32(less * 4294967296.0)), ROPE_TURNS);
+    if whole == 0u || whole > 31u {
+        return vec2<u32>(select(0u, fixed, whole == 0u), 0u);
+    }
+    return vec2<u32>(fixed >> whole, fixed << (32u - whole));
 }
 
 fn angle(row: u32, pair: u32) -> vec2<f32> {

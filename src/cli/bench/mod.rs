@@ -1,5 +1,6 @@
 //! `wgslm bench`: how fast a model's prompts are read and its tokens generated, measured as llama-bench measures.
 
+mod kernels;
 mod measure;
 mod profile;
 mod report;
@@ -17,7 +18,10 @@ use measure::{Kind, Runner, Test};
 use report::{Line, Report};
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
+    #[command(subcommand)]
+    part: Option<Part>,
     #[command(flatten)]
     source: open::SourceArg,
     /// Lengths of prompts; 0 for none.
@@ -49,6 +53,13 @@ pub(super) struct Args {
     output: Format,
 }
 
+/// What else than models can be measured.
+#[derive(Debug, clap::Subcommand)]
+enum Part {
+    /// Single kernels beside a copy, and what fusing them saves.
+    Kernels(kernels::Args),
+}
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -61,6 +72,9 @@ enum Format {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
+    if let Some(Part::Kernels(args)) = &args.part {
+        return kernels::run(args);
+    }
     let model = args.source.open()?;
     let tests = tests(&args, &model)?;
     let context = tests.iter().map(Test::end).max().unwrap_or(1);

@@ -1,10 +1,10 @@
 //! The GPU executor's memory beside the weights: values, coloured by when they are needed, and caches.
 
 use crate::exec::{CacheOp, Limits};
-use crate::gpu::{Buffer, Device, wgpu};
+use crate::gpu::{Buffer, Device, PlanBuilder};
 use crate::model::{CacheSpec, Program};
 use crate::ops::lower::{CacheBuffer, ValueBuffer};
-use crate::ops::{CacheId, CacheShape, KvLayout, KvStorage};
+use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
 /// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
@@ -136,42 +136,27 @@ pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: b
     (0..).zip(&program.caches).map(cache).collect()
 }
 
-/// Runs cache ops in a submission of their own.
-pub(super) fn cache_ops(device: &Device, caches: &[CacheBuffer], limits: &Limits, ops: &[CacheOp]) -> Result<()> {
-    let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-    // Where the block or state of a number lies, if there is one.
-    let at = |what: &str, number: u32, count: u32, bytes: u64| {
-        let problem = || Error::argument("cache", format!("{what} {number}, the cache has {count}"));
-        (number < count).then_some(u64::from(number) * bytes).ok_or_else(problem)
-    };
-    let mut vias = Vec::new(); // they live until the submission
-    // A buffer cannot be copied onto itself: by way of another.
-    let mut copy = |encoder: &mut wgpu::CommandEncoder, buffer: &Buffer, from: u64, to: u64, bytes: u64| {
-        let via = Buffer::new(device, "copy", bytes)?;
-        encoder.copy_buffer_to_buffer(buffer.raw(), from, via.raw(), 0, bytes);
-        encoder.copy_buffer_to_buffer(via.raw(), 0, buffer.raw(), to, bytes);
-        vias.push(via);
-        Ok::<(), Error>(())
-    };
-    for op in ops {
-        let concerned = |cache: &&CacheBuffer| match *op {
-            CacheOp::Copy { group, .. } | CacheOp::Zero { group, .. } => cache.group == group.0,
-            CacheOp::CopyState { .. } => cache.state > 0,
+/// Adds cache ops to a plan.
+pub(super) fn cache_ops(
+    plan: &mut PlanBuilder<'_>,
+    caches: &[CacheBuffer],
+    limits: &Limits,
+    ops: &[CacheOp],
+) -> Result<()> {
+    for cache in caches {
+        let of_cache = |op: &CacheOp| match *op {
+            CacheOp::Copy { group, from, to } if group.0 == cache.group => Some(BlockMove { from: Some(from), to }),
+            CacheOp::Zero { group, block } if group.0 == cache.group => Some(BlockMove { from: None, to: block }),
+            CacheOp::CopyState { from, to } if cache.state > 0 => Some(BlockMove { from: Some(from), to }),
+            _ => None,
         };
-        for cache in caches.iter().filter(concerned) {
-            let bytes = cache.shape.block_words() * 4;
-            let block = |number| at("block", number, cache.shape.blocks, bytes);
-            match *op {
-                CacheOp::Zero { block: b, .. } => encoder.clear_buffer(cache.buffer.raw(), block(b)?, Some(bytes)),
-                CacheOp::Copy { from, to, .. } => copy(&mut encoder, &cache.buffer, block(from)?, block(to)?, bytes)?,
-                CacheOp::CopyState { from, to } => {
-                    let bytes = u64::from(cache.state) * 4;
-                    let state = |number| at("state", number, states(limits), bytes);
-                    copy(&mut encoder, &cache.buffer, state(from)?, state(to)?, bytes)?;
-                }
-            }
+        let moves: Vec<_> = ops.iter().filter_map(of_cache).collect();
+        if cache.state > 0 {
+            let words = u64::from(cache.state);
+            BlockMove::dispatch_words(plan, &cache.buffer, ("state", words, states(limits)), &moves)?;
+        } else {
+            BlockMove::dispatch(plan, &cache.buffer, &cache.shape, &moves)?;
         }
     }
-    device.queue.submit([encoder.finish()]);
     Ok(())
 }

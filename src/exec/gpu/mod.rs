@@ -496,7 +496,10 @@ impl Executor for GpuExecutor {
 
     fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
         self.device.check()?;
-        memory::cache_ops(&self.device, &self.caches, &self.limits, ops)
+        let mut plan = PlanBuilder::new(&mut self.pipelines);
+        memory::cache_ops(&mut plan, &self.caches, &self.limits, ops)?;
+        plan.finish()?.submit(&self.device, StepCounts::default());
+        Ok(())
     }
 
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {

@@ -11,6 +11,8 @@ mod cases;
 mod modules;
 #[path = "../../../support/programs.rs"]
 mod programs;
+#[path = "../../../support/single_cases.rs"]
+mod singles;
 
 use cases::Case;
 use serde_json::json;

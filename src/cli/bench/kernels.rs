@@ -1,0 +1,316 @@
+//! `wgslm bench kernels`: how near single kernels come to what a copy reaches, and what fusing them saves.
+
+use std::io::{Write, stdout};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::Result;
+use crate::cli::exit::Exit;
+use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
+use crate::ops::{
+    CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op, Pairing, Room, Rope,
+    RopeId, RopeKv, RopeSpec, Rotation, Single, Softmax, StepBuffer, ValueId, View,
+};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// The number of an adapter, or a part of its name; without it, the GPU that the system prefers.
+    #[arg(long, value_name = "N|NAME")]
+    device: Option<String>,
+    /// Smaller tensors and fewer rounds.
+    #[arg(long)]
+    quick: bool,
+    /// Prints a JSON array.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is measured: a plan, and the bytes that it must read and write.
+struct Item {
+    name: String,
+    plan: Plan,
+    counts: StepCounts,
+    bytes: f64,
+    /// Seconds a run, round by round.
+    seconds: Vec<f64>,
+}
+
+/// How long a kernel should be measured in a round.
+const ROUND: Duration = Duration::from_millis(20);
+
+const COPY: &str = "//! copy: y = x, four words a thread
+struct Params { n: u32, across: u32 }
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read_write> y: array<vec4<u32>>;
+@compute @workgroup_size(64)
+fn copy(@builtin(global_invocation_id) id: vec3<u32>) {
+    let i = id.y * params.across + id.x;
+    if i < params.n {
+        y[i] = x[i];
+    }
+}";
+
+pub(super) fn run(args: &Args) -> Result<(), Exit> {
+    let name = args.device.clone().unwrap_or_default();
+    let choice = Choice {
+        index: name.parse().ok(),
+        name: (!name.is_empty() && name.parse::<usize>().is_err()).then(|| name.to_lowercase()),
+        ..Choice::default()
+    };
+    let device = pollster::block_on(Device::open(&choice))?;
+    let mut items = items(&device, args.quick)?;
+    device.check()?;
+    let rounds = if args.quick { 3 } else { 9 };
+    let mut repeats = Vec::new();
+    for item in &items {
+        time(&device, item, 1)?; // makes what is made late
+        let once = time(&device, item, 1)?;
+        repeats.push((ROUND.as_secs_f64() / once).clamp(1.0, 2000.0) as u32);
+    }
+    // In turns, so that what disturbs one disturbs all.
+    for _ in 0..rounds {
+        for (item, &repeats) in items.iter_mut().zip(&repeats) {
+            let seconds = time(&device, item, repeats)?;
+            item.seconds.push(seconds);
+        }
+    }
+    for item in &mut items {
+        item.seconds.sort_by(f64::total_cmp);
+    }
+    let copy = items[0].rate();
+    let mut out = stdout().lock();
+    if args.json {
+        let line = |item: &Item| {
+            json!({
+                "kernel": item.name,
+                "device": device.caps().name,
+                "driver": device.caps().driver,
+                "dispatches": item.plan.dispatches.len(),
+                "bytes": item.bytes,
+                "seconds": item.seconds,
+                "gb_per_second": item.rate() / 1e9,
+                "share_of_copy": item.rate() / copy,
+            })
+        };
+        writeln!(out, "{:#}", serde_json::Value::from_iter(items.iter().map(line)))?;
+    } else {
+        let caps = device.caps();
+        writeln!(out, "{} ({}, {}), medians of {rounds} rounds in turns\n", caps.name, caps.backend, caps.driver)?;
+        writeln!(out, "| kernel | dispatches | µs (lowest - highest) | GB/s | of the copy |")?;
+        writeln!(out, "|---|---:|---:|---:|---:|")?;
+        for item in &items {
+            let [least, most] = [item.seconds[0], item.seconds[item.seconds.len() - 1]].map(|s| s * 1e6);
+            let (median, rate) = (item.median() * 1e6, item.rate());
+            let dispatches = item.plan.dispatches.len();
+            writeln!(
+                out,
+                "| {} | {dispatches} | {median:.0} ({least:.0} - {most:.0}) | {:.2} | {:.0} % |",
+                item.name,
+                rate / 1e9,
+                100.0 * rate / copy
+            )?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+impl Item {
+    fn new(name: &str, plan: Plan, counts: StepCounts, bytes: f64) -> Self {
+        Self { name: name.to_owned(), plan, counts, bytes, seconds: Vec::new() }
+    }
+
+    fn median(&self) -> f64 {
+        self.seconds[self.seconds.len() / 2]
+    }
+
+    /// Bytes a second.
+    fn rate(&self) -> f64 {
+        self.bytes / self.median()
+    }
+}
+
+/// Seconds that a run takes, of so many one behind the other.
+fn time(device: &Device, item: &Item, repeats: u32) -> Result<f64> {
+    let started = Instant::now();
+    item.plan.submit_times(device, item.counts, repeats);
+    device.finish()?;
+    Ok(started.elapsed().as_secs_f64() / f64::from(repeats))
+}
+
+/// Everything that is measured, the copy first.
+fn items(device: &Device, quick: bool) -> Result<Vec<Item>> {
+    let mut pipelines = Pipelines::new(device);
+    let mut items = vec![copy(device, &mut pipelines, if quick { 8 << 20 } else { 64 << 20 })?];
+    // 2 KV heads for 32 query heads of 128 elements, 2048 positions.
+    let rows = if quick { 256 } else { 2048 };
+    let replicate = KvReplicate { rows, kv_heads: 2, q_heads: 32, head_dim: 128, storage: KvStorage::F32 };
+    for (name, tensors) in [("kv_replicate, k and v", 2), ("kv_replicate, k", 1)] {
+        items.push(replicated(device, &mut pipelines, name, replicate, tensors)?);
+    }
+    for (storage, layout) in [
+        (KvStorage::F32, KvLayout::Paged),
+        (KvStorage::F16, KvLayout::Paged),
+        (KvStorage::Q8, KvLayout::Paged),
+        (KvStorage::F16, KvLayout::Contiguous),
+        (KvStorage::F16, KvLayout::Vectorised),
+    ] {
+        let heads = Heads { rows, heads: 0, kv_heads: 8, storage, layout, normed: false };
+        items.push(heads.item(device, &mut pipelines, format!("kv_write {storage:?}, {layout:?}"), true)?);
+    }
+    for (kind, name) in [(NormKind::Rms, "norm, RMS of 4096"), (NormKind::Layer, "norm, layer of 4096")] {
+        items.push(norm(device, &mut pipelines, name, kind, rows, 4096)?);
+    }
+    items.push(softmax(device, &mut pipelines, rows, 4096)?);
+    for rows in [1, if quick { 64 } else { 512 }] {
+        for (normed, what) in [(false, "rope and KV write"), (true, "norms of heads, rope and KV write")] {
+            for (fused, how) in [(false, "apart"), (true, "fused")] {
+                let (storage, layout) = (KvStorage::F16, KvLayout::Paged);
+                let heads = Heads { rows, heads: 32, kv_heads: 8, storage, layout, normed };
+                items.push(heads.item(device, &mut pipelines, format!("{what}, {rows} rows, {how}"), fused)?);
+            }
+        }
+    }
+    Ok(items)
+}
+
+fn copy(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> {
+    let [x, y] = [Buffer::new(device, "x", bytes)?, Buffer::new(device, "y", bytes)?];
+    let n = (bytes / 16) as u32;
+    let groups = n.div_ceil(64);
+    let across = groups.min(device.caps().max_groups);
+    let kernel = Kernel { name: "copy", source: COPY, roles: Vec::new(), overrides: Vec::new() };
+    let mut plan = PlanBuilder::new(pipelines);
+    let grid = [Dim::Fixed(across), Dim::Fixed(groups.div_ceil(across)), Dim::Fixed(1)];
+    plan.dispatch(&kernel, &[n, across * 64], &[Arg::read(&x), Arg::Write(&y)], grid)?;
+    Ok(Item::new("copy, four words a thread", plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
+}
+
+fn replicated(device: &Device, pipelines: &mut Pipelines, name: &str, op: KvReplicate, tensors: usize) -> Result<Item> {
+    let [x, out] = op.bytes();
+    let tensor = || Ok((Buffer::new(device, "x", x)?, Buffer::new(device, "out", out)?));
+    let all: Vec<(Buffer, Buffer)> = (0..tensors).map(|_| tensor()).collect::<Result<_>>()?;
+    let pairs: Vec<_> = all.iter().map(|(x, out)| (x, out)).collect();
+    let mut plan = PlanBuilder::new(pipelines);
+    op.dispatch(&mut plan, &pairs)?;
+    Ok(Item::new(name, plan.finish()?, StepCounts::default(), tensors as f64 * (x + out) as f64))
+}
+
+fn norm(device: &Device, pipelines: &mut Pipelines, name: &str, kind: NormKind, rows: u32, n: u32) -> Result<Item> {
+    let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
+    let counts = step.write_run(device, rows, 0, &[])?;
+    let mut single = Single::new(pipelines, &step);
+    let [x, out] = [0; 2].map(|_| value(device, &mut single, rows, n));
+    let weights = Buffer::new(device, "weights", u64::from(n) * 4)?;
+    let weight = single.vectors(&weights, &[n])?[0];
+    let spec = NormSpec { kind, n, weight: Some(weight), bias: None, eps: 1e-5 };
+    single.add(Op::Norm(Norm { x: x?, spec, groups: 1, per_group: false, out: out? }))?;
+    Ok(Item::new(name, single.finish()?, counts, 2.0 * f64::from(rows) * f64::from(n) * 4.0))
+}
+
+fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32) -> Result<Item> {
+    let bytes = u64::from(rows) * u64::from(n) * 4;
+    let [x, out] = [Buffer::new(device, "x", bytes)?, Buffer::new(device, "out", bytes)?];
+    let mut plan = PlanBuilder::new(pipelines);
+    Softmax { rows, n, stride: n, scale: 1.0 }.dispatch(&mut plan, &x, &out)?;
+    Ok(Item::new("softmax of 4096", plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
+}
+
+fn value(device: &Device, single: &mut Single<'_>, rows: u32, width: u32) -> Result<ValueId> {
+    single.value(&Buffer::new(device, "value", u64::from(rows) * u64::from(width) * 4)?, width)
+}
+
+/// Heads of 128 elements on their way to the cache.
+struct Heads {
+    rows: u32,
+    /// None: keys and values are written as they are.
+    heads: u32,
+    kv_heads: u32,
+    storage: KvStorage,
+    layout: KvLayout,
+    normed: bool,
+}
+
+const DIM: u32 = 128;
+
+impl Heads {
+    fn item(&self, device: &Device, pipelines: &mut Pipelines, name: String, fused: bool) -> Result<Item> {
+        let Self { rows, heads, kv_heads, storage, layout, .. } = *self;
+        let slots = if layout == KvLayout::Contiguous { rows } else { 16 };
+        let blocks = rows.div_ceil(slots);
+        let shape = CacheShape { kv_heads, k_dim: DIM, v_dim: DIM, slots, blocks, storage, layout };
+        let room = if layout == KvLayout::Contiguous { 0 } else { blocks };
+        let step = StepBuffer::new(device, Room { rows, blocks: room, ..Room::default() })?;
+        let counts = step.write_run(device, rows, 0, &(0..room).rev().collect::<Vec<_>>())?;
+        let mut single = Single::new(pipelines, &step);
+        let cache = single.cache(&Buffer::new(device, "kv", shape.bytes())?, shape)?;
+        let [k, v] = [0; 2].map(|_| value(device, &mut single, rows, kv_heads * DIM));
+        let (k, v) = (k?, v?);
+        let turned = f64::from(rows) * f64::from(heads * DIM) * 8.0; // q, read and written
+        let kept = f64::from(rows) * f64::from(2 * kv_heads * DIM) * (4.0 + 4.0 / f64::from(storage.lanes()));
+        if heads == 0 {
+            single.add(Op::KvWrite(KvWrite { k, v: Some(v), cache, kv_heads, k_dim: DIM, v_dim: DIM }))?;
+        } else {
+            let [q, out] = [0; 2].map(|_| value(device, &mut single, rows, heads * DIM));
+            let angles = Buffer::new(device, "angles", u64::from(rows) * u64::from(DIM) * 4)?;
+            let table = single.rotation(Rotation::Host { angles: &angles, pairs: DIM / 2 })?;
+            let weight = single.vectors(&Buffer::new(device, "weights", u64::from(DIM) * 4)?, &[DIM])?[0];
+            let spec = NormSpec { kind: NormKind::Rms, n: DIM, weight: Some(weight), bias: None, eps: 1e-6 };
+            let norm = self.normed.then_some(spec);
+            let parts = Parts { q: q?, k, v, out: out?, cache, table, norm };
+            if fused { self.fused(&mut single, &parts)? } else { self.apart(device, &mut single, &parts)? }
+        }
+        Ok(Item::new(&name, single.finish()?, counts, turned + kept))
+    }
+
+    fn fused(&self, single: &mut Single<'_>, p: &Parts) -> Result<()> {
+        let view = |value, heads| View { value, width: heads * DIM, at: 0 };
+        single.add(Op::RopeKv(RopeKv {
+            q: view(p.q, self.heads),
+            k: view(p.k, self.kv_heads),
+            v: view(p.v, self.kv_heads),
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: DIM,
+            q_norm: p.norm,
+            k_norm: p.norm,
+            rope: Some(p.rope()),
+            cache: p.cache,
+            out: p.out,
+        }))
+    }
+
+    fn apart(&self, device: &Device, single: &mut Single<'_>, p: &Parts) -> Result<()> {
+        let mut key = p.k;
+        for (mut x, heads, out) in [(p.q, self.heads, Some(p.out)), (p.k, self.kv_heads, None)] {
+            if let Some(spec) = p.norm {
+                let normed = value(device, single, self.rows, heads * DIM)?;
+                single.add(Op::Norm(Norm { x, spec, groups: heads, per_group: false, out: normed }))?;
+                x = normed;
+            }
+            let out = out.map_or_else(|| value(device, single, self.rows, heads * DIM), Ok)?;
+            single.add(Op::Rope(Rope { x, heads, head_dim: DIM, spec: p.rope(), out }))?;
+            key = out;
+        }
+        let (v, cache, kv_heads) = (Some(p.v), p.cache, self.kv_heads);
+        single.add(Op::KvWrite(KvWrite { k: key, v, cache, kv_heads, k_dim: DIM, v_dim: DIM }))
+    }
+}
+
+/// What a rotation with a KV write works on.
+struct Parts {
+    q: ValueId,
+    k: ValueId,
+    v: ValueId,
+    out: ValueId,
+    cache: CacheId,
+    table: RopeId,
+    norm: Option<NormSpec>,
+}
+
+impl Parts {
+    fn rope(&self) -> RopeSpec {
+        RopeSpec { table: self.table, pairing: Pairing::Neox, dims: DIM }
+    }
+}

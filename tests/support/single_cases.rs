@@ -1,0 +1,723 @@
+//! What is asked of single ops on buffers of the caller's: rotation and KV writes in every layout, storage type and source of angles,
+//! against f64, down to the last bit that they must not touch.
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
+
+use wgslm::gpu::{Buffer, Device, Pipelines, PlanBuilder, StepCounts};
+use wgslm::ops::{
+    BlockMove, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, NormKind, NormSpec, Op, Pairing, Place, Room,
+    Rope, RopeKv, RopeSpec, Rotation, Single, Softmax, StepBuffer, ValueId, View,
+};
+
+use super::programs::{Rng, nmse};
+
+/// NMSE of f32 arithmetic, element by element.
+const EXACT: f64 = 1e-10;
+/// With angles that are off by 2⁻³¹ turns a position.
+const POWER: f64 = 1e-9;
+/// With 16 or 8 bits an element.
+const COARSE: f64 = 1e-4;
+
+/// Where angles come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum From {
+    Host,
+    Frequencies,
+    Power,
+}
+
+/// What happens to the heads of q and k.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    pub pairing: Pairing,
+    pub dims: u32,
+    pub from: From,
+}
+
+/// How rows stand.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Stand {
+    /// So many of one sequence, from a position on.
+    Run { rows: u32, first: u32 },
+    /// Three sequences, each in shuffled blocks, positions said for each row.
+    Ids,
+}
+
+/// A rotation and a write of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub k_dim: u32,
+    pub v_dim: u32,
+    /// Positions in a block.
+    pub slots: u32,
+    pub storage: KvStorage,
+    pub layout: KvLayout,
+    /// None: q and k are not turned; without queries the op is a `KvWrite`.
+    pub turn: Option<Turn>,
+    pub normed: bool,
+    /// q | k | v in one value.
+    pub together: bool,
+    pub stand: Stand,
+    /// A NaN, an infinity and a huge number are among the inputs.
+    pub wild: bool,
+}
+
+/// Any of the single ops.
+#[derive(Clone, Copy, Debug)]
+pub enum Alone {
+    Heads(Heads),
+    /// A rotation alone: heads, elements of a head, and whether it is done in place.
+    Rope {
+        heads: u32,
+        head_dim: u32,
+        turn: Turn,
+        in_place: bool,
+        stand: Stand,
+    },
+    /// Cosines and sines at positions near and far.
+    Angles(Turn),
+    Replicate {
+        op: KvReplicate,
+        both: bool,
+    },
+    Softmax {
+        rows: u32,
+        n: u32,
+        wild: bool,
+    },
+    /// Copies and zeros of blocks, of so many words.
+    Blocks {
+        words: u32,
+    },
+}
+
+impl Alone {
+    /// The largest distance that is allowed.
+    pub fn bound(&self) -> f64 {
+        match self {
+            Self::Heads(heads) if heads.storage != KvStorage::F32 => COARSE,
+            Self::Heads(Heads { turn: Some(Turn { from: From::Power, .. }), .. })
+            | Self::Rope { turn: Turn { from: From::Power, .. }, .. } => POWER,
+            Self::Heads(Heads { normed: true, .. }) | Self::Softmax { .. } => 1e-9,
+            Self::Heads(_) | Self::Rope { .. } => EXACT,
+            Self::Angles(_) => 1.0,
+            Self::Replicate { .. } | Self::Blocks { .. } => 0.0,
+        }
+    }
+
+    /// Its distance from f64 on a device, and the modules that it ran. Something touched that should not be is infinitely far.
+    pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
+        let mut pipelines = Pipelines::new(device);
+        let distance = match self {
+            Self::Heads(heads) => heads.distance(device, &mut pipelines).await,
+            Self::Rope { heads, head_dim, turn, in_place, stand } => {
+                rope(device, &mut pipelines, *heads, *head_dim, *turn, *in_place, *stand).await
+            }
+            Self::Angles(turn) => far_angles(device, &mut pipelines, *turn).await,
+            Self::Replicate { op, both } => replicate(device, &mut pipelines, *op, *both).await,
+            Self::Softmax { rows, n, wild } => softmax(device, &mut pipelines, *rows, *n, *wild).await,
+            Self::Blocks { words } => blocks(device, &mut pipelines, *words).await,
+        };
+        (distance, pipelines.modules().map(str::to_owned).collect())
+    }
+}
+
+const THETA: f64 = 10_000.0;
+const SCALE: f64 = 0.7;
+const FACTOR: f32 = 1.25;
+
+impl Turn {
+    /// Radians a position, for each pair. Only a table can have waves of its own.
+    fn frequencies(&self) -> Vec<f64> {
+        let own = |i: u32| if self.from == From::Power { 1.0 } else { 1.0 + 0.3 * f64::from(i % 3) };
+        (0..self.dims / 2).map(|i| own(i) * THETA.powf(-2.0 * f64::from(i) / f64::from(self.dims))).collect()
+    }
+
+    /// Adds the angles of these positions.
+    fn add(&self, device: &Device, single: &mut Single<'_>, positions: &[u32]) -> RopeSpec {
+        let frequencies = self.frequencies();
+        let scale = SCALE;
+        let table = match self.from {
+            From::Host => {
+                let angle = |&pos: &u32| {
+                    let one = |f: &f64| {
+                        let (sin, cos) = (f64::from(pos) * f * scale).sin_cos();
+                        [(f64::from(FACTOR) * cos) as f32, (f64::from(FACTOR) * sin) as f32]
+                    };
+                    frequencies.iter().map(one).collect::<Vec<_>>()
+                };
+                let angles: Vec<[f32; 2]> = positions.iter().flat_map(angle).collect();
+                let buffer = Buffer::new(device, "angles", ROWS * frequencies.len() as u64 * 8).unwrap();
+                buffer.write(device, 0, &angles);
+                single.rotation(Rotation::Host { angles: &buffer, pairs: self.dims / 2 })
+            }
+            From::Frequencies => {
+                single.rotation(Rotation::Frequencies { frequencies: &frequencies, scale, factor: FACTOR })
+            }
+            From::Power => single.rotation(Rotation::Power { theta: THETA, dims: self.dims, scale, factor: FACTOR }),
+        };
+        RopeSpec { table: table.unwrap(), pairing: self.pairing, dims: self.dims }
+    }
+
+    /// A head at a position, in f64.
+    fn turned(&self, head: &mut [f64], pos: u32) {
+        for (i, f) in self.frequencies().iter().enumerate() {
+            let (sin, cos) = (f64::from(pos) * f * SCALE).sin_cos();
+            let (a, b) = match self.pairing {
+                Pairing::Interleaved => (2 * i, 2 * i + 1),
+                Pairing::Neox => (i, i + self.dims as usize / 2),
+            };
+            let factor = f64::from(FACTOR);
+            (head[a], head[b]) = (factor * (head[a] * cos - head[b] * sin), factor * (head[a] * sin + head[b] * cos));
+        }
+    }
+}
+
+/// Rows that buffers have room for: more than any case has.
+const ROWS: u64 = 24;
+/// What lies where nothing may be written: NaN as f32, and as two f16; as bytes, 0 and -2, 127 and -64.
+const CANARY: u32 = 0x7fc0_fe00;
+
+impl Stand {
+    fn places(self) -> Vec<Place> {
+        let run = |seq, first: u32, rows: u32| (first..first + rows).map(move |pos| Place { pos, seq });
+        match self {
+            Self::Run { rows, first } => run(0, first, rows).collect(),
+            // The second begins within a word that it shares with slots of an earlier step.
+            Self::Ids => run(0, 0, 9).chain(run(1, 3, 7)).chain(run(2, 17, 1)).collect(),
+        }
+    }
+
+    fn step(self, device: &Device, tables: &[Vec<u32>]) -> (StepBuffer, StepCounts) {
+        let pos_ids = self == Self::Ids;
+        let blocks = tables.iter().map(Vec::len).max().unwrap_or(0) as u32;
+        let seqs = if pos_ids { 3 } else { 1 };
+        let step = StepBuffer::new(device, Room { rows: ROWS as u32, seqs, blocks, pos_ids }).unwrap();
+        let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
+        let counts = match self {
+            Self::Run { rows, first } => step.write_run(device, rows, first, tables.first().copied().unwrap_or(&[])),
+            Self::Ids => step.write_rows(device, &self.places(), &tables),
+        };
+        (step, counts.unwrap())
+    }
+}
+
+/// A value of random rows, with canaries behind them; multiples of 1/64, which f16 holds exactly.
+fn value(
+    device: &Device,
+    single: &mut Single<'_>,
+    rows: usize,
+    width: u32,
+    rng: &mut Rng,
+) -> (ValueId, Buffer, Vec<f32>) {
+    let stride = width.next_multiple_of(4) as usize;
+    let buffer = Buffer::new(device, "value", ROWS * stride as u64 * 4).unwrap();
+    buffer.write(device, 0, &vec![CANARY; ROWS as usize * stride]);
+    let mut values: Vec<f32> = rng.normals(rows * stride, 64.0).iter().map(|x| x.round() / 64.0).collect();
+    values.chunks_mut(stride).for_each(|row| row[width as usize..].fill(f32::from_bits(CANARY)));
+    buffer.write(device, 0, &values);
+    (single.value(&buffer, width).unwrap(), buffer, values)
+}
+
+/// The rows of a value, its canaries checked.
+async fn rows_of(device: &Device, buffer: &Buffer, rows: usize, width: u32) -> Option<Vec<f32>> {
+    let stride = width.next_multiple_of(4) as usize;
+    let words: Vec<u32> = buffer.read(device, 0..buffer.size() / 4).await.unwrap();
+    let (own, rest) = words.split_at(rows * stride);
+    let padding = own.chunks(stride).all(|row| row[width as usize..].iter().all(|w| *w == CANARY));
+    let untouched = padding && rest.iter().all(|w| *w == CANARY);
+    untouched.then(|| own.chunks(stride).flat_map(|row| &row[..width as usize]).map(|w| f32::from_bits(*w)).collect())
+}
+
+/// Far: something was touched, or is not what it must be.
+const WRONG: f64 = f64::INFINITY;
+
+/// Not compared: what an overflow leaves of a vector.
+const LOST: f64 = f64::MAX;
+
+/// The distance of what is finite in `wanted`; what is not must not be finite either.
+fn distance(got: &[f32], wanted: &[f64]) -> f64 {
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for (got, wanted) in got.iter().zip(wanted) {
+        if *wanted == LOST {
+            continue;
+        }
+        if wanted.is_finite() && wanted.abs() < 1e30 {
+            a.push(*got);
+            b.push(*wanted);
+        } else if got.is_finite() && got.abs() < 6e4 {
+            return WRONG;
+        }
+    }
+    if a.is_empty() { 0.0 } else { nmse(&a, &b) }
+}
+
+async fn rope(
+    device: &Device,
+    pipelines: &mut Pipelines,
+    heads: u32,
+    head_dim: u32,
+    turn: Turn,
+    in_place: bool,
+    stand: Stand,
+) -> f64 {
+    let mut rng = Rng(1);
+    let (step, counts) = stand.step(device, &[]);
+    let places = stand.places();
+    let mut single = Single::new(pipelines, &step);
+    let width = heads * head_dim;
+    let (x, buffer, values) = value(device, &mut single, places.len(), width, &mut rng);
+    let out_buffer = Buffer::new(device, "out", ROWS * u64::from(width.next_multiple_of(4)) * 4).unwrap();
+    out_buffer.write(device, 0, &vec![CANARY; out_buffer.size() as usize / 4]);
+    let out = if in_place { x } else { single.value(&out_buffer, width).unwrap() };
+    let positions: Vec<u32> = places.iter().map(|p| p.pos).collect();
+    let spec = turn.add(device, &mut single, &positions);
+    single.add(Op::Rope(Rope { x, heads, head_dim, spec, out })).unwrap();
+    single.finish().unwrap().submit(device, counts);
+    let result = if in_place { &buffer } else { &out_buffer };
+    let Some(got) = rows_of(device, result, places.len(), width).await else { return WRONG };
+    let mut wanted = Vec::new();
+    for (row, place) in values.chunks(width.next_multiple_of(4) as usize).zip(&places) {
+        for head in row[..width as usize].chunks(head_dim as usize) {
+            let mut head: Vec<f64> = head.iter().copied().map(f64::from).collect();
+            turn.turned(&mut head, place.pos);
+            wanted.extend(head);
+        }
+    }
+    distance(&got, &wanted)
+}
+
+/// The largest error of an angle, as a share of `position * 2⁻²³ + 5e-4` radians.
+async fn far_angles(device: &Device, pipelines: &mut Pipelines, turn: Turn) -> f64 {
+    let places = [0, 1, 1000, 8192, 32_768, 131_072].map(|pos| Place { pos, seq: 0 });
+    let step = StepBuffer::new(device, Room { rows: ROWS as u32, seqs: 1, blocks: 0, pos_ids: true }).unwrap();
+    let counts = step.write_rows(device, &places, &[]).unwrap();
+    let mut single = Single::new(pipelines, &step);
+    let buffer = Buffer::new(device, "x", ROWS * u64::from(turn.dims) * 4).unwrap();
+    let pairs = turn.dims as usize / 2;
+    buffer.write(device, 0, &[1f32, 0.0].repeat(places.len() * pairs)); // becomes cosine and sine
+    let x = single.value(&buffer, turn.dims).unwrap();
+    let spec = turn.add(device, &mut single, &places.map(|p| p.pos));
+    let rope = Rope { x, heads: 1, head_dim: turn.dims, spec, out: x };
+    single.add(Op::Rope(rope)).unwrap();
+    single.finish().unwrap().submit(device, counts);
+    let got: Vec<f32> = buffer.read(device, 0..(places.len() * pairs * 2) as u64).await.unwrap();
+    let mut worst = 0f64;
+    for (row, place) in got.chunks(2 * pairs).zip(places) {
+        for (cosine_sine, frequency) in row.chunks(2).zip(turn.frequencies()) {
+            let [cosine, sine] = [0, 1].map(|i| f64::from(cosine_sine[i]) / f64::from(FACTOR));
+            let (s, c) = (f64::from(place.pos) * frequency * SCALE).sin_cos();
+            let error = (sine * c - cosine * s).atan2(cosine * c + sine * s).abs();
+            let length = (cosine.hypot(sine) - 1.0).abs();
+            if length > 1e-6 || length.is_nan() {
+                return WRONG;
+            }
+            worst = worst.max(error / (f64::from(place.pos) * 0.5f64.powi(23) + 5e-4));
+        }
+    }
+    worst
+}
+
+const EPS: f32 = 1e-5;
+
+impl Heads {
+    fn shape(&self) -> CacheShape {
+        let Self { kv_heads, k_dim, v_dim, storage, layout, .. } = *self;
+        let (slots, blocks) = if layout == KvLayout::Contiguous { (40, 3) } else { (self.slots, 12) };
+        CacheShape { kv_heads, k_dim, v_dim, slots, blocks, storage, layout }
+    }
+
+    async fn distance(&self, device: &Device, pipelines: &mut Pipelines) -> f64 {
+        let mut rng = Rng(2);
+        let shape = self.shape();
+        let places = self.stand.places();
+        let rows = places.len();
+        let mut blocks: Vec<u32> = (0..shape.blocks).collect();
+        rng.shuffle(&mut blocks);
+        let tables: Vec<Vec<u32>> = match self.layout {
+            KvLayout::Contiguous => Vec::new(),
+            _ => blocks.chunks(4).map(<[u32]>::to_vec).collect(),
+        };
+        let seqs = if self.stand == Stand::Ids { 3 } else { 1 };
+        let (step, counts) = self.stand.step(device, &tables[..tables.len().min(seqs)]);
+        let mut single = Single::new(pipelines, &step);
+        let cache_buffer = Buffer::new(device, "kv", shape.bytes()).unwrap();
+        let before: Vec<u32> = (0..shape.bytes() / 4).map(|_| rng.word() as u32).collect();
+        cache_buffer.write(device, 0, &before);
+        let cache = single.cache(&cache_buffer, shape).unwrap();
+
+        // q, k and v: columns of one value or of three.
+        let Self { heads, kv_heads, k_dim, v_dim, .. } = *self;
+        let widths = [heads * k_dim, kv_heads * k_dim, kv_heads * v_dim];
+        let mut parts: Vec<Vec<f64>> = Vec::new(); // of q, k and v, row by row
+        let mut views = Vec::new();
+        let sources: Vec<u32> = if self.together { vec![widths.iter().sum()] } else { widths.to_vec() };
+        let mut loaded = Vec::new();
+        for (source, &width) in sources.iter().map(|w| w.max(&1)).enumerate() {
+            let (id, buffer, mut values) = value(device, &mut single, rows, width, &mut rng);
+            if self.wild {
+                let stride = width.next_multiple_of(4) as usize;
+                for (row, x) in [(1, f32::NAN), (3, f32::NEG_INFINITY), (4, 1e38)] {
+                    values[row * stride + source] = x;
+                }
+                buffer.write(device, 0, &values);
+            }
+            loaded.push((id, width, values));
+        }
+        for (i, width) in widths.into_iter().enumerate() {
+            let (id, all, values) = &loaded[if self.together { 0 } else { i }];
+            let at = if self.together { widths[..i].iter().sum() } else { 0 };
+            let stride = all.next_multiple_of(4) as usize;
+            let row = |row: &[f32]| row[at as usize..(at + width) as usize].iter().copied().map(f64::from).collect();
+            parts.extend([values.chunks(stride).map(row).collect::<Vec<Vec<f64>>>().concat()]);
+            views.push(View { value: *id, width: *all, at });
+        }
+
+        let weights =
+            rng.normals(2 * k_dim.next_multiple_of(4) as usize, 0.3).iter().map(|x| 1.0 + x).collect::<Vec<f32>>();
+        let vectors = Buffer::new(device, "vectors", weights.len() as u64 * 4).unwrap();
+        vectors.write(device, 0, &weights);
+        let ids = single.vectors(&vectors, &[k_dim, k_dim]).unwrap();
+        let norm = |i: usize| {
+            let spec = NormSpec { kind: NormKind::Rms, n: k_dim, weight: Some(ids[i]), bias: None, eps: EPS };
+            self.normed.then_some(spec)
+        };
+        let out_buffer =
+            Buffer::new(device, "out", ROWS * u64::from(widths[0].next_multiple_of(4).max(4)) * 4).unwrap();
+        out_buffer.write(device, 0, &vec![CANARY; out_buffer.size() as usize / 4]);
+        let positions: Vec<u32> = places.iter().map(|p| p.pos).collect();
+        let rope = self.turn.map(|turn| turn.add(device, &mut single, &positions));
+        let op = if heads == 0 {
+            Op::KvWrite(KvWrite { k: views[1].value, v: Some(views[2].value), cache, kv_heads, k_dim, v_dim })
+        } else {
+            let out = single.value(&out_buffer, widths[0]).unwrap();
+            let (q_norm, k_norm) = (norm(0), norm(1));
+            let (q, k, v) = (views[0], views[1], views[2]);
+            Op::RopeKv(RopeKv { q, k, v, heads, kv_heads, head_dim: k_dim, q_norm, k_norm, rope, cache, out })
+        };
+        single.add(op).unwrap();
+        single.finish().unwrap().submit(device, counts);
+
+        // In f64.
+        for (part, heads) in [(0, heads), (1, kv_heads)] {
+            let all = &mut parts[part];
+            for (i, head) in all.chunks_mut(k_dim as usize).enumerate() {
+                if self.normed && head.iter().any(|x| x.abs() > 1e18) {
+                    head.fill(LOST); // its squares overflow
+                    continue;
+                }
+                if self.normed {
+                    let mean = head.iter().map(|x| x * x).sum::<f64>() / f64::from(k_dim);
+                    let scale = 1.0 / (mean + f64::from(EPS)).sqrt();
+                    let from = part * k_dim.next_multiple_of(4) as usize;
+                    head.iter_mut().zip(&weights[from..]).for_each(|(x, w)| *x *= scale * f64::from(*w));
+                }
+                if let Some(turn) = self.turn {
+                    turn.turned(head, places[i / heads as usize].pos);
+                }
+            }
+        }
+
+        let mut worst = 0f64;
+        if heads > 0 {
+            let Some(got) = rows_of(device, &out_buffer, rows, widths[0]).await else { return WRONG };
+            let q = distance(&got, &parts[0]);
+            if q > POWER || q.is_nan() {
+                return WRONG; // q is f32 whatever the cache is
+            }
+            worst = q;
+        }
+        let after: Vec<u32> = cache_buffer.read(device, 0..shape.bytes() / 4).await.unwrap();
+        self.cache_distance(&before, &after, &places, &tables, &parts).max(worst)
+    }
+
+    /// Compares the cache: what was written with f64, all else with what was there.
+    fn cache_distance(
+        &self,
+        before: &[u32],
+        after: &[u32],
+        places: &[Place],
+        tables: &[Vec<u32>],
+        parts: &[Vec<f64>],
+    ) -> f64 {
+        let shape = self.shape();
+        let lanes = u64::from(shape.storage.lanes());
+        let bits = 32 / lanes;
+        let lane =
+            |words: &[u32], e: u64| (words[(e / lanes) as usize] >> (e % lanes * bits)) as u64 & ((1u64 << bits) - 1);
+        let mut touched = vec![false; before.len() * lanes as usize];
+        let (mut got, mut wanted) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        for (r, place) in places.iter().enumerate() {
+            let (block, slot) = match self.layout {
+                KvLayout::Contiguous => (place.seq, place.pos),
+                _ => (tables[place.seq as usize][(place.pos / shape.slots) as usize], place.pos % shape.slots),
+            };
+            for head in 0..self.kv_heads {
+                for (part, dim, room) in [(0, self.k_dim, shape.k_room()), (1, self.v_dim, shape.v_room())] {
+                    let scale = match shape.storage {
+                        KvStorage::Q8 => {
+                            let word = shape.scale_word(block, head, slot, part == 1);
+                            (0..lanes).for_each(|j| touched[(word * lanes + j) as usize] = true);
+                            f32::from_bits(after[word as usize])
+                        }
+                        _ => 1.0,
+                    };
+                    for i in 0..room {
+                        let e = match part {
+                            0 => shape.k_element(block, head, slot, i),
+                            _ => shape.v_element(block, head, slot, i),
+                        };
+                        assert!(!touched[e as usize], "two elements have one place");
+                        touched[e as usize] = true;
+                        let raw = lane(after, e);
+                        let x = match shape.storage {
+                            KvStorage::F32 => f32::from_bits(raw as u32),
+                            KvStorage::F16 => half(raw as u32),
+                            KvStorage::Q8 => f32::from(raw as u8 as i8) * scale,
+                        };
+                        if i >= dim {
+                            if raw != 0 && !scale.is_nan() {
+                                return WRONG; // padding
+                            }
+                            continue;
+                        }
+                        let at = (r as u32 * self.kv_heads + head) * dim + i;
+                        got[part].push(x);
+                        wanted[part].push(parts[1 + part][at as usize]);
+                    }
+                    // A vector of 8 bits that holds something that is not finite is lost as a whole.
+                    let n = got[part].len() - dim as usize;
+                    if shape.storage == KvStorage::Q8 && wanted[part][n..].iter().any(|x| !x.is_finite()) {
+                        wanted[part][n..].fill(f64::NAN);
+                    } else if shape.storage == KvStorage::Q8 && wanted[part][n..].iter().any(|x| x.abs() > 1e30) {
+                        got[part].truncate(n); // a huge number leaves nothing of the others
+                        wanted[part].truncate(n);
+                    }
+                }
+            }
+        }
+        let same = touched.iter().enumerate().all(|(e, t)| *t || lane(before, e as u64) == lane(after, e as u64));
+        if !same {
+            return WRONG;
+        }
+        // Copies are exact where the type holds what is copied.
+        if shape.storage != KvStorage::Q8 && distance(&got[1], &wanted[1]) != 0.0 {
+            return WRONG;
+        }
+        distance(&got[0], &wanted[0]).max(distance(&got[1], &wanted[1]))
+    }
+}
+
+/// The f32 of an f16's bits.
+fn half(bits: u32) -> f32 {
+    let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
+    let (exponent, mantissa) = (bits >> 10 & 31, (bits & 0x3ff) as f32 / 1024.0);
+    match exponent {
+        0 => sign * mantissa * 2f32.powi(-14),
+        31 if mantissa == 0.0 => sign * f32::INFINITY,
+        31 => f32::NAN,
+        e => sign * (1.0 + mantissa) * 2f32.powi(e as i32 - 15),
+    }
+}
+
+async fn replicate(device: &Device, pipelines: &mut Pipelines, op: KvReplicate, both: bool) -> f64 {
+    let [x_bytes, out_bytes] = op.bytes();
+    let mut rng = Rng(3);
+    let mut tensors = Vec::new();
+    for _ in 0..if both { 2 } else { 1 } {
+        let x: Vec<u32> = (0..x_bytes / 4).map(|_| rng.word() as u32).collect(); // NaN among them
+        let buffers = [x_bytes, out_bytes + 64].map(|bytes| Buffer::new(device, "tensor", bytes).unwrap());
+        buffers[0].write(device, 0, &x);
+        buffers[1].write(device, 0, &vec![CANARY; buffers[1].size() as usize / 4]);
+        tensors.push((x, buffers));
+    }
+    let pairs: Vec<_> = tensors.iter().map(|(_, [x, out])| (x, out)).collect();
+    let mut plan = PlanBuilder::new(pipelines);
+    op.dispatch(&mut plan, &pairs).unwrap();
+    plan.finish().unwrap().submit(device, StepCounts::default());
+    let words = KvReplicate { head_dim: op.head_dim / op.storage.lanes(), storage: KvStorage::F32, ..op };
+    for (x, [_, out]) in &tensors {
+        let got: Vec<u32> = out.read(device, 0..out.size() / 4).await.unwrap();
+        let (own, rest) = got.split_at(out_bytes as usize / 4);
+        if *own != words.oracle(x) || rest.iter().any(|w| *w != CANARY) {
+            return WRONG;
+        }
+    }
+    0.0
+}
+
+async fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32, wild: bool) -> f64 {
+    let stride = n + 3;
+    let scale = 0.6f32;
+    let mut x = Rng(4).normals((rows * stride) as usize, 8.0);
+    for (r, row) in x.chunks_mut(stride as usize).enumerate() {
+        let row = &mut row[..n as usize];
+        let last = row.len() - 1;
+        match r {
+            0 => row.fill(-1e30 / scale * 1.5),       // masked as a whole
+            1 => row[..last].fill(f32::NEG_INFINITY), // but for one
+            2 => row[last] = 1e5,                     // its exponential would overflow
+            3 if wild => row[last] = f32::NAN,
+            4 if wild => row[0] = f32::INFINITY,
+            _ => {}
+        }
+    }
+    let buffers = [(); 2].map(|()| Buffer::new(device, "x", u64::from(rows * stride) * 4).unwrap());
+    buffers[0].write(device, 0, &x);
+    buffers[1].write(device, 0, &vec![CANARY; (rows * stride) as usize]);
+    let mut plan = PlanBuilder::new(pipelines);
+    Softmax { rows, n, stride, scale }.dispatch(&mut plan, &buffers[0], &buffers[1]).unwrap();
+    plan.finish().unwrap().submit(device, StepCounts::default());
+    let got: Vec<u32> = buffers[1].read(device, 0..u64::from(rows * stride)).await.unwrap();
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for (r, (x, got)) in x.chunks(stride as usize).zip(got.chunks(stride as usize)).enumerate() {
+        if got[n as usize..].iter().any(|w| *w != CANARY) {
+            return WRONG;
+        }
+        let got = got[..n as usize].iter().map(|w| f32::from_bits(*w));
+        if wild && (r == 3 || r == 4) {
+            if got.into_iter().any(|p| !p.is_nan()) {
+                return WRONG;
+            }
+            continue;
+        }
+        let scores: Vec<f64> = x[..n as usize].iter().map(|x| (f64::from(scale) * f64::from(*x)).max(-1e30)).collect();
+        let most = scores.iter().copied().fold(f64::MIN, f64::max);
+        let sum: f64 = scores.iter().map(|s| (s - most).exp()).sum();
+        a.extend(got);
+        b.extend(scores.iter().map(|s| (s - most).exp() / sum));
+    }
+    nmse(&a, &b)
+}
+
+/// Blocks copied and zeroed, some after others that they depend on.
+async fn blocks(device: &Device, pipelines: &mut Pipelines, words: u32) -> f64 {
+    let shape = CacheShape {
+        kv_heads: 1,
+        k_dim: 4,
+        v_dim: 0,
+        slots: words / 4,
+        blocks: 9,
+        storage: KvStorage::F32,
+        layout: KvLayout::Paged,
+    };
+    let shape =
+        if words.is_multiple_of(4) { shape } else { CacheShape { slots: words, storage: KvStorage::Q8, ..shape } };
+    let words = shape.block_words() as usize;
+    let mut rng = Rng(5);
+    let mut expected: Vec<u32> = (0..words * 9).map(|_| rng.word() as u32).collect();
+    let kv = Buffer::new(device, "kv", shape.bytes()).unwrap();
+    kv.write(device, 0, &expected);
+    let moves =
+        [(Some(3), 8), (Some(3), 1), (None, 3), (Some(8), 4), (Some(0), 8), (None, 0), (Some(4), 5), (Some(6), 6)];
+    let moves = moves.map(|(from, to)| BlockMove { from, to });
+    let mut plan = PlanBuilder::new(pipelines);
+    BlockMove::dispatch(&mut plan, &kv, &shape, &moves).unwrap();
+    assert!(BlockMove::dispatch(&mut plan, &kv, &shape, &[BlockMove { from: Some(9), to: 0 }]).is_err());
+    plan.finish().unwrap().submit(device, StepCounts::default());
+    for BlockMove { from, to } in moves {
+        let to = to as usize * words;
+        match from {
+            Some(from) => expected.copy_within(from as usize * words..(from as usize + 1) * words, to),
+            None => expected[to..to + words].fill(0),
+        }
+    }
+    let got: Vec<u32> = kv.read(device, 0..words as u64 * 9).await.unwrap();
+    if got == expected { 0.0 } else { WRONG }
+}
+
+/// Forms of a rotation, in turn: each pairing with each source of angles.
+fn turns(dims: u32) -> [Turn; 6] {
+    let turn = |pairing, from| Turn { pairing, dims, from };
+    [From::Host, From::Frequencies, From::Power]
+        .map(|from| [turn(Pairing::Interleaved, from), turn(Pairing::Neox, from)])
+        .concat()
+        .try_into()
+        .unwrap()
+}
+
+/// Rotations alone: in place and not, positions said or counted.
+pub fn rotations() -> Vec<Alone> {
+    let mut cases = Vec::new();
+    for (heads, head_dim, dims) in [(3, 64, 64), (2, 65, 32), (5, 7, 6), (1, 256, 256), (2, 80, 20), (4, 2, 2)] {
+        for (i, turn) in turns(dims).into_iter().enumerate() {
+            let stand = if i % 2 == 0 { Stand::Ids } else { Stand::Run { rows: 5, first: 4093 } };
+            cases.push(Alone::Rope { heads, head_dim, turn, in_place: i % 3 == 0, stand });
+        }
+    }
+    cases
+}
+
+/// Each source of angles.
+pub fn angles() -> Vec<Alone> {
+    let turn = |from| Alone::Angles(Turn { pairing: Pairing::Interleaved, dims: 128, from });
+    [From::Host, From::Frequencies, From::Power].map(turn).into()
+}
+
+/// KV writes: every layout with every storage type over every shape, the rest chosen pair by pair.
+pub fn writes() -> Vec<Alone> {
+    let shapes = [
+        (4, 2, 64, 64, 64),
+        (6, 2, 128, 128, 128),
+        (3, 3, 80, 80, 32),
+        (5, 1, 96, 96, 96),
+        (2, 1, 112, 112, 56),
+        (8, 1, 256, 256, 64),
+        (1, 1, 32, 32, 8),
+        (2, 2, 65, 65, 6),
+        (3, 1, 7, 7, 2),
+        (0, 3, 64, 64, 0),
+        (0, 1, 192, 128, 0),
+        (0, 2, 33, 17, 0),
+        (0, 2, 1, 3, 0),
+    ];
+    let mut cases = Vec::new();
+    let mut n = 0;
+    for storage in KvStorage::ALL {
+        for layout in KvLayout::ALL {
+            for (heads, kv_heads, k_dim, v_dim, dims) in shapes {
+                // Two of the six turns, half of them with norms; every other source, standing and block size.
+                for form in 0..if heads == 0 { 1 } else { 2 } {
+                    let turn = turns(dims)[(n + 3 * form) % 6];
+                    cases.push(Alone::Heads(Heads {
+                        heads,
+                        kv_heads,
+                        k_dim,
+                        v_dim,
+                        slots: [8, 16, 32][n % 3],
+                        storage,
+                        layout,
+                        turn: (heads > 0 && n % 7 != 0).then_some(turn),
+                        normed: heads > 0 && (n / 2) % 2 == 0,
+                        together: heads > 0 && n % 5 < 2,
+                        stand: if n % 4 < 2 { Stand::Ids } else { Stand::Run { rows: 11, first: 5 } },
+                        wild: n % 11 == 10,
+                    }));
+                    n += 1;
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// Copies: replication in odd shapes, blocks of whole vectors and of words.
+pub fn copies() -> Vec<Alone> {
+    let mut cases = vec![Alone::Blocks { words: 64 }, Alone::Blocks { words: 7 }];
+    let shapes =
+        [(1, 1, 8, 1), (12, 2, 8, 64), (33, 1, 8, 63), (7, 3, 15, 80), (65, 5, 5, 2), (4, 4, 28, 256), (3, 1, 71, 5)];
+    for (i, (rows, kv_heads, q_heads, head_dim)) in shapes.into_iter().enumerate() {
+        let storage = if i % 2 == 1 { KvStorage::F16 } else { KvStorage::F32 };
+        let storage = if head_dim % 2 == 1 { KvStorage::F32 } else { storage };
+        let op = KvReplicate { rows, kv_heads, q_heads, head_dim, storage };
+        cases.extend([true, false].map(|both| Alone::Replicate { op, both }));
+    }
+    cases
+}
+
+/// Softmaxes of odd shapes.
+pub fn softmaxes() -> Vec<Alone> {
+    let shapes = [(5, 1, false), (5, 63, true), (7, 65, false), (6, 257, true), (3, 4096, false)];
+    shapes.map(|(rows, n, wild)| Alone::Softmax { rows, n, wild }).into()
+}
