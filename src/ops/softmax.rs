@@ -52,13 +52,13 @@ impl Softmax {
             return wrong("out is x".to_owned());
         }
         let caps = plan.device().caps();
-        let (subgroups, threads) = Layout::reduction(caps);
+        let Layout { subgroups, reduce, .. } = Layout::new(caps, 0, 0);
         let across = rows.min(caps.max_groups);
         let kernel = Kernel {
             name: "softmax",
             source: kernels::source("softmax"),
             roles: vec![("reduce", if subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE })],
-            overrides: vec![("WG", f64::from(threads))],
+            overrides: vec![("WG", f64::from(reduce))],
         };
         let params = Params { rows, n, stride, across, scale };
         let grid = [Dim::Fixed(across), Dim::Fixed(rows.div_ceil(across)), Dim::Fixed(1)];
