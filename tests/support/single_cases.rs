@@ -484,10 +484,7 @@ impl Heads {
                         }
                         let at = (r as u32 * self.kv_heads + head) * dim + i;
                         got[part].push(x);
-                        let value = parts[1 + part][at as usize];
-                        // WGSL leaves open what packing makes of a number that f16 does not have.
-                        let lost = shape.storage == KvStorage::F16 && (value.is_nan() || value.abs() > 65504.0);
-                        wanted[part].push(if lost { LOST } else { value });
+                        wanted[part].push(parts[1 + part][at as usize]);
                     }
                     // A vector of 8 bits that holds something that is not finite is lost as a whole.
                     let n = got[part].len() - dim as usize;

@@ -1,8 +1,23 @@
 //! kv_store_f16: stores KV elements in `kv: array<u32>`, read and written: from an even element on, whole words.
 const KV_LANES: u32 = 2u;         // elements in a word
 const KV_SCALED: bool = false;
+
+// Two f16 as a word. Numbers that f16 does not have become infinite and NaN stays NaN, by their bits: WGSL leaves open what packing
+// makes of them, and SwiftShader lets them spill into the other half.
+fn halves(v: vec2<f32>) -> u32 {
+    let bits = bitcast<vec2<u32>>(v);
+    let size = bits & vec2<u32>(0x7fffffffu);
+    let over = size >= vec2<u32>(0x477ff000u);  // 65520, which rounds to infinity
+    let word = pack2x16float(select(v, vec2<f32>(0.0), over));
+    if !any(over) {
+        return word;
+    }
+    let broken = select(vec2<u32>(0x7c00u), vec2<u32>(0x7e00u), size > vec2<u32>(0x7f800000u));
+    let own = select(vec2<u32>(0u), broken | ((bits >> vec2<u32>(16u)) & vec2<u32>(0x8000u)), over);
+    return word | own.x | (own.y << 16u);
+}
 fn kv_store2(i: u32, v: vec2<f32>) {
-    kv[i / 2u] = pack2x16float(v);
+    kv[i / 2u] = halves(v);
 }
 fn kv_store4(i: u32, v: vec4<f32>) {
     kv_store2(i, v.xy);
@@ -10,5 +25,5 @@ fn kv_store4(i: u32, v: vec4<f32>) {
 }
 // A word with one of its elements replaced.
 fn kv_insert(word: u32, lane: u32, v: f32) -> u32 {
-    return insertBits(word, pack2x16float(vec2<f32>(v, 0.0)) & 0xffffu, 16u * lane, 16u);
+    return insertBits(word, halves(vec2<f32>(v, 0.0)) & 0xffffu, 16u * lane, 16u);
 }
