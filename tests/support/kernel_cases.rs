@@ -856,6 +856,6 @@ pub fn for_browsers() -> Vec<Case> {
     let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
     let singles = singles.chain(angles());
     let models = models().into_iter().filter(|case| !case.unfused);
-    ops.chain(models).chain(model_formats()).chain(draws()).chain(all_draws().into_iter().take(4)).collect()
-    ops.chain(singles).chain(models).chain(model_formats()).chain(draws()).collect()
+    let draws = draws().into_iter().chain(all_draws().into_iter().take(4));
+    ops.chain(singles).chain(models).chain(model_formats()).chain(draws).collect()
 }
