@@ -1,5 +1,7 @@
 //! Every composed module, through the validators of all targets: naga to SPIR-V, MSL and HLSL, and Tint for browsers.
 
+#[path = "wgsl/list.rs"]
+mod list;
 #[path = "support/modules.rs"]
 mod modules;
 

@@ -1,5 +1,5 @@
 //! Every module that there can be: each kernel with every choice of fragments.
-#![allow(unreachable_pub, reason = "it is part of several test binaries")]
+#![allow(dead_code, unreachable_pub, reason = "it is part of several test binaries")]
 
 use wgslm::gpu::compose::lib;
 use wgslm::gpu::{Fragment, Kernel};
@@ -7,7 +7,7 @@ use wgslm::ops::KERNELS;
 use wgslm::quant::BlockFormat;
 
 /// The fragments that may fill a role.
-fn choices(role: &str) -> Vec<Fragment> {
+pub fn choices(role: &str) -> Vec<Fragment> {
     match role {
         "weights" => BlockFormat::ALL.iter().map(|f| Fragment { name: f.info().name, source: f.info().wgsl }).collect(),
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
@@ -22,7 +22,8 @@ fn choices(role: &str) -> Vec<Fragment> {
     }
 }
 
-fn roles(source: &'static str) -> Vec<&'static str> {
+/// The roles that a kernel leaves open.
+pub fn roles(source: &'static str) -> Vec<&'static str> {
     let used = source.lines().find_map(|l| l.strip_prefix("//! use:")).unwrap_or("");
     used.split(',').filter_map(|name| name.trim().strip_prefix('<')?.strip_suffix('>')).collect()
 }
