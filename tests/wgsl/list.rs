@@ -14,7 +14,7 @@ const HEAD: &str = "# Kernels
 Made of the headers in `wgsl/` by the test `the_list_of_kernels_is_current`, with WGSLM_BLESS=1. Change the headers, not this file.
 
 *Forms* are the fragments that may fill a role of a kernel; `any block format` stands for one decoder of `wgsl/quant/` each. *Overrides* are
-pipeline constants with their defaults; those of fragments are listed with the fragments, below. *Used by* names the op whose lowering takes the kernel.
+pipeline constants with their defaults; those of fragments are listed with the fragments, below. *Used by* names the files of `src/ops` that take the kernel.
 ";
 
 /// A kernel's or fragment's header, by parts.
@@ -71,16 +71,25 @@ fn overrides(text: &str) -> String {
     text.lines().filter_map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// The ops whose lowering names a kernel.
+/// The files of `src/ops` that name a kernel, without their endings: `attend/gpu`.
 fn users(kernel: &str) -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops");
-    let named = format!("kernel(\"{kernel}\")");
-    let mut users: Vec<_> = fs::read_dir(folder)
-        .expect("src/ops")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| fs::read_to_string(path).is_ok_and(|text| text.contains(&named)))
-        .map(|path| format!("`{}`", path.file_stem().expect("a name").to_string_lossy()))
-        .collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops");
+    let mut folders = vec![root.clone()];
+    let mut users = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder of ops") {
+            let path = entry.expect("an entry").path();
+            let name = path.strip_prefix(&root).expect("a file of ops").with_extension("");
+            let name = name.to_string_lossy().replace('\\', "/");
+            // The list of kernels, and the names of ops, which are often the same.
+            let lists = ["kernels", "mod", "check"].contains(&name.as_str());
+            if path.is_dir() {
+                folders.push(path);
+            } else if !lists && fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("\"{kernel}\""))) {
+                users.push(format!("`{name}`"));
+            }
+        }
+    }
     users.sort();
     users
 }
