@@ -4,8 +4,9 @@ use super::cpu::CpuRun;
 use super::experts::Matrices;
 use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
-use super::product::{TILE, X, product, product_scratch, q8_scratch};
+use super::product::{X, product, product_scratch, q8_scratch};
 use super::{Part, ValueId, VectorId, WeightId};
+use crate::quant::LANES;
 
 /// `out[r, j] = W[e] x + b[e]` for the experts e = chosen[r, j], where x is the row x[r], or, if each expert has a row of its
 /// own (a second layer), x[r, j].
@@ -74,7 +75,7 @@ impl ExpertLinear {
         let x = run.value(self.x).slice(0..x_rows * self.k as usize);
         let x = X::new(run, x, self.k, self.experts.iter().copied(), eight);
         let row = |&item: &u32| if self.own { item as usize } else { item as usize / used };
-        let columns = run.member.share(n, TILE);
+        let columns = run.member.share(n, LANES);
         let mut start = 0;
         for (expert, &end) in ends.iter().enumerate() {
             let items = &items[start..end as usize];

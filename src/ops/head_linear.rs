@@ -4,8 +4,9 @@ use super::cpu::CpuRun;
 use super::experts::Matrices;
 use super::lower::{Lower, Lowered};
 use super::oracle::{OracleRun, heads};
-use super::product::{TILE, X, product, product_scratch, q8_scratch};
+use super::product::{X, product, product_scratch, q8_scratch};
 use super::{Part, ValueId, WeightId};
+use crate::quant::LANES;
 
 /// `out[r, h] = W[h] x[r, h]`: the projections into and out of the latent space of multi-head latent attention
 /// (DeepSeek-V2, 2024), when they are taken to the query and the result instead of to every key and value.
@@ -35,7 +36,7 @@ impl HeadLinear {
         let (eight, rest) = run.scratch().split_at_mut(q8_scratch(rows * count, self.k));
         let x = run.value(self.x).slice(0..rows * count * self.k as usize);
         let x = X::new(run, x, self.k, self.matrices.iter().copied(), eight);
-        let columns = run.member.share(n, TILE);
+        let columns = run.member.share(n, LANES);
         for (head, &weight) in self.matrices.iter().enumerate() {
             let part = Part { weight, n: self.n, bias: None };
             let store = |r: usize, j, y| out.set((r * count + head) * n + j, y);

@@ -3,10 +3,10 @@
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, Rows64};
-use super::product::{TILE, X, product, product_scratch, q8_scratch};
+use super::product::{X, product, product_scratch, q8_scratch};
 use super::{Act, NormSpec, RopeKv, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::{Arg, Dim, Kernel};
-use crate::quant::BlockFormat;
+use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
 ///
@@ -102,7 +102,7 @@ impl Linear {
             Epi::Gated(act) => {
                 let [gate, up] = [&self.parts[0], &self.parts[1]];
                 let n = gate.n as usize;
-                let columns = run.member.share(n, TILE);
+                let columns = run.member.share(n, LANES);
                 product(run, gate, columns.clone(), x, 0..rows, rest, |r, j, y| out.set(r * n + j, act.f32(y)));
                 product(run, up, columns, x, 0..rows, rest, |r, j, y| out.set(r * n + j, out.get(r * n + j) * y));
             }
@@ -125,7 +125,7 @@ impl Linear {
     /// Calls `store` with the place in `out` and the value of every element that is this member's.
     fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
         let n = self.n() as usize;
-        let (own, rows) = (run.member.share(n, TILE), run.rows(self.x));
+        let (own, rows) = (run.member.share(n, LANES), run.rows(self.x));
         let mut start = 0;
         for part in &self.parts {
             let end = start + part.n as usize;

@@ -32,7 +32,7 @@ pub struct Matrix {
 pub(crate) struct WeightView<'a> {
     pub(crate) format: BlockFormat,
     rows: &'a [u8],
-    row_bytes: usize,
+    pub(crate) row_bytes: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
 }
@@ -80,6 +80,11 @@ impl<'a> WeightView<'a> {
     /// A row's blocks.
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         &self.rows[row * self.row_bytes..(row + 1) * self.row_bytes]
+    }
+
+    /// The blocks of some rows.
+    pub(crate) fn rows(&self, rows: Range<usize>) -> &'a [u8] {
+        &self.rows[rows.start * self.row_bytes..rows.end * self.row_bytes]
     }
 
     /// Decodes a row.

@@ -17,7 +17,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     },
     encode: Some(encode),
     dot: |row, x| lanes::dot_numbers(row, x, decode),
-    dot_q8: None,
+    eight: None,
     planes: std::slice::from_ref(&(0..2)),
     wgsl: include_str!("../../wgsl/quant/f16.wgsl"),
 };

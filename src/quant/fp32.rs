@@ -10,7 +10,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode(blocks.as_chunks().0, out),
     encode: Some(encode),
     dot: |row, x| lanes::dot_numbers(row, x, decode),
-    dot_q8: None,
+    eight: None,
     planes: std::slice::from_ref(&(0..4)),
     wgsl: include_str!("../../wgsl/quant/f32.wgsl"),
 };

@@ -2,7 +2,8 @@
 //!
 //! In a file and on the GPU: as Q4_0. Source: `block_iq4_nl` and `kvalues_iq4nl` in ggml; the encoder is our own.
 
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fit, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -16,7 +17,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[2..18, 0..2],
     wgsl: include_str!("../../wgsl/quant/iq4_nl.wgsl"),
 };

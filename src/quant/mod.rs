@@ -32,13 +32,17 @@ mod q5_k;
 mod q6_k;
 mod q8;
 mod q8_0;
+mod row_products;
 mod rows;
 mod simd;
+mod tile;
 
 use std::ops::Range;
 
 pub use q8::Q8;
+pub(crate) use q8::{Eight, LANES};
 pub use simd::Simd;
+pub(crate) use tile::Tile;
 
 use crate::{Error, Result};
 
@@ -46,9 +50,6 @@ use crate::{Error, Result};
 type Decode = fn(blocks: &[u8], out: &mut [f32]);
 /// f32 to whole blocks.
 type Encode = fn(weights: &[f32], out: &mut [u8]);
-
-/// A dot product of a row with activations of eight bits.
-type DotQ8 = fn(simd: Simd, row: &[u8], x: &[Q8]) -> f32;
 
 /// What the rest of the engine knows about a format.
 #[derive(Debug)]
@@ -67,8 +68,8 @@ pub struct FormatInfo {
     pub(crate) encode: Option<Encode>,
     /// `sum_i row[i] * x[i]` over the decoded weights in f32, in the order of the `lanes` module.
     pub(crate) dot: fn(&[u8], &[f32]) -> f32,
-    /// The same with activations of eight bits, in the order of the `q8` module; none for formats of floats.
-    pub(crate) dot_q8: Option<DotQ8>,
+    /// Products with activations of eight bits, in the order of the `q8` module; none for formats of floats.
+    pub(crate) eight: Option<Eight>,
     /// The bytes of a block that each plane of the GPU form holds.
     pub(crate) planes: &'static [Range<usize>],
     /// The decoder that kernels are composed with: `QBLOCK`, `row_words`, `dequant4`.
@@ -221,7 +222,11 @@ impl BlockFormat {
             row.len(),
             info.name
         );
-        info.dot_q8.map(|dot| dot(simd, row, x))
+        info.eight.map(|eight| {
+            let mut out = [0.0; LANES];
+            (eight.rows)(simd, row, row.len(), x, &mut out);
+            out[0]
+        })
     }
 
     /// A row as files store it, `k` weights, to its GPU form: `out` is `gpu_row_words(k)` long.

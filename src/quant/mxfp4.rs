@@ -4,7 +4,8 @@
 //! of all blocks, four words a block, then the exponents, four a word. Source: OCP Microscaling Formats 1.0, `block_mxfp4` and
 //! `quantize_row_mxfp4_ref` in ggml.
 
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
 use super::{FormatInfo, decode_blocks, encode_blocks, lanes, largest, q8};
 
 const WEIGHTS: usize = 32;
@@ -18,7 +19,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[1..17, 0..1],
     wgsl: include_str!("../../wgsl/quant/mxfp4.wgsl"),
 };

@@ -6,7 +6,8 @@
 //! Source: `block_q2_K` and `dequantize_row_q2_K` in ggml; the encoder is our own.
 
 use super::fit::Affine;
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -20,7 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[16..80, 0..16, 80..84],
     wgsl: include_str!("../../wgsl/quant/q2_k.wgsl"),
 };
@@ -42,6 +43,7 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
+    const HALVES: bool = true;
     const MINS: bool = true;
 
     #[inline(always)]

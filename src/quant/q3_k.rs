@@ -7,7 +7,8 @@
 //! is our own.
 
 use super::fit::{self, Scaled};
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -21,7 +22,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[32..96, 0..32, 96..108, 108..110],
     wgsl: include_str!("../../wgsl/quant/q3_k.wgsl"),
 };
@@ -51,6 +52,7 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
+    const HALVES: bool = true;
     const MINS: bool = false;
 
     #[inline(always)]

@@ -4,7 +4,10 @@
 //! the GPU: the nibbles of all blocks, four words a block, then one word a block: d in the low half, m in the high.
 //! Source: `block_q4_1` and `quantize_row_q4_1_ref` in ggml.
 
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
+#[cfg(target_arch = "x86_64")]
+use super::simd::avx512_rows;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -18,7 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[4..20, 0..4],
     wgsl: include_str!("../../wgsl/quant/q4_1.wgsl"),
 };
@@ -38,6 +41,8 @@ struct Parts;
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
     const MINS: bool = true;
+    #[cfg(target_arch = "x86_64")]
+    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q4_1);
 
     #[inline(always)]
     fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {

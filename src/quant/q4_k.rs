@@ -5,7 +5,10 @@
 //! `dequantize_row_q4_K` in ggml; the encoder is our own.
 
 use super::fit::{Affine, size_and_rms};
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
+#[cfg(target_arch = "x86_64")]
+use super::simd::avx512_rows;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
 
 const WEIGHTS: usize = 256;
@@ -19,7 +22,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: std::slice::from_ref(&(0..BYTES)),
     wgsl: include_str!("../../wgsl/quant/q4_k.wgsl"),
 };
@@ -47,6 +50,8 @@ struct Parts;
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
     const MINS: bool = true;
+    #[cfg(target_arch = "x86_64")]
+    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q4_k);
 
     #[inline(always)]
     fn part<A: Arithmetic>(block: &[u8; BYTES], g: usize) -> Part {

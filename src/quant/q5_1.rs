@@ -4,7 +4,8 @@
 //! 16..32: 24 bytes. On the GPU: the nibbles of all blocks, four words a block, then the fifth bits, a word a block, then one
 //! word a block: d in the low half, m in the high. Source: `block_q5_1` and `quantize_row_q5_1_ref` in ggml.
 
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fifths, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -18,7 +19,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[8..24, 4..8, 0..4],
     wgsl: include_str!("../../wgsl/quant/q5_1.wgsl"),
 };

@@ -5,7 +5,8 @@
 //! GPU form. Source: `block_q5_K` and `dequantize_row_q5_K` in ggml; the encoder is our own.
 
 use super::fit::{Affine, size_and_rms};
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
 
 const WEIGHTS: usize = 256;
@@ -19,7 +20,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: std::slice::from_ref(&(0..BYTES)),
     wgsl: include_str!("../../wgsl/quant/q5_k.wgsl"),
 };

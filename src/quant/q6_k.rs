@@ -7,7 +7,10 @@
 //! encoder is our own.
 
 use super::fit::{self, Scaled};
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
+#[cfg(target_arch = "x86_64")]
+use super::simd::avx512_rows;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -21,7 +24,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[0..128, 128..192, 192..208, 208..210],
     wgsl: include_str!("../../wgsl/quant/q6_k.wgsl"),
 };
@@ -45,7 +48,10 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
+    const HALVES: bool = true;
     const MINS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q6_k);
 
     #[inline(always)]
     fn part<A: Arithmetic>(block: &[u8; BYTES], row: usize) -> Part {

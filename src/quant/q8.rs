@@ -1,11 +1,16 @@
-//! Activations of eight bits, and dot products in whole numbers.
+//! Activations of eight bits, and what a format tells of its weights for products in whole numbers.
 //!
-//! **The order of summation** is the same in every form, so they agree to the bit: for each 32 weights, eight sums of four
-//! neighbouring products, exact in i32; each times its scale goes to running sum `l` or, for odd groups of 32, `8 + l`, a
-//! product and a sum each rounded to f32; minima have two running sums of their own. Then halves are added pairwise.
+//! **The order of summation** is the same in every form, for rows alone (`row_products`) and by tiles (`tile`), so they agree to the
+//! bit: for each 32 weights, or each 16 where those have scales of their own, the products are added in i32, which is exact; the
+//! sum times (the weights' scale times the activations') goes to one running sum, a product and a sum each rounded to f32;
+//! minima have a running sum of their own, subtracted at the end.
 
 use super::fit::ROUND;
-use super::simd::{self, Simd};
+use super::simd::{self, Arithmetic, Simd};
+use super::tile::Tile;
+
+/// Rows of weights that are multiplied together: each is a lane of the vectors.
+pub(crate) const LANES: usize = 16;
 
 /// 32 activations, `x ≈ scale * quant`.
 #[repr(C)]
@@ -13,8 +18,10 @@ use super::simd::{self, Simd};
 pub struct Q8 {
     /// The largest activation over 127. Not finite if an activation is not.
     pub scale: f32,
-    /// `scale` times the sum of each half's quants: what a weight's minimum is multiplied by.
-    pub sums: [f32; 2],
+    /// `scale` times the sum of the quants: what a weight's minimum is multiplied by.
+    pub sum: f32,
+    /// -128 times the sum of each half's quants: what corrects products with quants of weights that 128 was added to.
+    pub corrections: [i32; 2],
     /// From -127 to 127.
     pub quants: [i8; 32],
 }
@@ -44,15 +51,22 @@ impl Q8 {
                 // Rounds to even, as `fit::nearest`; the low byte of the bits is the whole number.
                 *q = (x * inverse + ROUND).to_bits() as i8;
             }
-            out.scale = max / 127.0;
             let mut sums = [0i16; 2];
             for (sum, half) in sums.iter_mut().zip(out.quants.as_chunks::<16>().0) {
                 for q in half {
                     *sum += i16::from(*q);
                 }
             }
-            out.sums = [f32::from(sums[0]) * out.scale, f32::from(sums[1]) * out.scale];
+            out.scale = max / 127.0;
+            out.sum = f32::from(sums[0] + sums[1]) * out.scale;
+            out.corrections = sums.map(|sum| -128 * i32::from(sum));
         }
+    }
+
+    /// `scale` times the sum of a half's quants.
+    #[inline(always)]
+    pub(super) fn half_sum(&self, half: usize) -> f32 {
+        (self.corrections[half] / -128) as f32 * self.scale
     }
 }
 
@@ -70,126 +84,110 @@ impl Part {
     pub(super) fn signed(q: [i8; 32], scale: f32) -> Self {
         Part { q, scale: [scale; 2], min: [0.0; 2] }
     }
+
+    /// The quants as a form wants them.
+    #[inline(always)]
+    pub(super) fn biased<A: Arithmetic>(&self) -> [u8; 32] {
+        let mut out = [0; 32];
+        for (out, q) in out.iter_mut().zip(self.q) {
+            *out = q as u8 ^ A::BIAS;
+        }
+        out
+    }
 }
 
 /// How a format's blocks give their weights as whole numbers. What is in here must be inlined by attribute: it is compiled
 /// for the features of each form.
 pub(super) trait Unpack<const BYTES: usize> {
-    /// Groups of 32 weights in a block: 1, or an even number.
+    /// Groups of 32 weights in a block.
     const GROUPS: usize;
-    /// Whether weights have minima. If so quants go from 0 to 63, else from -128 to 127.
+    /// The halves of a group have scales (and minima) of their own.
+    const HALVES: bool = false;
+    /// Whether weights have minima.
     const MINS: bool;
+    /// A form of its own for rows alone, where the general one is slower.
+    const AVX512: Option<simd::Rows512> = None;
 
     /// A group of a block.
     fn part<A: Arithmetic>(block: &[u8; BYTES], group: usize) -> Part;
 }
 
-/// The arithmetic of a form: eight running sums, one vector.
-pub(super) trait Arithmetic {
-    /// Eight f32.
-    type Sums: Copy;
+type Products = fn(simd: Simd, tiles: &[Tile], x: &[&[Q8]], out: &mut [[f32; LANES]]);
 
-    fn zeros() -> Self::Sums;
-
-    /// `sums[l] += scale[l / 4] * (q[4 l] x[4 l] + ... + q[4 l + 3] x[4 l + 3])`; the quants are not negative if `MINS`.
-    fn add<const MINS: bool>(sums: Self::Sums, scale: [f32; 2], q: [i8; 32], x: [i8; 32]) -> Self::Sums;
-
-    fn store(sums: Self::Sums) -> [f32; 8];
-
-    /// `table[q]`; q below 16.
-    fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32];
+/// A format's products with activations of eight bits, in a form.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Eight {
+    /// `out[i] = row i · x`, for the first [`LANES`] rows, or as many as `w` has; further results mean nothing.
+    pub(crate) rows: fn(simd: Simd, w: &[u8], row_bytes: usize, x: &[Q8], out: &mut [f32; LANES]),
+    /// The same rows as tiles, one for each 32 columns.
+    pub(crate) tiles: fn(simd: Simd, w: &[u8], row_bytes: usize, out: &mut [Tile]),
+    /// `out[i][j] = row j · x[i]`, of tiles.
+    pub(crate) products: Products,
 }
 
-/// Plain code.
-pub(super) struct Portable;
-
-impl Arithmetic for Portable {
-    type Sums = [f32; 8];
-
-    #[inline(always)]
-    fn zeros() -> [f32; 8] {
-        [0.0; 8]
-    }
-
-    #[inline(always)]
-    fn add<const MINS: bool>(mut sums: [f32; 8], scale: [f32; 2], q: [i8; 32], x: [i8; 32]) -> [f32; 8] {
-        for l in 0..8 {
-            let mut products = 0;
-            for j in 4 * l..4 * l + 4 {
-                products += i32::from(q[j]) * i32::from(x[j]);
-            }
-            sums[l] += scale[l / 4] * products as f32;
-        }
-        sums
-    }
-
-    #[inline(always)]
-    fn store(sums: [f32; 8]) -> [f32; 8] {
-        sums
-    }
-
-    #[inline(always)]
-    fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32] {
-        q.map(|q| table[usize::from(q & 15)])
+/// A format's entry in the table.
+pub(super) const fn eight<U: Unpack<BYTES>, const BYTES: usize>() -> Eight {
+    Eight {
+        rows: simd::rows::<U, BYTES>,
+        tiles: simd::tiles::<U, BYTES>,
+        products: match (U::HALVES, U::MINS) {
+            (false, false) => simd::products::<false, false>,
+            (false, true) => simd::products::<false, true>,
+            (true, false) => simd::products::<true, false>,
+            (true, true) => simd::products::<true, true>,
+        },
     }
 }
 
-/// The dot product of a row, in a form: an entry of the formats' table.
-pub(super) fn dot<U: Unpack<BYTES>, const BYTES: usize>(simd: Simd, row: &[u8], x: &[Q8]) -> f32 {
-    simd::dot::<U, BYTES>(simd, row.as_chunks().0, x)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::BlockFormat;
 
-/// Running sums: of even and odd groups, and of minima of first and second halves.
-struct Sums<A: Arithmetic> {
-    products: [A::Sums; 2],
-    mins: [f32; 2],
-}
-
-impl<A: Arithmetic> Sums<A> {
-    #[inline(always)]
-    fn add<U: Unpack<BYTES>, const BYTES: usize>(&mut self, block: &[u8; BYTES], group: usize, odd: usize, x: &Q8) {
-        let part = U::part::<A>(block, group);
-        let scale = [part.scale[0] * x.scale, part.scale[1] * x.scale];
-        let sums = self.products[odd];
-        if U::MINS {
-            self.products[odd] = A::add::<true>(sums, scale, part.q, x.quants);
-            self.mins[0] += part.min[0] * x.sums[0];
-            self.mins[1] += part.min[1] * x.sums[1];
-        } else {
-            self.products[odd] = A::add::<false>(sums, scale, part.q, x.quants);
-        }
-    }
-}
-
-/// The body of all forms.
-#[inline(always)]
-pub(super) fn body<U: Unpack<BYTES>, A: Arithmetic, const BYTES: usize>(blocks: &[[u8; BYTES]], x: &[Q8]) -> f32 {
-    let mut sums = Sums::<A> { products: [A::zeros(); 2], mins: [0.0; 2] };
-    if U::GROUPS == 1 {
-        let ((pairs, last), (x_pairs, x_last)) = (blocks.as_chunks::<2>(), x.as_chunks::<2>());
-        for ([even, odd], [x_even, x_odd]) in pairs.iter().zip(x_pairs) {
-            sums.add::<U, BYTES>(even, 0, 0, x_even);
-            sums.add::<U, BYTES>(odd, 0, 1, x_odd);
-        }
-        if let ([block], [x]) = (last, x_last) {
-            sums.add::<U, BYTES>(block, 0, 0, x);
-        }
-    } else {
-        for (block, x) in blocks.iter().zip(x.chunks_exact(U::GROUPS)) {
-            for (pair, [x_even, x_odd]) in x.as_chunks().0.iter().enumerate() {
-                sums.add::<U, BYTES>(block, 2 * pair, 0, x_even);
-                sums.add::<U, BYTES>(block, 2 * pair + 1, 1, x_odd);
+    /// Sixteen rows at once and fewer, alone and by tiles, with one and many rows of activations, of any bytes.
+    #[test]
+    fn rows_and_tiles_give_the_same_bits_in_every_form() {
+        let mut seed = 1u64;
+        let mut byte = move || {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 56) as u8
+        };
+        let mut checked = 0;
+        for (format, eight) in BlockFormat::ALL.iter().filter_map(|f| Some((f, f.info().eight?))) {
+            for (blocks, n, many) in [(1, 16, 8), (3, 16, 11), (2, 5, 1), (5, 16, 3)] {
+                let k = blocks * format.info().weights;
+                let row_bytes = blocks * format.info().bytes;
+                let w: Vec<u8> = (0..n * row_bytes).map(|_| byte()).collect();
+                let x: Vec<f32> = (0..many * k).map(|_| f32::from(byte() as i8) * 0.3).collect();
+                let mut q8 = vec![Q8::default(); x.len() / 32];
+                Q8::quantize(&x, &mut q8);
+                let x: Vec<&[Q8]> = q8.chunks(k / 32).collect();
+                let mut expected = vec![[0.0; LANES]; many];
+                for (x, out) in x.iter().zip(&mut expected) {
+                    (eight.rows)(Simd::Portable, &w, row_bytes, x, out);
+                }
+                for simd in Simd::available() {
+                    let mut check = |out: &[[f32; LANES]], what: &str| {
+                        let both =
+                            out.iter().zip(&expected).flat_map(|(out, expected)| out.iter().zip(expected).take(n));
+                        for (out, expected) in both {
+                            let same = out.to_bits() == expected.to_bits() || out.is_nan() && expected.is_nan();
+                            assert!(same, "{} {simd:?} {what}, {blocks} blocks: {out} for {expected}", format.name());
+                            checked += 1;
+                        }
+                    };
+                    let mut out = vec![[0.0; LANES]; many];
+                    for (x, out) in x.iter().zip(&mut out) {
+                        (eight.rows)(simd, &w, row_bytes, x, out);
+                    }
+                    check(&out, "rows");
+                    let mut tiles: Vec<Tile> = vec![bytemuck::Zeroable::zeroed(); k / 32];
+                    (eight.tiles)(simd, &w, row_bytes, &mut tiles);
+                    (eight.products)(simd, &tiles, &x, &mut out);
+                    check(&out, "tiles");
+                }
             }
         }
+        assert!(checked > 10_000);
     }
-    let (mut total, odd) = (A::store(sums.products[0]), A::store(sums.products[1]));
-    for l in 0..8 {
-        total[l] += odd[l];
-    }
-    for half in [4, 2, 1] {
-        for l in 0..half {
-            total[l] += total[l + half];
-        }
-    }
-    total[0] - (sums.mins[0] + sums.mins[1])
 }

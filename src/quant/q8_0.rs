@@ -3,7 +3,10 @@
 //! In a file: d (f16), q (32 × i8): 34 bytes. On the GPU: the quants of all blocks, four a word, then the scales of
 //! all blocks, two a word. Source: `block_q8_0` and `quantize_row_q8_0_ref` in ggml.
 
-use super::q8::{Arithmetic, Part, Unpack};
+use super::q8::{Part, Unpack};
+use super::simd::Arithmetic;
+#[cfg(target_arch = "x86_64")]
+use super::simd::avx512_rows;
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -17,7 +20,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    dot_q8: Some(q8::dot::<Parts, BYTES>),
+    eight: Some(q8::eight::<Parts, BYTES>()),
     planes: &[2..34, 0..2],
     wgsl: include_str!("../../wgsl/quant/q8_0.wgsl"),
 };
@@ -35,6 +38,8 @@ struct Parts;
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
     const MINS: bool = false;
+    #[cfg(target_arch = "x86_64")]
+    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q8_0);
 
     #[inline(always)]
     fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
