@@ -106,6 +106,7 @@ pub(super) trait Unpack<const BYTES: usize> {
     /// Whether weights have minima.
     const MINS: bool;
     /// A form of its own for rows alone, where the general one is slower.
+    #[cfg(target_arch = "x86_64")]
     const AVX512: Option<simd::Rows512> = None;
 
     /// A group of a block.

@@ -1,7 +1,7 @@
 //! Encoding many rows at once.
 
 use super::BlockFormat;
-use crate::{Error, Result};
+use crate::Result;
 
 impl BlockFormat {
     /// Encodes whole rows of `k` weights each, on several threads where there are some.
@@ -17,7 +17,8 @@ impl BlockFormat {
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
             let workers: Vec<_> = parts.map(|(rows, out)| scope.spawn(move || self.encode(rows, out))).collect();
             let done = workers.into_iter().map(|worker| worker.join());
-            done.map(|r| r.unwrap_or_else(|_| Err(Error::argument(self.name(), "the encoder panicked")))).collect()
+            done.map(|r| r.unwrap_or_else(|_| Err(crate::Error::argument(self.name(), "the encoder panicked"))))
+                .collect()
         });
         results.into_iter().collect::<Result<()>>()?;
         Ok(out)

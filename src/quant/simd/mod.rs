@@ -68,6 +68,7 @@ impl Simd {
 }
 
 /// Sixteen whole rows of `stride` bytes times a row of activations, with the features of [`Simd::Avx512`].
+#[cfg(target_arch = "x86_64")]
 pub(super) type Rows512 = unsafe fn(w: &[u8], stride: usize, x: &[Q8]) -> [f32; LANES];
 
 /// Sixteen lanes, and products of bytes.
