@@ -82,8 +82,9 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         }
 
         // What S says to the queries and keys of the new rows.
-        var from_q: array<vec4<f32>, QUADS>;
-        var from_k: array<vec4<f32>, QUADS>;
+        // With a value: Chromium does not empty a variable without one each time that a loop comes to it.
+        var from_q = array<vec4<f32>, QUADS>();
+        var from_k = array<vec4<f32>, QUADS>();
         for (var e0 = 0u; e0 < k; e0 += DEPTH) {
             for (var i = lid; i < DEPTH * QUADS; i += WG) {
                 let e = e0 + i / QUADS;
