@@ -106,3 +106,13 @@ fn headers_say_what_a_reader_needs() {
         assert!(fragment.source.starts_with(&format!("//! {name}: ")), "{}", fragment.name);
     }
 }
+
+/// Chromium does not empty a variable without a value each time that a loop comes to its declaration, as the standard wants.
+#[test]
+fn variables_in_functions_have_a_value() {
+    for (name, source) in KERNELS.iter().copied().chain(LIB.iter().map(|fragment| (fragment.name, fragment.source))) {
+        for line in source.lines().filter(|line| line.trim_start().starts_with("var ")) {
+            assert!(line.contains('='), "{name}: {line}");
+        }
+    }
+}
