@@ -322,18 +322,21 @@ fn gpu_recurrences() {
     check(LAVAPIPE, &cases::conv_formats());
 }
 
-#[test]
-fn gpu_recurrences_are_the_same_in_all_cuts() {
+/// A sequence cut in any way, alone or in company: the same bits of each role.
+fn same_in_all_cuts(op: &(String, OneOp)) {
     for form in [LAVAPIPE, SWIFTSHADER] {
-        for op in recurrent() {
-            for role in Role::ALL {
-                let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
-                let cuts = cases::recurrent_cuts(&op, role);
-                let whole = bits(&cuts[0]);
-                cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {role:?}, {form:?}", cut.name));
-            }
+        for role in Role::ALL {
+            let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
+            let cuts = cases::recurrent_cuts(op, role);
+            let whole = bits(&cuts[0]);
+            cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {role:?}, {form:?}", cut.name));
         }
     }
+}
+
+#[test]
+fn gpu_recurrences_are_the_same_in_all_cuts() {
+    recurrent().iter().for_each(same_in_all_cuts);
 }
 
 /// Rows in any company and cut in any way: the same bits, also where experts see very different numbers of rows.
@@ -341,14 +344,7 @@ fn gpu_recurrences_are_the_same_in_all_cuts() {
 fn gpu_experts_are_the_same_in_all_cuts() {
     let layer = OneOp::new(&[7, 64], |b, x| experts(b, x, plain(7, 3), [64, 96, 65], true));
     let op = ("experts".to_owned(), layer);
-    for form in [LAVAPIPE, SWIFTSHADER] {
-        for role in Role::ALL {
-            let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
-            let cuts = cases::recurrent_cuts(&op, role);
-            let whole = bits(&cuts[0]);
-            cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {role:?}, {form:?}", cut.name));
-        }
-    }
+    same_in_all_cuts(&op);
 }
 
 /// A copy of a state goes on as the state itself.
