@@ -377,6 +377,19 @@ fn the_gpu_verifies_and_answers_as_the_cpu_does() {
 }
 
 #[test]
+fn random_pages_verify() {
+    let verify = |args: &[&str]| output(command(&[&["verify", "--shape", "tiny"], args].concat()));
+    for device in ["cpu", "gpu"] {
+        // The rows see the same random pages on both sides; by default those of numbers in 32 bits.
+        let table = ok(verify(&["--device", device, "--depth", "300", "--rows", "16"]));
+        assert!(table.contains("all within 1e-8") && table.contains("from position 3"), "{table}");
+        ok(verify(&["--device", device, "--depth", "300", "--numerics", "fast"]));
+    }
+    fails(verify(&["--depth", "16384"]), 2, &["--depth 16384", "was made for 16384"]);
+    fails(verify(&["--rows", "0"]), 2, &["0"]);
+}
+
+#[test]
 fn the_embedded_model_needs_no_file() {
     if cfg!(feature = "tiny") {
         let answer = ok(output(command(&["run", "Once upon a time", "-n", "20", "--device", "cpu"])));

@@ -74,6 +74,14 @@ impl SourceArg {
     pub(super) fn open(&self) -> Result<Model, Exit> {
         match &self.shape {
             None => self.weights.open(),
+            Some(_) => self.open_any(),
+        }
+    }
+
+    /// Opens the model, whatever it gives.
+    pub(super) fn open_any(&self) -> Result<Model, Exit> {
+        match &self.shape {
+            None => self.weights.open_any(),
             Some(shape) => self.weights.model_of(shape.model_file(self.quant, 1)?),
         }
     }

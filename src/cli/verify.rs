@@ -22,34 +22,52 @@ const GENERATED: usize = 3;
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    model: open::WeightsArg,
+    model: open::SourceArg,
     /// What is verified: auto, gpu, cpu (its fused program), or the number of an adapter.
     #[arg(long, default_value = "gpu", value_parser = open::place)]
     device: Place,
     /// exact or fast; compared with exact in any case.
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
     numerics: Numerics,
+    /// Rows of the prompt.
+    #[arg(long, value_name = "N", default_value_t = PROMPT as u32, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    rows: u32,
+    /// Positions before them, whose keys and values are seeded random numbers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    depth: u32,
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
     // f32 sums in another order differ by 1e-12 or so; 16-bit caches and 8-bit activations by 1e-5.
     let limit = if args.numerics == Numerics::Exact { 1e-8 } else { 5e-4 };
     let model = args.model.open_any()?;
+    let (context, depth) = (model.program.context, args.depth);
+    let Some(room) = context.checked_sub(depth).filter(|room| *room > 0) else {
+        return Err(Exit::usage(format!("--depth {depth}; {} was made for {context} positions", model.name)));
+    };
+    if depth > 0 && (model.program.whole() || model.program.state_bytes() > 0) {
+        return Err(Exit::usage(format!("--depth: {} does not keep all it has read as keys and values", model.name)));
+    }
     let mut ids = match Tokenizer::of(&model.file) {
         Ok(tokenizer) => tokenizer.encode(TEXT, Special::Plain)?,
-        // Without a tokenizer any ids will do: some from all over the vocabulary.
-        Err(_) => {
-            (1..=(PROMPT + GENERATED) as u32).map(|i| i.wrapping_mul(0x9e37_79b9) % model.program.vocab).collect()
-        }
+        Err(_) => Vec::new(),
     };
-    ids.truncate((PROMPT + GENERATED).min(model.program.context as usize));
+    // Where the text ends, or there is no tokenizer, any ids will do: some from all over the vocabulary.
+    let wanted = (args.rows as usize + GENERATED).min(room as usize);
+    ids.extend((1..=wanted as u32).map(|i| i.wrapping_mul(0x9e37_79b9) % model.program.vocab));
+    ids.truncate(wanted);
     let positions = ids.len() as u32;
-    let base = Options { outs: positions, keep_values: true, ..Options::new(&model.program, positions.max(16)) };
+    let outs = positions;
+    let base = Options { outs, keep_values: true, ..Options::new(&model.program, (depth + positions).max(16)) };
     let tested = Options { place: args.device, numerics: args.numerics, ..base.clone() };
     let oracle = Options { place: Place::Cpu, numerics: Numerics::Exact, fused: false, ..base };
     let mut tested = open::executor(&model, &tested)?;
     let mut oracle = open::executor(&model, &oracle)?;
-    let found = pollster::block_on(compare(&mut tested, &mut oracle, &model.program, &ids, limit))?;
+    if depth > 0 {
+        tested.seed_caches(1);
+        oracle.seed_caches(1);
+    }
+    let found = pollster::block_on(compare(&mut tested, &mut oracle, &model.program, &ids, depth, limit))?;
 
     let mut out = stdout().lock();
     writeln!(out, "{} against {}, the canonical program", tested.device(), oracle.device())?;
@@ -78,12 +96,13 @@ struct Worst {
     at: String,
 }
 
-/// Runs `ids` on both, most of them as a prompt and the last ones as generated tokens, and compares all that both compute.
+/// Runs `ids` behind `depth` positions on both, most of them as a prompt and the last ones as generated tokens, and compares all that both compute.
 async fn compare(
     tested: &mut AnyExecutor,
     oracle: &mut AnyExecutor,
     program: &Program,
     ids: &[u32],
+    depth: u32,
     limit: f64,
 ) -> Result<Found> {
     let mut found = Found { ops: BTreeMap::new(), first: None };
@@ -93,7 +112,7 @@ async fn compare(
     let steps = std::iter::once((Role::Prompt, 0..prompt));
     let steps = steps.chain((prompt..ids.len()).map(|i| (Role::Generated, i..i + 1)));
     for (role, range) in steps {
-        let pos = range.start as u32;
+        let pos = depth + range.start as u32;
         let tokens: Vec<Token> = ids[range].iter().map(|&id| Token::Host(id)).collect();
         step(tested, program, role, &tokens, pos).await?;
         step(oracle, program, role, &tokens, pos).await?;

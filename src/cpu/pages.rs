@@ -108,6 +108,16 @@ impl Pages {
         }
     }
 
+    /// Sets element `i` of all blocks, in the order in which they lie, to `value(i)`.
+    pub(crate) fn fill_with(&mut self, value: impl Fn(usize) -> f32) {
+        match &mut self.store {
+            Store::F32(store) => store.all_mut().iter_mut().enumerate().for_each(|(i, x)| *x = value(i)),
+            Store::F16(store) => {
+                store.all_mut().iter_mut().enumerate().for_each(|(i, x)| *x = f16::from_f32(value(i)).to_bits());
+            }
+        }
+    }
+
     /// Fills a block.
     pub(crate) fn fill(&mut self, block: usize, value: f32) {
         let n = self.shape.len();

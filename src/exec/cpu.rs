@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::packed::{Batch, Packed};
-use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket, Timing};
+use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket, Timing, seeded};
 use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, Team, bandwidth};
 use crate::model::{CacheSpec, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
@@ -215,6 +215,15 @@ impl CpuExecutor {
             match cache {
                 Cache::Pages(pages) => (0..self.limits.blocks as usize).for_each(|block| pages.fill(block, value)),
                 Cache::State(states) => states.fill(value),
+            }
+        }
+    }
+
+    /// Fills all pages with seeded random numbers, the same as a GPU executor of the same limits.
+    pub fn seed_caches(&mut self, seed: u64) {
+        for (cache, number) in self.caches.iter_mut().zip(0..) {
+            if let Cache::Pages(pages) = cache {
+                pages.fill_with(|i| seeded(seed, number, i));
             }
         }
     }

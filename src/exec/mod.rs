@@ -51,6 +51,18 @@ pub struct Limits {
     pub checkpoints: u32,
 }
 
+/// Element `i` of a cache of seeded random numbers, from -1 to 1 in steps that f16 has, too.
+fn seeded(seed: u64, cache: u64, i: usize) -> f32 {
+    // SplitMix64 (Steele et al. 2014).
+    let mix = |x: u64| {
+        let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    };
+    let bits = mix(mix(seed ^ cache.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_add(i as u64));
+    (bits >> 53) as f32 / 1024.0 - 1.0
+}
+
 impl Limits {
     /// Rows that a value has room for, by what they stand for.
     pub(crate) fn room(&self, rows: Rows) -> u32 {

@@ -214,6 +214,14 @@ impl AnyExecutor {
         }
     }
 
+    /// Fills all pages with seeded random numbers, the same on every device.
+    pub fn seed_caches(&mut self, seed: u64) {
+        match self {
+            Self::Cpu(cpu) => cpu.seed_caches(seed),
+            Self::Gpu(gpu) => gpu.seed_caches(seed),
+        }
+    }
+
     /// A value as the last step, of `rows` rows, left it, for comparisons. Empty if values are not kept.
     pub async fn value(&self, role: Role, id: ValueId, rows: u32) -> Result<Vec<f32>> {
         match self {

@@ -9,12 +9,12 @@ mod work;
 
 use std::collections::VecDeque;
 
-use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket, Timing};
+use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket, Timing, seeded};
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
 use crate::ops::sample::{self, DrawBuffers};
-use crate::ops::{DrawEntry, Part, RING, ValueId};
+use crate::ops::{DrawEntry, KvStorage, Part, RING, ValueId};
 use crate::{Error, Result};
 use memory::Values;
 use weights::Weights;
@@ -300,6 +300,20 @@ impl GpuExecutor {
     pub fn fill_cache(&self, word: u32) {
         for cache in &self.caches {
             let words = vec![word; (cache.buffer.size() / 4) as usize];
+            cache.buffer.write(&self.device, 0, &words);
+        }
+    }
+
+    /// Fills all pages with seeded random numbers, the same as a CPU executor of the same limits: both lay pages out alike.
+    pub fn seed_caches(&self, seed: u64) {
+        for (cache, number) in self.caches.iter().zip(0..) {
+            let at = |i| seeded(seed, number, i);
+            let words = (cache.buffer.size() / 4) as usize;
+            let half = |i| u32::from(half::f16::from_f32(at(i)).to_bits());
+            let words: Vec<u32> = match cache.shape.storage {
+                KvStorage::F16 => (0..words).map(|i| half(2 * i) | half(2 * i + 1) << 16).collect(),
+                _ => (0..words).map(|i| at(i).to_bits()).collect(),
+            };
             cache.buffer.write(&self.device, 0, &words);
         }
     }
