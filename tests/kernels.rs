@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use cases::attend_cases::AttendCase;
 use cases::{Case, EXACT, Pick, options};
 use programs::*;
+use wgslm::Error;
 use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep,
     Token,
@@ -23,8 +24,8 @@ use wgslm::exec::{
 use wgslm::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Kind, Pipelines, PlanBuilder, StepCounts};
 use wgslm::model::Program;
 use wgslm::ops::{
-    BlockMove, CacheShape, CpuWeights, GroupId, Index, KvLayout, KvReplicate, KvStorage, KvWrite, Op, Pairing,
-    Penalties, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
+    Attend, BlockMove, CacheShape, CpuWeights, GroupId, Index, Kv, KvLayout, KvReplicate, KvStorage, KvWrite, Mask, Op,
+    Pairing, Penalties, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
 };
 use wgslm::quant::BlockFormat::{F32, Q8_0};
 
@@ -276,6 +277,43 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     let other = Op::Pick(wgslm::ops::Pick { x, n: 8, out });
     assert!(single.add(other).unwrap_err().to_string().contains("executor"));
     assert_eq!(single.finish().unwrap().dispatches.len(), 2);
+}
+
+/// V1 keeps a score for every position: where a workgroup's memory does not do, the error names the form that needs none.
+#[test]
+fn gpu_v1_attention_refuses_long_contexts() {
+    let device = device(FORMS[3]); // WebGPU's limits: 16 KiB
+    let attend = |blocks: u32, layout| {
+        let step = StepBuffer::new(&device, Room { blocks, ..Room::default() }).unwrap();
+        let (kv_heads, k_dim, v_dim, slots) = (1, 64, 64, 16);
+        let shape = CacheShape { kv_heads, k_dim, v_dim, slots, blocks, storage: KvStorage::F16, layout };
+        let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
+        let mut pipelines = Pipelines::new(&device);
+        let mut single = Single::new(&mut pipelines, &step);
+        single.v1();
+        let [q, out] = [0; 2].map(|_| single.value(&buffer(256), 64).unwrap());
+        let kv = Kv::Cache(single.cache(&buffer(shape.bytes()), shape).unwrap());
+        let (mask, scale, softcap, sinks, slopes) = (Mask::Causal, 0.1, 0.0, None, None);
+        single.add(Op::Attend(Attend {
+            q,
+            heads: 1,
+            kv_heads,
+            k_dim,
+            v_dim,
+            kv,
+            mask,
+            scale,
+            softcap,
+            sinks,
+            slopes,
+            out,
+        }))?;
+        single.finish()
+    };
+    assert_eq!(attend(220, KvLayout::Vectorised).unwrap().dispatches.len(), 1);
+    let error = attend(221, KvLayout::Vectorised).unwrap_err();
+    assert!(matches!(error, Error::Limit { .. }) && error.to_string().contains("V2"), "{error}");
+    assert!(attend(4, KvLayout::Paged).unwrap_err().to_string().contains("vectorised"));
 }
 
 #[test]

@@ -3,8 +3,7 @@
 //! grid: x and y one thread for an element of the result, `across` threads in a row of the grid
 //! use: <element>
 //! source: ROCmForge, mqa_kv_replicate_k, mqa_kv_replicate_v, mqa_kv_replicate_fused
-//!
-//! Bench-only: the attention kernels share the load of a KV head among its query heads instead.
+//! bench only: the attention kernels share the load of a KV head among its query heads instead.
 struct Params {
     total: u32,   // elements of a result
     across: u32,

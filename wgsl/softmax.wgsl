@@ -2,9 +2,10 @@
 //! x, out (rows, n) f32
 //! grid: x and y one workgroup for a row, `across` workgroups in a row of the grid
 //! use: <reduce>
+//! bench only: attention has its own, sampling draws without one
 //!
 //! Elements that come to -1e30 or less are masked. A row of masked elements alone is uniform, 1 / n; a row that holds NaN or
-//! positive infinity is NaN. Bench-only: attention has its own, sampling draws without one.
+//! positive infinity is NaN.
 struct Params {
     rows: u32,
     n: u32,

@@ -69,6 +69,8 @@ pub struct Caps {
     pub max_buffer: u64,
     /// Workgroups in a dimension of a dispatch.
     pub max_groups: u32,
+    /// Memory of a workgroup, in bytes.
+    pub workgroup_memory: u32,
     /// Alignment of an offset in a uniform binding, in bytes.
     pub uniform_align: u32,
     /// Alignment of an offset in a storage binding, in bytes.
@@ -148,6 +150,7 @@ impl Device {
             let there = adapter.limits();
             limits.max_storage_buffer_binding_size = there.max_storage_buffer_binding_size;
             limits.max_buffer_size = there.max_buffer_size;
+            limits.max_compute_workgroup_storage_size = there.max_compute_workgroup_storage_size;
         }
         let desc = wgpu::DeviceDescriptor {
             label: Some("wgslm"),
@@ -186,6 +189,7 @@ impl Device {
             max_binding: limits.max_storage_buffer_binding_size,
             max_buffer: limits.max_buffer_size,
             max_groups: limits.max_compute_workgroups_per_dimension,
+            workgroup_memory: limits.max_compute_workgroup_storage_size,
             uniform_align: limits.min_uniform_buffer_offset_alignment,
             storage_align: limits.min_storage_buffer_offset_alignment,
         };

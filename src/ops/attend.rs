@@ -1,6 +1,7 @@
-//! `attend`: scaled dot-product attention of each row over what its sequence has cached. Its kernels are planned in `gpu.rs`.
+//! `attend`: scaled dot-product attention of each row over what its sequence has cached. Its kernels are planned in `gpu.rs` and `v1.rs`.
 
 pub(crate) mod gpu;
+mod v1;
 
 use super::cpu::CpuRun;
 use super::oracle::{OracleRun, Rows64, heads};

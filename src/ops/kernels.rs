@@ -23,6 +23,7 @@ kernels! {
     "attend",
     "attend_merge",
     "attend_tiled",
+    "attend_v1",
     "pointwise",
     "slice",
     "join",

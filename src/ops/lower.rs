@@ -119,6 +119,8 @@ pub(crate) struct Layout {
     pub(crate) attend: u32,
     /// Tiles of rows search for their sequence instead of looking it up.
     pub(crate) search: bool,
+    /// Attention keeps all scores of a row in workgroup memory (V1): of the positions in so many blocks.
+    pub(crate) v1: Option<u32>,
 }
 
 impl Layout {
@@ -140,6 +142,7 @@ impl Layout {
             subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
             attend: if software { 16 } else { 64 },
             search: false,
+            v1: None,
         }
     }
 }
@@ -270,20 +273,21 @@ impl<'a> Lower<'a> {
         let vectorised = shape.layout == KvLayout::Vectorised;
         if kernel.source.contains("<cache>") {
             kernel.roles.push(("cache", if vectorised { lib::VECTORISED } else { lib::PAGED }));
-        } else if vectorised {
+        } else if vectorised && !kernel.source.contains("lib/vectorised") {
             return Err(no_kernel(&format!("{} with a vectorised cache", kernel.name)));
         }
         Ok(())
     }
 
-    /// Fills the role `kv`: how KV elements are loaded.
+    /// Fills the role `kv` (`kv_cache`): how KV elements are loaded.
     pub(crate) fn kv_load(&self, kernel: &mut Kernel, cache: &CacheBuffer) {
         let fragment = match cache.shape.storage {
             KvStorage::F32 => lib::KV_F32,
             KvStorage::F16 => lib::KV_F16,
             KvStorage::Q8 => lib::KV_Q8,
         };
-        kernel.roles.push(("kv", fragment));
+        let role = if kernel.source.contains("<kv_cache>") { "kv_cache" } else { "kv" };
+        kernel.roles.push((role, fragment));
     }
 
     /// Fills the role `kv_store` (`head_store`): how KV elements are stored.

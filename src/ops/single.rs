@@ -205,6 +205,7 @@ pub struct Single<'a> {
     pairs: Vec<usize>,
     ops: Vec<Op>,
     generated: bool,
+    v1: bool,
 }
 
 impl<'a> Single<'a> {
@@ -212,13 +213,37 @@ impl<'a> Single<'a> {
     pub fn new(pipelines: &'a mut Pipelines, step: &'a StepBuffer) -> Self {
         let (values, caches, angles, ops) = Default::default();
         let (vectors, vector_lens, vector_at, pairs) = Default::default();
-        Self { pipelines, step, values, vectors, vector_lens, vector_at, caches, angles, pairs, ops, generated: false }
+        Self {
+            pipelines,
+            step,
+            values,
+            vectors,
+            vector_lens,
+            vector_at,
+            caches,
+            angles,
+            pairs,
+            ops,
+            generated: false,
+            v1: false,
+        }
     }
 
     /// Attention takes each row by itself, as rows that are generated one by one want it; without this, it takes tiles of rows
     /// that stand one behind the other.
     pub fn by_rows(&mut self) {
         self.generated = true;
+    }
+
+    /// Attention takes each row by itself and keeps its scores in workgroup memory, as vLLM's V1 does: over vectorised caches, for
+    /// as many positions as that memory holds scores of.
+    pub fn v1(&mut self) {
+        self.v1 = true;
+    }
+
+    /// The blocks that scores are kept of, in V1.
+    fn v1_blocks(&self) -> Option<u32> {
+        self.v1.then_some(self.step.room.blocks)
     }
 
     /// A value: a row of `width` f32 for each row of the step, rows as far apart as `width` rounded up to 4.
@@ -366,6 +391,9 @@ impl<'a> Single<'a> {
                 );
                 return Err(Error::argument(op.name(), problem));
             }
+            if let (Op::Attend(op), Some(blocks)) = (op, self.v1_blocks()) {
+                op.v1_scores(shape, blocks, &self.step.layout, self.pipelines.device().caps())?;
+            }
         }
         Ok(())
     }
@@ -373,10 +401,11 @@ impl<'a> Single<'a> {
     /// The plan: its dispatches in order, to be submitted as often as the buffers change.
     pub fn finish(self) -> Result<Plan> {
         let step = &self.step.buffer;
+        let layout = Layout { v1: self.v1_blocks(), ..self.step.layout };
         let parts = Buffer::new(self.pipelines.device(), "parts", 16)?; // something must be bound
         let mut lower = Lower {
             plan: PlanBuilder::new(self.pipelines),
-            layout: self.step.layout,
+            layout,
             values: &self.values,
             matrices: &[],
             weights: &[],

@@ -1,9 +1,9 @@
 //! What is asked of attention: single rows and tiles of rows over contexts of every length, each with what a model may want.
 
 use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
-use wgslm::gpu::{Buffer, Device, Pipelines};
+use wgslm::gpu::Device;
 use wgslm::model::CacheSpec;
-use wgslm::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op, Room, Single, StepBuffer};
+use wgslm::ops::{Attend, Kv, Mask, Op};
 use wgslm::quant::BlockFormat::F32;
 
 use super::super::programs::*;
@@ -248,132 +248,4 @@ pub fn cases() -> Vec<AttendCase> {
         cases.push(AttendCase { role, seqs, block: 32, shape: [5, 1, 20, 12], ..all });
     }
     cases
-}
-
-/// Attention as a single op over a cache of any layout and storage type, which the host fills.
-#[derive(Clone, Copy, Debug)]
-pub struct CacheCase {
-    pub storage: KvStorage,
-    pub layout: KvLayout,
-    /// Each row by itself, else in tiles.
-    pub by_rows: bool,
-}
-
-impl CacheCase {
-    /// The NMSE against f64 over what the cache holds, and the modules that ran.
-    pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
-        let (heads, kv_heads, k_dim, v_dim) = (6, 2, 20, 12);
-        let (slots, blocks) = if self.layout == KvLayout::Contiguous { (96, 1) } else { (16, 9) };
-        let shape = CacheShape { kv_heads, k_dim, v_dim, slots, blocks, storage: self.storage, layout: self.layout };
-        let (first, rows) = (50, 11);
-        let table = [7u32, 2, 5, 0];
-        let mut rng = Rng(17);
-
-        // NaN wherever nothing is kept; zeros behind a key's elements, as they are stored.
-        let mut words = vec![0x7fc0_7e00u32; (shape.bytes() / 4) as usize];
-        let mut kept = Vec::new();
-        for pos in 0..first + rows {
-            let (block, slot) = match self.layout {
-                KvLayout::Contiguous => (0, pos),
-                _ => (table[(pos / slots) as usize], pos % slots),
-            };
-            let mut pair = Vec::new();
-            for head in 0..kv_heads {
-                let [k, v] =
-                    [(k_dim, shape.k_room(), false), (v_dim, shape.v_room(), true)].map(|(n, room, of_value)| {
-                        let mut x = rng.normals(n as usize, 1.5);
-                        x.resize(room as usize, 0.0);
-                        let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
-                        if self.storage == KvStorage::Q8 {
-                            words[shape.scale_word(block, head, slot, of_value) as usize] = scale.to_bits();
-                        }
-                        let place = |i| match of_value {
-                            true => shape.v_element(block, head, slot, i),
-                            false => shape.k_element(block, head, slot, i),
-                        };
-                        let stored = (0..).zip(x).map(|(i, x)| store(&mut words, self.storage, place(i), x, scale));
-                        stored.map(f64::from).collect::<Vec<_>>()
-                    });
-                pair.push((k, v));
-            }
-            kept.push(pair);
-        }
-
-        let step = StepBuffer::new(device, Room { rows, seqs: 1, blocks: 4, pos_ids: false }).unwrap();
-        let table: &[u32] = if self.layout == KvLayout::Contiguous { &[] } else { &table };
-        let counts = step.write_run(device, rows, first, table).unwrap();
-        let buffer = |bytes: u64| Buffer::new(device, "test", bytes).unwrap();
-        let [q, out] = [heads * k_dim, heads * v_dim].map(|width| buffer(u64::from(rows * width * 4)));
-        let cache = buffer(shape.bytes());
-        let queries = rng.normals((rows * heads * k_dim) as usize, 1.5);
-        q.write(device, 0, &queries);
-        cache.write(device, 0, &words);
-        let mut pipelines = Pipelines::new(device);
-        let mut single = Single::new(&mut pipelines, &step);
-        if self.by_rows {
-            single.by_rows();
-        }
-        let values = [(&q, heads * k_dim), (&out, heads * v_dim)].map(|(b, width)| single.value(b, width).unwrap());
-        let op = Attend {
-            q: values[0],
-            heads,
-            kv_heads,
-            k_dim,
-            v_dim,
-            kv: Kv::Cache(single.cache(&cache, shape).unwrap()),
-            mask: Mask::Causal,
-            scale: 0.3,
-            softcap: 0.0,
-            sinks: None,
-            slopes: None,
-            out: values[1],
-        };
-        single.add(Op::Attend(op)).unwrap();
-        single.finish().unwrap().submit(device, counts);
-        let got: Vec<f32> = out.read(device, 0..u64::from(rows * heads * v_dim)).await.unwrap();
-
-        let mut wanted = Vec::new();
-        for (row, queries) in (0..).zip(queries.chunks((heads * k_dim) as usize)) {
-            for (head, q) in queries.chunks(k_dim as usize).enumerate() {
-                let seen = kept[..=(first + row) as usize].iter().map(|pair| &pair[head / (heads / kv_heads) as usize]);
-                let score = |k: &[f64]| 0.3 * q.iter().zip(k).map(|(q, k)| f64::from(*q) * k).sum::<f64>();
-                let weights: Vec<_> = seen.map(|(k, v)| (score(k).exp(), v)).collect();
-                let total: f64 = weights.iter().map(|w| w.0).sum();
-                wanted.extend((0..v_dim as usize).map(|i| weights.iter().map(|(w, v)| w * v[i]).sum::<f64>() / total));
-            }
-        }
-        (nmse(&got, &wanted), pipelines.modules().map(str::to_owned).collect())
-    }
-}
-
-/// Stores an element in a cache; gives what it is when it is read.
-fn store(words: &mut [u32], storage: KvStorage, element: u64, x: f32, scale: f32) -> f32 {
-    let lanes = u64::from(storage.lanes());
-    let (word, lane) = (&mut words[(element / lanes) as usize], (element % lanes) as u32);
-    match storage {
-        KvStorage::F32 => {
-            *word = x.to_bits();
-            x
-        }
-        KvStorage::F16 => {
-            // Sixteenths are f16 as they are; the bits: sign, exponent with another bias, ten of the mantissa.
-            let x = (x * 16.0).round() / 16.0;
-            let bits = x.to_bits();
-            let half = if x == 0.0 { 0 } else { bits >> 16 & 0x8000 | ((bits & 0x7fff_ffff) - (112 << 23)) >> 13 };
-            *word = *word & !(0xffff << (16 * lane)) | half << (16 * lane);
-            x
-        }
-        KvStorage::Q8 => {
-            let integer = if scale > 0.0 { (x / scale).round() } else { 0.0 };
-            *word = *word & !(0xff << (8 * lane)) | (integer as i32 as u32 & 0xff) << (8 * lane);
-            integer * scale
-        }
-    }
-}
-
-/// Every layout with every storage type, by both kernels.
-pub fn caches() -> Vec<CacheCase> {
-    let each = |layout| KvStorage::ALL.into_iter().map(move |storage| (layout, storage));
-    let pairs = KvLayout::ALL.into_iter().flat_map(each);
-    pairs.flat_map(|(layout, storage)| [true, false].map(|by_rows| CacheCase { storage, layout, by_rows })).collect()
 }

@@ -18,10 +18,13 @@ use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
 use super::programs::{self, *};
 use super::singles::{self, Alone};
-use attend_cases::{AttendCase, CacheCase};
+use attend_cases::AttendCase;
+use cache_cases::CacheCase;
 
 #[path = "attend_cases.rs"]
 pub mod attend_cases;
+#[path = "cache_cases.rs"]
+pub mod cache_cases;
 
 /// NMSE of f32 arithmetic against f64: element by element, and where sums are long.
 pub const EXACT: f64 = 1e-10;
@@ -721,7 +724,7 @@ pub fn attend() -> Vec<Case> {
     cases
 }
 
-/// Attention over caches of every layout and storage type.
+/// Attention over caches of every layout and storage type, by every kernel.
 pub fn attend_caches() -> Vec<Case> {
     let case = |case: CacheCase| Case {
         name: format!("{case:?}"),
@@ -731,7 +734,7 @@ pub fn attend_caches() -> Vec<Case> {
         bound: ATTEND,
         work: Work::AttendTo(case),
     };
-    attend_cases::caches().into_iter().map(case).collect()
+    cache_cases::caches().into_iter().map(case).collect()
 }
 
 fn model(
@@ -849,7 +852,7 @@ pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
     let ops = each(linear(), 5).chain(each(formats(), 3)).chain(each(norm(), 1)).chain(each(pointwise(), 5));
     let ops = ops.chain(each(rope(), 1)).chain(each(moves(), 3)).chain(each(attend(), 7));
-    let ops = ops.chain(each(attend_caches(), 1));
+    let ops = ops.chain(attend_caches().into_iter().enumerate().filter(|(i, _)| *i < 21 || i % 3 == 0).map(|c| c.1));
     let ops =
         ops.chain(each(route(), 9)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
     let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));

@@ -13,6 +13,7 @@ pub fn choices(role: &str) -> Vec<Fragment> {
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
         "max" => vec![lib::MAX, lib::MAX_SUBGROUP],
         "kv" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8, lib::KV_ROWS],
+        "kv_cache" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8],
         "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
         "head_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16, lib::KV_STORE_Q8],
         "cache" => vec![lib::PAGED, lib::VECTORISED],

@@ -9,7 +9,7 @@ use crate::ops::lower::{self, Lower, Lowered};
 
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
+pub(super) struct Params {
     heads: u32,
     group: u32,
     k_dim: u32,
@@ -75,9 +75,10 @@ impl Attend {
 
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         self.on_gpu()?;
-        match l.generated {
-            true => self.lower_rows(l),
-            false => self.lower_tiles(l),
+        match l.layout.v1 {
+            Some(blocks) => self.lower_v1(l, blocks),
+            None if l.generated => self.lower_rows(l),
+            None => self.lower_tiles(l),
         }
     }
 
@@ -114,7 +115,7 @@ impl Attend {
     }
 
     /// Sets what the kernels have in common, and gives their arguments, but for keys and values.
-    fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel) -> Vec<Arg<'a>> {
+    pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel) -> Vec<Arg<'a>> {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.overrides.extend([
@@ -132,7 +133,7 @@ impl Attend {
     }
 
     /// Binds keys and values, with the fragments that read them.
-    fn bind_kv<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, args: &mut Vec<Arg<'a>>) -> Lowered {
+    pub(super) fn bind_kv<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, args: &mut Vec<Arg<'a>>) -> Lowered {
         match self.kv {
             Kv::Cache(cache) => {
                 let cache = l.cache(cache);
@@ -149,7 +150,7 @@ impl Attend {
         Ok(())
     }
 
-    fn params(&self, l: &Lower<'_>) -> Params {
+    pub(super) fn params(&self, l: &Lower<'_>) -> Params {
         let (before, after) = match self.mask {
             Mask::Causal => (u32::MAX, 0),
             Mask::Window(n) => (n, 0),
