@@ -10,6 +10,8 @@ mod embed;
 mod inspect;
 #[path = "cli/perplexity.rs"]
 mod perplexity;
+#[path = "cli/sampling.rs"]
+mod sampling;
 mod support;
 
 use std::io::{Read, Write};
@@ -106,6 +108,12 @@ fn help_names_every_command_and_the_exit_codes() {
         "--top-p",
         "--min-p",
         "--seed",
+        "--typical",
+        "--repeat-penalty",
+        "--dry-multiplier",
+        "--xtc-probability",
+        "--mirostat",
+        "--logit-bias",
         "--device",
         "--raw",
         "--json",

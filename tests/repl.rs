@@ -238,7 +238,16 @@ fn settings_are_shown_and_changed() {
     let home = home("set");
     let mut terminal = Terminal::open(&home, &["--seed", "7"]);
     let shown = terminal.ask("/set");
-    for line in ["temp 0", "top_k 40", "top_p 0.95", "min_p 0.05", "seed 7", "max_tokens none", "verbose off"] {
+    for line in [
+        "temp 0",
+        "top_k 40",
+        "top_p 0.95",
+        "min_p 0.05",
+        "seed 7",
+        "repeat_last_n 64",
+        "max_tokens none",
+        "verbose off",
+    ] {
         assert!(shown.lines().any(|l| l == line), "{line:?} in {shown:?}");
     }
     assert!(terminal.ask("/set max_tokens 3").is_empty());
@@ -247,7 +256,10 @@ fn settings_are_shown_and_changed() {
     assert!(terminal.ask("/set temp hot").contains("error: temp: \"hot\" is no number"));
     assert!(terminal.ask("/set temp -1").contains("0 to 100 works"));
     assert!(terminal.ask("/set colour red").contains("no such setting"));
-    assert!(terminal.ask("/set").contains("temp 0\n"), "a refused value changes nothing");
+    assert!(terminal.ask("/set repeat-penalty 1.1").is_empty());
+    let shown = terminal.ask("/set");
+    assert!(shown.contains("temp 0\n"), "a refused value changes nothing");
+    assert!(shown.contains("repeat_penalty 1.1\n"));
     terminal.quit();
 }
 

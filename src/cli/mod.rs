@@ -16,6 +16,7 @@ mod open;
 mod perplexity;
 mod repl;
 mod run;
+mod sampling;
 mod template;
 mod term;
 mod tokenize;

@@ -13,7 +13,7 @@ use super::answer::{Answer, Timings};
 use super::exit::Exit;
 use super::interrupt::Listener;
 use super::run::{Args, Session, now};
-use super::term;
+use super::{sampling, term};
 use crate::Error;
 use crate::chat::{Conversation, Message};
 use crate::engine::Finish;
@@ -190,32 +190,25 @@ impl Repl<'_> {
     fn set(&mut self, rest: &str) -> Result<(), Exit> {
         let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
         let value = value.trim();
-        let mut sampling = self.sampling;
         match name {
             "" => self.settings(),
-            "temp" => sampling.temperature = number(name, value)?,
-            "top_k" | "top-k" => sampling.top_k = number(name, value)?,
-            "top_p" | "top-p" => sampling.top_p = number(name, value)?,
-            "min_p" | "min-p" => sampling.min_p = number(name, value)?,
-            "seed" => sampling.seed = number(name, value)?,
             "max_tokens" | "max-tokens" if value == "none" => self.max_tokens = None,
-            "max_tokens" | "max-tokens" => self.max_tokens = Some(number(name, value)?),
+            "max_tokens" | "max-tokens" => self.max_tokens = Some(sampling::number(name, value)?),
             "verbose" if value == "on" || value == "off" => self.verbose = value == "on",
             "verbose" => return Err(Exit::usage("verbose: on and off work")),
-            _ => return Err(Exit::usage(format!("{name}: no such setting; /set shows them"))),
+            _ => match sampling::set(&self.sampling, name, value)? {
+                Some(sampling) => self.sampling = sampling,
+                None => return Err(Exit::usage(format!("{name}: no such setting; /set shows them"))),
+            },
         }
-        sampling.check()?;
-        self.sampling = sampling;
         Ok(())
     }
 
     fn settings(&self) {
-        let Sampling { temperature, top_k, top_p, min_p, seed, .. } = self.sampling;
+        let settings = sampling::settings(self.sampling);
         let max_tokens = self.max_tokens.map_or("none".to_owned(), |most| most.to_string());
         let verbose = if self.verbose { "on" } else { "off" };
-        term::note(&format!(
-            "temp {temperature}\ntop_k {top_k}\ntop_p {top_p}\nmin_p {min_p}\nseed {seed}\nmax_tokens {max_tokens}\nverbose {verbose}"
-        ));
+        term::note(&format!("{settings}max_tokens {max_tokens}\nverbose {verbose}"));
     }
 
     fn save(&self, path: &Path) -> Result<(), Exit> {
@@ -242,10 +235,6 @@ fn path(command: &str, rest: &str) -> Result<PathBuf, Exit> {
         return Err(Exit::usage(format!("/{command} needs a file: /{command} chat.json")));
     }
     Ok(PathBuf::from(rest))
-}
-
-fn number<N: std::str::FromStr>(name: &str, value: &str) -> Result<N, Exit> {
-    value.parse().map_err(|_| Exit::usage(format!("{name}: {value:?} is no number that fits")))
 }
 
 /// Lines from the terminal, and what was entered before.

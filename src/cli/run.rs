@@ -1,6 +1,5 @@
 //! `wgslm run`: answers a prompt, or talks on a terminal.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{IsTerminal, Read, Write, stdin, stdout};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::answer::{Answer, Timings};
 use super::exit::Exit;
 use super::interrupt::Listener;
+use super::sampling::SamplingArgs;
 use super::{open, repl, term};
 use crate::Error;
 use crate::chat::{self, Conversation, Room};
@@ -28,21 +28,6 @@ pub(super) struct Args {
     /// Tokens to generate at most [default: until the model ends or the context is full].
     #[arg(short = 'n', long, value_name = "N")]
     pub(super) max_tokens: Option<u32>,
-    /// Temperature; 0 always takes the most likely token. The four defaults are llama.cpp's.
-    #[arg(long, default_value_t = 0.8, allow_negative_numbers = true)]
-    temp: f32,
-    /// Draws among the K most likely tokens; 0: all.
-    #[arg(long, default_value_t = 40, value_name = "K")]
-    top_k: u32,
-    /// Draws among the most likely tokens whose probabilities reach P; 1: all.
-    #[arg(long, default_value_t = 0.95, value_name = "P", allow_negative_numbers = true)]
-    top_p: f32,
-    /// Draws among tokens at least P times as likely as the most likely; 0: all.
-    #[arg(long, default_value_t = 0.05, value_name = "P", allow_negative_numbers = true)]
-    min_p: f32,
-    /// Seed of the draws: the same seed gives the same text [default: another one each time].
-    #[arg(long)]
-    seed: Option<u64>,
     /// auto (a real GPU, else the CPU), gpu, cpu, or the number of an adapter (see `wgslm devices`).
     #[arg(long, default_value = "auto", value_parser = open::place)]
     device: Place,
@@ -68,11 +53,12 @@ pub(super) struct Args {
     /// Prints one JSON object at the end: prompt_ids, ids, text, finish_reason, device, timings.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    let sampling = sampling(&args);
-    sampling.check()?;
+    let sampling = args.sampling.sampling()?;
     let prompt = match prompt(&args)? {
         Some(prompt) => prompt,
         None if args.json => return Err(Exit::usage("--json: no prompt; give one: wgslm run --json \"Why?\"")),
@@ -146,6 +132,7 @@ pub(super) struct Session {
     pub(super) load: Duration,
     template: Option<String>,
     stop: Vec<u32>,
+    bias: Vec<(u32, f32)>,
     sequence: SeqId,
 }
 
@@ -169,6 +156,7 @@ impl Session {
             name: model.name,
             load: started.elapsed(),
             template: model.chat_template,
+            bias: args.sampling.bias().to_vec(),
             sequence,
         })
     }
@@ -182,7 +170,8 @@ impl Session {
 
     /// A request that goes on with the kept sequence.
     pub(super) fn request(&self, prompt: Vec<u32>, sampling: Sampling, max_tokens: Option<u32>) -> Request {
-        Request { sampling, max_tokens, stop: self.stop.clone(), sequence: Some(self.sequence), ..Request::new(prompt) }
+        let (stop, bias) = (self.stop.clone(), self.bias.clone());
+        Request { sampling, max_tokens, stop, bias, sequence: Some(self.sequence), ..Request::new(prompt) }
     }
 
     pub(super) fn room(&self, args: &Args) -> Room {
@@ -194,19 +183,6 @@ impl Session {
 pub(super) fn now() -> Option<i64> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()
-}
-
-fn sampling(args: &Args) -> Sampling {
-    // 32 bits: what reads JSON may hold numbers as f64.
-    let random = || RandomState::new().build_hasher().finish() >> 32;
-    Sampling {
-        temperature: args.temp,
-        top_k: args.top_k,
-        top_p: args.top_p,
-        min_p: args.min_p,
-        seed: args.seed.unwrap_or_else(random),
-        ..Sampling::GREEDY
-    }
 }
 
 /// The prompt; none where a person sits at the terminal.
