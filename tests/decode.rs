@@ -5,12 +5,15 @@ mod support;
 #[path = "support/programs.rs"]
 mod programs;
 
-use wgslm::engine::{Engine, Event, Request};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use wgslm::engine::{Engine, Event, Request, RequestId};
 use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Buffer, Choice, Device};
 use wgslm::model::Model;
-use wgslm::ops::Penalties;
+use wgslm::ops::{Penalties, RING};
 use wgslm::quant::BlockFormat;
 use wgslm::sample::Sampling;
 
@@ -26,9 +29,14 @@ fn lavapipe() -> Device {
 }
 
 fn load(device: &Device, model: &Model) -> GpuExecutor {
+    load_for(device, model, 2, 3)
+}
+
+/// With room for so many sequences, and steps under way.
+fn load_for(device: &Device, model: &Model, seqs: u32, in_flight: u32) -> GpuExecutor {
     let context = model.program.context.min(256);
-    let limits =
-        Limits { rows: 64, seqs: 2, outs: 2, block: 16, blocks: context / 8, context, in_flight: 3, checkpoints: 0 };
+    let blocks = seqs * context / 16;
+    let limits = Limits { rows: 64, seqs, outs: seqs, block: 16, blocks, context, in_flight, checkpoints: 0 };
     let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
     pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
 }
@@ -77,6 +85,78 @@ fn decode(model: &Model, request: Request) {
     let (.., pipelines) = engine.executor().counts(Role::Generated);
     assert_eq!(generate(&mut engine, request), tokens);
     assert_eq!(engine.executor().counts(Role::Generated).2, pipelines);
+}
+
+/// What became of each request, by its place in the order of submission: its tokens, and why it ended.
+type Answers = BTreeMap<RequestId, (Vec<u32>, &'static str)>;
+
+/// Requests on an engine whose submissions take so long at most: the first at once, each further one when 5 more tokens were
+/// told of; the one named is cancelled when 9 were. Gives the submissions, too.
+fn answers(model: &Model, requests: &[Request], cancelled: Option<usize>, budget: Duration) -> (Answers, u64) {
+    let mut engine = Engine::new(load_for(&lavapipe(), model, 4, RING), &model.program);
+    engine.executor_mut().set_budget(budget);
+    let (mut answers, mut told, mut waiting) = (Answers::new(), 0, requests.iter());
+    loop {
+        if answers.len() * 5 <= told
+            && let Some(request) = waiting.next()
+        {
+            answers.insert(engine.submit(request.clone()).unwrap(), Default::default());
+        }
+        if !engine.busy() {
+            return (answers, engine.executor().submissions());
+        }
+        for event in pollster::block_on(engine.step()).unwrap() {
+            match event {
+                Event::Token { request, id } => {
+                    told += 1;
+                    let answer = answers.get_mut(&request).unwrap();
+                    assert_eq!(answer.1, "", "a token after the end");
+                    answer.0.push(id);
+                }
+                Event::Finished { request, reason, .. } => answers.get_mut(&request).unwrap().1 = reason.name(),
+            }
+        }
+        let cancelled = cancelled.and_then(|i| answers.iter().nth(i));
+        if let Some((id, _)) = cancelled.filter(|(_, answer)| answer.0.len() >= 9) {
+            engine.cancel(*id);
+        }
+    }
+}
+
+#[test]
+fn gpu_steps_of_one_submission_are_those_of_many() {
+    let model = open("stories260K/stories260K-q8_0.gguf");
+    let greedy = Request { max_tokens: Some(60), ..Request::new(vec![1, 403, 407, 261, 378]) };
+    let sampling = Sampling { temperature: 1.1, top_k: 40, top_p: 0.95, min_p: 0.01, seed: 3, ..Sampling::GREEDY };
+    let penalties = Penalties { repeat: 1.2, presence: 0.3, frequency: 0.2 };
+    let mut requests = vec![
+        greedy.clone(),
+        Request { sampling, ..greedy.clone() },
+        Request { sampling: Sampling { penalties, ..sampling }, ..greedy.clone() },
+        Request { sampling: Sampling { seed: 4, ..sampling }, prompt: (1..40).collect(), ..greedy.clone() },
+        Request { sampling: Sampling { penalties, ..Sampling::GREEDY }, max_tokens: Some(33), ..greedy },
+    ];
+    let whole = answers(&model, &requests, None, Duration::ZERO).0;
+    // Tokens at which answers end in the middle of a submission of up to eight steps.
+    for (request, (tokens, reason)) in requests.iter_mut().zip(whole.values()) {
+        assert_eq!(*reason, "length");
+        request.stop.push(tokens[tokens.len() * 2 / 3]);
+    }
+    requests[1].stop.clear();
+    for cancelled in [None, Some(1)] {
+        let (apart, many) = answers(&model, &requests, cancelled, Duration::ZERO);
+        let (together, few) = answers(&model, &requests, cancelled, Duration::MAX);
+        assert!(few * 3 < many * 2, "{few} submissions and {many}");
+        for (i, (apart, together)) in apart.values().zip(together.values()).enumerate() {
+            assert_eq!(apart.1, together.1, "request {i}");
+            let cut = if cancelled == Some(i) { 9 } else { usize::MAX };
+            let of = |tokens: &[u32]| tokens[..tokens.len().min(cut)].to_vec();
+            assert_eq!(of(&apart.0), of(&together.0), "request {i}");
+        }
+        let reasons: Vec<_> = together.values().map(|answer| answer.1).collect();
+        let second = if cancelled.is_some() { "cancelled" } else { "length" };
+        assert_eq!(reasons, ["stop", second, "stop", "stop", "stop"]);
+    }
 }
 
 /// Every layer of a plan takes at most so many dispatches; bindings and pipelines stay few.

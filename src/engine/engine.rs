@@ -75,7 +75,7 @@ impl<E: Executor> Engine<E> {
     /// Schedules and runs as many steps as the executor takes, and gives what has happened since the last call: at least one
     /// event, unless there is nothing to do or a step finished that drew no token.
     pub async fn step(&mut self) -> Result<Vec<Event>> {
-        while let Some(plan) = self.scheduler.schedule() {
+        while let Some(plan) = self.scheduler.schedule(self.executor.ahead()) {
             self.change_caches()?;
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }

@@ -259,9 +259,9 @@ impl Scheduler {
         std::mem::take(&mut self.events)
     }
 
-    /// The next step, if there is anything to compute and room for one more under way.
-    pub(super) fn schedule(&mut self) -> Option<Plan> {
-        if self.flights.len() >= self.limits.in_flight as usize {
+    /// The next step, if there is anything to compute and fewer than `ahead` are under way.
+    pub(super) fn schedule(&mut self, ahead: u32) -> Option<Plan> {
+        if self.flights.len() >= ahead as usize {
             return None;
         }
         let mut plan = Plan { seqs: Vec::new(), tokens: Vec::new() };

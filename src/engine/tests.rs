@@ -535,7 +535,7 @@ fn decoding_on_the_device_runs_ahead() {
     let mut bench = Bench::new(TIGHT, 0);
     let request = Request { max_tokens: Some(9), ..Request::new(vec![1, 2]) };
     bench.engine.submit(request).unwrap();
-    while let Some(plan) = bench.engine.scheduler.schedule() {
+    while let Some(plan) = bench.engine.scheduler.schedule(TIGHT.in_flight) {
         let Engine { executor, scheduler, .. } = &mut bench.engine;
         scheduler.run(&plan, |step| executor.enqueue(step));
     }

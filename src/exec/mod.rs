@@ -106,11 +106,18 @@ pub enum CacheOp {
 /// Runs the steps of one program.
 ///
 /// Nothing here blocks but [`wait`](Executor::wait), which a browser awaits: a step is enqueued, worked on behind the caller's
-/// back, and found by a later [`poll`](Executor::poll). Steps finish in the order in which they were enqueued.
+/// back, and found by a later [`poll`](Executor::poll). Steps finish in the order in which they were enqueued. Short ones may go to the
+/// device together, when they are enough of them or with the next `poll` or `wait`: so enqueue what is known before.
 #[allow(async_fn_in_trait, reason = "futures are driven on the thread that owns the executor: none needs Send")]
 pub trait Executor {
     /// What there is room for.
     fn limits(&self) -> Limits;
+
+    /// Steps that should be under way at once, by how long they take: enough for the device to have something to do while the host
+    /// looks at results, and no more, since what is under way cannot be stopped. At most `Limits::in_flight`.
+    fn ahead(&self) -> u32 {
+        self.limits().in_flight
+    }
 
     /// The device, for people: `cpu, 2 threads` or an adapter's name and driver.
     fn device(&self) -> String;

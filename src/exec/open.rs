@@ -7,7 +7,7 @@ use super::gpu::{GpuExecutor, GpuOptions};
 use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket, Timing};
 use crate::gpu::{Choice, Device};
 use crate::model::{Model, Program};
-use crate::ops::ValueId;
+use crate::ops::{RING, ValueId};
 use crate::{Error, Result};
 
 /// Where a model shall run.
@@ -147,8 +147,7 @@ impl AnyExecutor {
         };
         let mut executor = match device {
             Some(device) => {
-                // The GPU works on two steps while the host looks at a third.
-                let limits = options.limits(&model.program, 3);
+                let limits = options.limits(&model.program, RING);
                 let gpu = GpuOptions {
                     numerics: options.numerics,
                     limits,
@@ -236,6 +235,13 @@ impl Executor for AnyExecutor {
         match self {
             Self::Cpu(e) => e.limits(),
             Self::Gpu(e) => e.limits(),
+        }
+    }
+
+    fn ahead(&self) -> u32 {
+        match self {
+            Self::Cpu(e) => e.ahead(),
+            Self::Gpu(e) => e.ahead(),
         }
     }
 

@@ -113,9 +113,8 @@ impl<'a> Runner<'a> {
 
     /// Generates as an engine does: greedily, drawn tokens fed back on the device, as many steps ahead as it takes.
     async fn generate(&mut self, pos: u32, n: u32) -> Result<()> {
-        let ahead = self.executor.limits().in_flight as usize;
         for i in 0..n {
-            self.finish(ahead - 1).await?;
+            self.finish(self.executor.ahead() as usize - 1).await?;
             let token = if i == 0 { Token::Host(0) } else { Token::Drawn };
             self.enqueue(Role::Generated, &[token], pos + i, Outs::Last)?;
         }

@@ -1,15 +1,19 @@
 //! The GPU executor: a program's plans, the buffers of its steps, and the ring of steps under way.
 //!
+//! Short steps of decoding are recorded until they are as many as a submission should take, or until somebody wants results.
+//!
 //! Three kinds of step data are three kinds of buffers, since wgpu tracks usage by whole buffers: what the host writes (the
 //! step and its angles, one of each a role), what the device keeps (the drawn tokens), and what it gives back (results).
 
 mod memory;
+mod submission;
 mod weights;
 mod work;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, Step, StepOut, Ticket, Timing, seeded};
+use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, RowEntry, Step, StepOut, Ticket, Timing, seeded};
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
@@ -17,6 +21,7 @@ use crate::ops::sample::{self, DrawBuffers};
 use crate::ops::{DrawEntry, KvStorage, Part, RING, ValueId};
 use crate::{Error, Result};
 use memory::Values;
+use submission::{Pace, Recorded, Recording, Submission, UPLOAD, Writes};
 use weights::Weights;
 use work::{Room, Work};
 
@@ -51,8 +56,12 @@ pub struct GpuExecutor {
     work: Work,
     roles: [RoleState; 2],
     packed: Packed,
-    words: Vec<u32>,
-    in_flight: VecDeque<InFlight>,
+    rows: Vec<[u32; 4]>,
+    writes: Writes,
+    upload: Buffer,
+    pace: Pace,
+    recording: Option<Recording>,
+    in_flight: VecDeque<Submission>,
     idle_staging: Vec<Buffer>,
     next_ticket: u64,
     submissions: u64,
@@ -74,22 +83,6 @@ struct RoleState {
     plan: Option<(Plan, Plan)>,
     /// Of the step that was uploaded last.
     counts: StepCounts,
-}
-
-/// A submitted step: where its results will be.
-#[derive(Debug)]
-struct InFlight {
-    ticket: Ticket,
-    submission: wgpu::SubmissionIndex,
-    staging: Buffer,
-    mapped: crate::gpu::Signal,
-    /// The slots that tokens are drawn for, and the words of the results where they are, in the order of the step.
-    draws: Vec<(u32, usize)>,
-    /// Words of results in front of the logits.
-    words: usize,
-    /// Elements of the logits, and behind them of the pooled rows.
-    logits: usize,
-    pooled: usize,
 }
 
 impl GpuExecutor {
@@ -164,7 +157,11 @@ impl GpuExecutor {
             work: Work::default(),
             roles,
             packed: Packed::default(),
-            words: Vec::new(),
+            rows: Vec::new(),
+            writes: Writes::default(),
+            upload: Buffer::new(device, "upload", UPLOAD)?,
+            pace: Pace::new(limits.in_flight),
+            recording: None,
             in_flight: VecDeque::new(),
             idle_staging: Vec::new(),
             next_ticket: 0,
@@ -216,40 +213,39 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// Writes a packed batch into the step buffers of its role.
-    fn upload(&mut self, role: Role) {
+    /// Collects what a packed batch writes into the buffers of its role.
+    fn write(&mut self, role: Role) {
         let batch = self.packed.batch(role);
         let state = &mut self.roles[role as usize];
-        let device = &self.device;
-        self.words.clear();
+        let (writes, layout) = (&mut self.writes, &self.layout);
         let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len(), batch.table_stride as usize];
-        self.words.extend(counts.map(|n| n as u32));
-        self.words.resize(HEADER, 0);
-        for (row, kind) in batch.rows.iter().zip(&batch.types) {
-            self.words.extend([row.token, row.drawn | kind << 1, row.pos, row.seq]);
-        }
-        state.step.write(device, 0, &self.words);
-        state.step.write(device, u64::from(self.layout.seqs), &batch.seqs);
-        state.step.write(device, u64::from(self.layout.outs), &batch.outs);
-        state.draws.draws.write(device, 0, &batch.draws);
-        state.draws.draws.write(device, u64::from(state.draws.lists), &batch.lists);
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&counts.map(|n| n as u32));
+        writes.push(&state.step, 0, &header);
+        let row = |(row, kind): (&RowEntry, &u32)| [row.token, row.drawn | kind << 1, row.pos, row.seq];
+        self.rows.clear();
+        self.rows.extend(batch.rows.iter().zip(&batch.types).map(row));
+        writes.push(&state.step, HEADER as u64, &self.rows);
+        writes.push(&state.step, u64::from(layout.seqs), &batch.seqs);
+        writes.push(&state.step, u64::from(layout.outs), &batch.outs);
+        writes.push(&state.draws.draws, 0, &batch.draws);
+        writes.push(&state.draws.draws, u64::from(state.draws.lists), &batch.lists);
         for (group, table) in batch.tables.iter().enumerate() {
-            let at = self.layout.tables + group as u32 * self.layout.table_words;
-            state.step.write(device, u64::from(at), table);
+            writes.push(&state.step, u64::from(layout.tables + group as u32 * layout.table_words), table);
         }
         self.work.fill(batch, self.room);
-        state.step.write(device, u64::from(self.layout.items), &self.work.items);
-        state.step.write(device, u64::from(self.layout.merges), &self.work.merges);
-        state.step.write(device, u64::from(self.layout.tiles), &self.work.tiles);
+        writes.push(&state.step, u64::from(layout.items), &self.work.items);
+        writes.push(&state.step, u64::from(layout.merges), &self.work.merges);
+        writes.push(&state.step, u64::from(layout.tiles), &self.work.tiles);
+        for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
+            writes.push(&state.angles, at / 4, angles);
+        }
         let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
         let [items, merges] = [self.work.items.len(), self.work.merges.len()].map(|n| n as u32);
         let kinds: [fn(&DrawEntry) -> bool; 2] = [DrawEntry::is_filtered, DrawEntry::is_adjusted];
         let [filtered, adjusted] = kinds.map(|is| count(&batch.draws, is));
         let draws = batch.draws.len() as u32;
         state.counts = StepCounts { rows, outs, seqs, items, merges, draws, filtered, adjusted };
-        for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
-            state.angles.write(device, at / 4, angles);
-        }
     }
 
     /// Columns of what the program pools; 0 if it does not.
@@ -263,6 +259,31 @@ impl GpuExecutor {
             return Ok(self.idle_staging.swap_remove(at));
         }
         Buffer::readback(&self.device, "results", bytes)
+    }
+
+    /// Steps that are recorded or submitted, and not read.
+    fn under_way(&self) -> usize {
+        self.recording.as_ref().map_or(0, Recording::len) + self.in_flight.iter().map(Submission::len).sum::<usize>()
+    }
+
+    /// Whether a step may share a submission: it decodes, and gives no more than draws.
+    fn is_short(&self, step: &Step<'_>) -> bool {
+        let decodes = step.seqs.iter().all(|seq| seq.role == Role::Generated && !seq.read_logits);
+        decodes && self.pooled_width() == 0 && self.timer.is_none()
+    }
+
+    /// Submits what is recorded.
+    fn submit(&mut self) {
+        if let Some(recording) = self.recording.take() {
+            self.in_flight.push_back(recording.submit(&self.device));
+            self.submissions += 1;
+        }
+    }
+
+    /// How long a submission may take that holds several steps: 50 ms unless told otherwise, 0 keeps steps apart. Results do not
+    /// depend on it.
+    pub fn set_budget(&mut self, time: Duration) {
+        self.pace.budget = time;
     }
 
     /// Reads a value after the last step has finished: `rows` rows of its width. Only with `keep_values`.
@@ -375,6 +396,10 @@ impl Executor for GpuExecutor {
         self.limits
     }
 
+    fn ahead(&self) -> u32 {
+        self.pace.ahead().min(self.limits.in_flight)
+    }
+
     fn device(&self) -> String {
         let caps = self.device.caps();
         format!("{} ({}, {})", caps.name, caps.backend, caps.driver)
@@ -390,14 +415,15 @@ impl Executor for GpuExecutor {
 
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
         self.device.check()?;
-        if self.in_flight.len() >= self.limits.in_flight as usize {
-            return Err(Error::argument("enqueue", format!("{} steps are under way already", self.in_flight.len())));
+        if self.under_way() >= self.limits.in_flight as usize {
+            return Err(Error::argument("enqueue", format!("{} steps are under way already", self.under_way())));
         }
         self.packed.pack(step, &self.roles[0].program, &self.limits)?;
+        self.writes.clear();
         for role in Role::ALL {
             if !self.packed.batch(role).rows.is_empty() {
                 self.make_plan(role)?;
-                self.upload(role);
+                self.write(role);
             }
         }
 
@@ -424,13 +450,31 @@ impl Executor for GpuExecutor {
                 *draw += 1;
             }
         }
-        let words = result_words[0] + result_words[1];
         let vocab = u64::from(self.roles[0].program.vocab);
         let pooled_width = self.pooled_width();
-        let pooled_bytes = step.seqs.len() as u64 * pooled_width * 4;
-        let staging = self.staging(words as u64 * 4 + reads.len() as u64 * vocab * 4 + pooled_bytes)?;
-        let desc = wgpu::CommandEncoderDescriptor::default();
-        let mut encoder = self.device.device.create_command_encoder(&desc);
+        let ticket = Ticket(self.next_ticket);
+        let recorded = Recorded {
+            ticket,
+            draws,
+            words: result_words[0] + result_words[1],
+            logits: reads.len() * vocab as usize,
+            pooled: step.seqs.len() * pooled_width as usize,
+        };
+
+        let short = self.is_short(step);
+        if self.recording.as_ref().is_some_and(|r| !short || !r.fits(&self.writes, recorded.bytes())) {
+            self.submit();
+        }
+        let mut recording = match self.recording.take() {
+            Some(recording) => recording,
+            None => {
+                let draws = u64::from(self.limits.seqs) * 4 * u64::from(self.pace.steps());
+                let staging = self.staging(recorded.bytes().max(draws))?;
+                Recording::new(&self.device, staging)
+            }
+        };
+        recording.write(&self.device, &self.writes, &self.upload);
+        let encoder = &mut recording.encoder;
         for role in Role::ALL {
             let filtered = count(&self.packed.batch(role).draws, DrawEntry::is_filtered);
             if filtered > 0 {
@@ -456,26 +500,21 @@ impl Executor for GpuExecutor {
             }
             Some(timer) => {
                 timer.restart();
-                plans.for_each(|(plan, counts)| timer.encode(&mut encoder, plan, counts));
-                timer.resolve(&mut encoder);
+                plans.for_each(|(plan, counts)| timer.encode(encoder, plan, counts));
+                timer.resolve(encoder);
             }
         }
-        let mut copy = |from: &Buffer, offset: u64, to: &mut u64, bytes: u64| {
-            encoder.copy_buffer_to_buffer(from.raw(), offset, staging.raw(), *to, bytes);
-            *to += bytes;
-        };
-        let mut at = 0;
         for role in Role::ALL {
             let draws = self.packed.batch(role).draws.len() as u64;
             if draws > 0 {
-                copy(&self.roles[role as usize].draws.result, 0, &mut at, draws * 4);
+                recording.give(&self.roles[role as usize].draws.result, 0, draws);
             }
         }
         for &(role, row) in &reads {
             let state = &self.roles[role as usize];
             if let Some(logits) = state.program.logits() {
                 let value = &state.values.buffers[logits.index()];
-                copy(&value.buffer, row as u64 * u64::from(value.stride()) * 4, &mut at, vocab * 4);
+                recording.give(&value.buffer, row as u64 * u64::from(value.stride()), vocab);
             }
         }
         let mut next = [0, 0];
@@ -485,31 +524,22 @@ impl Executor for GpuExecutor {
             next[seq.role as usize] += 1;
             if let Some(pooled) = state.program.pooled() {
                 let value = &state.values.buffers[pooled.index()];
-                copy(&value.buffer, row * u64::from(value.stride()) * 4, &mut at, pooled_width * 4);
+                recording.give(&value.buffer, row * u64::from(value.stride()), pooled_width);
             }
         }
-        let submission = self.device.queue.submit([encoder.finish()]);
-        self.submissions += 1;
-        let mapped = crate::gpu::Signal::default();
-        let signal = mapped.clone();
-        staging.raw().map_async(wgpu::MapMode::Read, 0..at.max(4), move |r| signal.set(r.is_ok()));
-        let ticket = Ticket(self.next_ticket);
+        recording.push(recorded);
+        let full = !short || recording.len() >= self.pace.steps() as usize;
+        self.recording = Some(recording);
+        if full {
+            self.submit();
+        }
         self.next_ticket += 1;
-        self.in_flight.push_back(InFlight {
-            ticket,
-            submission,
-            staging,
-            mapped,
-            draws,
-            words,
-            logits: reads.len() * vocab as usize,
-            pooled: pooled_bytes as usize / 4,
-        });
         Ok(ticket)
     }
 
     fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
         self.device.check()?;
+        self.submit();
         let mut plan = PlanBuilder::new(&mut self.pipelines);
         memory::cache_ops(&mut plan, &self.caches, &self.limits, ops)?;
         plan.finish()?.submit(&self.device, StepCounts::default());
@@ -517,29 +547,27 @@ impl Executor for GpuExecutor {
     }
 
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
+        self.submit();
         self.device.tick();
         let mut finished = 0;
         while let Some(ok) = self.in_flight.front().and_then(|f| f.mapped.get()) {
-            let Some(step) = self.in_flight.pop_front() else { break };
-            finished += 1;
-            let bytes = (step.words + step.logits + step.pooled) * 4;
-            match read_results(&step, ok, bytes.max(4), &mut self.out) {
-                Ok(()) => done(step.ticket, Ok(&self.out)),
-                Err(e) => done(step.ticket, Err(e)),
-            }
-            step.staging.raw().unmap();
-            self.idle_staging.push(step.staging);
+            let Some(submission) = self.in_flight.pop_front() else { break };
+            finished += submission.len();
+            self.pace.finished(submission.len(), submission.started);
+            let staging = submission.read(ok, &mut self.out, done);
+            self.idle_staging.push(staging);
         }
         finished
     }
 
     async fn wait(&mut self) -> Result<()> {
+        self.submit();
         let Some(first) = self.in_flight.front() else { return Ok(()) };
         self.device.tick();
         if first.mapped.get().is_none() {
-            // With another step behind it, the device works on while the host reads.
+            // With another submission behind it, the device works on while the host reads.
             self.blocked += u64::from(self.in_flight.len() == 1);
-            self.device.finish_submission(first.submission.clone())?;
+            self.device.finish_submission(first.index.clone())?;
             first.mapped.wait().await;
         }
         Ok(())
@@ -553,26 +581,4 @@ impl Executor for GpuExecutor {
 /// All draws if one of them is such, else none.
 fn count(draws: &[DrawEntry], is: fn(&DrawEntry) -> bool) -> u32 {
     if draws.iter().any(is) { draws.len() as u32 } else { 0 }
-}
-
-/// The results of a step, from its mapped staging buffer.
-fn read_results(step: &InFlight, ok: bool, bytes: usize, out: &mut StepOut) -> Result<()> {
-    out.drawn.clear();
-    out.logits.clear();
-    out.pooled.clear();
-    let lost = |why: String| Error::DeviceLost(why);
-    if !ok {
-        return Err(lost("a read-back failed".to_owned()));
-    }
-    let view = step.staging.raw().get_mapped_range(0..bytes as u64).map_err(|e| lost(e.to_string()))?;
-    let (tokens, rest) = view.split_at(step.words * 4);
-    let (logits, pooled) = rest.split_at(step.logits * 4);
-    for &(slot, word) in &step.draws {
-        let token: u32 = bytemuck::pod_read_unaligned(&tokens[word * 4..word * 4 + 4]);
-        out.drawn.push(super::Drawn { slot, token: (token != u32::MAX).then_some(token) });
-    }
-    out.logits.extend(logits.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
-    let pooled = &pooled[..step.pooled * 4];
-    out.pooled.extend(pooled.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
-    Ok(())
 }

@@ -1,0 +1,264 @@
+//! Steps on their way to the device and back: recorded, submitted one or several at a time, read.
+//!
+//! Steps of a submission run one behind the other. What the host writes for the first is written before the submission; for each
+//! further one it is copied within it, from a buffer that holds all of it, over what the step before has read.
+
+use std::time::{Duration, Instant};
+
+use crate::exec::{Drawn, StepOut, Ticket};
+use crate::gpu::{Buffer, Device, Signal, wgpu};
+use crate::{Error, Result};
+
+/// Bytes that the host may write for the steps of a submission behind the first.
+pub(super) const UPLOAD: u64 = 1 << 20;
+
+/// What the host writes for a step.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    words: Vec<u32>,
+    /// Where the words go: a buffer, its word, how many.
+    places: Vec<(Buffer, u64, usize)>,
+}
+
+impl Writes {
+    pub(super) fn clear(&mut self) {
+        self.words.clear();
+        self.places.clear();
+    }
+
+    pub(super) fn push<T: bytemuck::NoUninit>(&mut self, to: &Buffer, word: u64, data: &[T]) {
+        let words: &[u32] = bytemuck::cast_slice(data);
+        if !words.is_empty() {
+            self.words.extend_from_slice(words);
+            self.places.push((to.clone(), word, words.len()));
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.words.len() as u64 * 4
+    }
+
+    /// Before all that is submitted from now on.
+    fn write(&self, device: &Device) {
+        let mut words = &*self.words;
+        for (buffer, word, n) in &self.places {
+            let (data, rest) = words.split_at(*n);
+            buffer.write(device, *word, data);
+            words = rest;
+        }
+    }
+
+    /// Behind what the encoder holds, through a buffer from a byte on.
+    fn copy(&self, device: &Device, encoder: &mut wgpu::CommandEncoder, upload: &Buffer, mut at: u64) {
+        upload.write(device, at / 4, &self.words);
+        for (buffer, word, n) in &self.places {
+            let bytes = *n as u64 * 4;
+            encoder.copy_buffer_to_buffer(upload.raw(), at, buffer.raw(), word * 4, bytes);
+            at += bytes;
+        }
+    }
+}
+
+/// Steps that are recorded and not submitted yet.
+#[derive(Debug)]
+pub(super) struct Recording {
+    pub(super) encoder: wgpu::CommandEncoder,
+    staging: Buffer,
+    /// Bytes of results, and of what the host wrote for steps behind the first.
+    results: u64,
+    uploaded: u64,
+    steps: Vec<Recorded>,
+}
+
+/// A step that is recorded: where its results lie.
+#[derive(Debug)]
+pub(super) struct Recorded {
+    pub(super) ticket: Ticket,
+    /// The slots that tokens are drawn for, and the words of the results where they are, in the order of the step.
+    pub(super) draws: Vec<(u32, usize)>,
+    /// Words of results in front of the logits.
+    pub(super) words: usize,
+    /// Elements of the logits, and behind them of the pooled rows.
+    pub(super) logits: usize,
+    pub(super) pooled: usize,
+}
+
+impl Recorded {
+    /// Bytes of results.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.words + self.logits + self.pooled) as u64 * 4
+    }
+
+    /// The results.
+    fn read(&self, bytes: &[u8], out: &mut StepOut) {
+        let (tokens, rest) = bytes.split_at(self.words * 4);
+        let (logits, pooled) = rest.split_at(self.logits * 4);
+        out.drawn.clear();
+        out.drawn.extend(self.draws.iter().map(|&(slot, word)| {
+            let token: u32 = bytemuck::pod_read_unaligned(&tokens[word * 4..word * 4 + 4]);
+            Drawn { slot, token: (token != u32::MAX).then_some(token) }
+        }));
+        let numbers = |bytes: &[u8], out: &mut Vec<f32>| {
+            out.clear();
+            out.extend(bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
+        };
+        numbers(logits, &mut out.logits);
+        numbers(pooled, &mut out.pooled);
+    }
+}
+
+impl Recording {
+    pub(super) fn new(device: &Device, staging: Buffer) -> Self {
+        let encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        Self { encoder, staging, results: 0, uploaded: 0, steps: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether there is room for a step that writes this and gives so many bytes.
+    pub(super) fn fits(&self, writes: &Writes, results: u64) -> bool {
+        self.uploaded + writes.bytes() <= UPLOAD && self.results + results <= self.staging.size()
+    }
+
+    /// What the host writes for the step that follows.
+    pub(super) fn write(&mut self, device: &Device, writes: &Writes, upload: &Buffer) {
+        if self.steps.is_empty() {
+            return writes.write(device);
+        }
+        writes.copy(device, &mut self.encoder, upload, self.uploaded);
+        self.uploaded += writes.bytes();
+    }
+
+    /// Copies a part of the last step's results, behind all others.
+    pub(super) fn give(&mut self, from: &Buffer, word: u64, words: u64) {
+        self.encoder.copy_buffer_to_buffer(from.raw(), word * 4, self.staging.raw(), self.results, words * 4);
+        self.results += words * 4;
+    }
+
+    /// The step is complete.
+    pub(super) fn push(&mut self, step: Recorded) {
+        self.steps.push(step);
+    }
+
+    pub(super) fn submit(self, device: &Device) -> Submission {
+        let Self { encoder, staging, results, steps, .. } = self;
+        let index = device.queue.submit([encoder.finish()]);
+        let mapped = Signal::default();
+        let signal = mapped.clone();
+        staging.raw().map_async(wgpu::MapMode::Read, 0..results.max(4), move |r| signal.set(r.is_ok()));
+        Submission { index, mapped, started: now(), staging, results, steps }
+    }
+}
+
+/// Steps that the device works on.
+#[derive(Debug)]
+pub(super) struct Submission {
+    pub(super) index: wgpu::SubmissionIndex,
+    pub(super) mapped: Signal,
+    pub(super) started: Option<Instant>,
+    staging: Buffer,
+    results: u64,
+    steps: Vec<Recorded>,
+}
+
+impl Submission {
+    pub(super) fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Gives the results of each step to `done`, once they are mapped (or `ok` says that they cannot be), and the staging buffer back.
+    pub(super) fn read(self, ok: bool, out: &mut StepOut, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> Buffer {
+        let view = match ok {
+            true => self.staging.raw().get_mapped_range(0..self.results.max(4)).map_err(|e| e.to_string()),
+            false => Err("a read-back failed".to_owned()),
+        };
+        let mut at = 0;
+        for step in &self.steps {
+            let bytes = step.bytes() as usize;
+            match &view {
+                Ok(view) => {
+                    step.read(&view[at..at + bytes], out);
+                    done(step.ticket, Ok(out));
+                }
+                Err(why) => done(step.ticket, Err(Error::DeviceLost(why.clone()))),
+            }
+            at += bytes;
+        }
+        drop(view);
+        self.staging.raw().unmap();
+        self.staging
+    }
+}
+
+/// Now, where there is a clock.
+pub(super) fn now() -> Option<Instant> {
+    (!cfg!(target_arch = "wasm32")).then(Instant::now)
+}
+
+/// How many steps of decoding a submission takes: as many as fit into its time, going by the last ones.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// A submission's time.
+    pub(super) budget: Duration,
+    most: u32,
+    steps: u32,
+    /// When the last submission was found finished.
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// Two submissions are under way, so that the device has something to do while the host looks at results.
+    pub(super) fn new(in_flight: u32) -> Self {
+        Self { budget: Duration::from_millis(50), most: (in_flight / 2).max(1), steps: 1, last: None }
+    }
+
+    pub(super) fn steps(&self) -> u32 {
+        if self.budget.is_zero() { 1 } else { self.steps }
+    }
+
+    /// Steps that should be under way; with one a submission, the device works on two while the host looks at a third.
+    pub(super) fn ahead(&self) -> u32 {
+        (2 * self.steps()).max(3)
+    }
+
+    /// A submission of so many steps is finished.
+    pub(super) fn finished(&mut self, steps: usize, started: Option<Instant>) {
+        let now = now();
+        // It began when it was submitted, or when the one before was finished.
+        let began = started.max(self.last);
+        self.last = now;
+        let (Some(now), Some(began)) = (now, began) else { return };
+        let step = (now - began).as_secs_f64() / steps as f64;
+        // A saturating cast; one step says little of many.
+        self.steps = ((self.budget.as_secs_f64() / step.max(1e-6)) as u32).clamp(1, self.most.min(2 * self.steps));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn submissions_keep_to_their_time() {
+        let mut pace = Pace::new(16);
+        let steps = |pace: &mut Pace, ms: f64| {
+            pace.last = None;
+            let n = pace.steps() as usize;
+            let began = Instant::now().checked_sub(Duration::from_secs_f64(ms / 1e3 * n as f64));
+            pace.finished(n, began);
+            pace.steps()
+        };
+        // Steps of 1 ms: twice as many each time, up to half of those that may be under way.
+        assert_eq!([1.0; 5].map(|ms| steps(&mut pace, ms)), [2, 4, 8, 8, 8]);
+        assert_eq!(pace.ahead(), 16);
+        // Of 9 ms: 50 hold five. Of 60: one. Then growth again.
+        assert_eq!([9.0, 60.0, 1.0].map(|ms| steps(&mut pace, ms)), [5, 1, 2]);
+        assert_eq!((pace.ahead(), Pace::new(3).ahead()), (4, 3));
+        pace.budget = Duration::ZERO;
+        assert_eq!(pace.steps(), 1);
+        let mut few = Pace::new(3);
+        assert_eq!([1.0; 2].map(|ms| steps(&mut few, ms)), [1, 1]);
+    }
+}
