@@ -300,19 +300,17 @@ pub(crate) fn stories_match<D: Device>() {
     }
     for run in shared_json("stories260K/reference-quant.json")["runs"].as_array().unwrap() {
         let file = run["file"].as_str().unwrap();
-        if run["type"] == "Q8_0" {
-            let model = open(&shared("stories260K").join(file)).unwrap();
-            let mut runner = Runner::<D>::new(&model, Numerics::Exact, 256, 8);
-            let (prompt, all) = (ids_of(&run["prompt_ids"]), ids_of(&run["ids"]));
-            let drawn = runner.greedy(&prompt, 8, all.len() - prompt.len());
-            assert_eq!(drawn, all[prompt.len()..], "{file}");
-            runner.restart();
-            let logits = runner.logits(&prompt, 8, Role::Prompt);
-            let last = &logits[logits.len() - model.program.vocab as usize..];
-            let expected: Vec<_> = run["last_logits"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
-            let nmse = nmse(last.iter().copied(), &expected);
-            assert!(nmse < 1e-9, "{file}: NMSE {nmse:e}");
-        }
+        let model = open(&shared("stories260K").join(file)).unwrap();
+        let mut runner = Runner::<D>::new(&model, Numerics::Exact, 256, 8);
+        let (prompt, all) = (ids_of(&run["prompt_ids"]), ids_of(&run["ids"]));
+        let drawn = runner.greedy(&prompt, 8, all.len() - prompt.len());
+        assert_eq!(drawn, all[prompt.len()..], "{file}");
+        runner.restart();
+        let logits = runner.logits(&prompt, 8, Role::Prompt);
+        let last = &logits[logits.len() - model.program.vocab as usize..];
+        let expected: Vec<_> = run["last_logits"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+        let nmse = nmse(last.iter().copied(), &expected);
+        assert!(nmse < 1e-9, "{file}: NMSE {nmse:e}");
     }
 }
 

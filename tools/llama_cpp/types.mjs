@@ -12,8 +12,7 @@ import { parseArgs } from "node:util";
 
 const TYPES = "F32,BF16,F16,Q8_0,Q6_K,Q5_K_M,Q5_1,Q5_K_S,Q5_0,Q4_1,Q4_K_M,Q4_K_S,IQ4_NL,Q4_0,IQ4_XS,Q3_K_L,Q3_K_M,Q3_K_S,Q2_K";
 const PROMPT = "The lighthouse keeper climbed the spiral stairs every evening at dusk, because";
-const TOKENS = 24; // as many as greedy.mjs compares
-const CLOSE = 0.05; // behind a step whose two best logits are closer, texts may go separate ways
+const TOKENS = 24;
 
 const { values: option, positionals } = parseArgs({
   allowPositionals: true,
@@ -29,45 +28,57 @@ function run(command, ...args) {
   return done.stdout;
 }
 
-/** The gap between the two best logits of each generated token, from the float32 file that `wgslm logits` writes. */
-function margins(path, rows) {
-  const file = readFileSync(path);
+/** The logits of each of `ids`. */
+function logits(gguf, numerics, ids) {
+  run(wgslm, "logits", "-m", gguf, "--device", "cpu", "--numerics", numerics, "--ids", ids.join(","), "-o", at("logits.npy"));
+  const file = readFileSync(at("logits.npy")); // float32, behind a header
   const header = 10 + file.readUInt16LE(8);
-  const vocab = (file.length - header) / 4 / rows;
-  const logits = new Float32Array(file.buffer.slice(file.byteOffset + header, file.byteOffset + file.length));
-  return Array.from({ length: TOKENS }, (_, i) => {
-    const first = (rows - TOKENS + i) * vocab;
-    let [best, second] = [-Infinity, -Infinity];
-    for (const logit of logits.subarray(first, first + vocab)) {
-      if (logit > best) [best, second] = [logit, best];
-      else if (logit > second) second = logit;
-    }
-    return best - second;
-  });
+  const all = new Float32Array(file.buffer.slice(file.byteOffset + header, file.byteOffset + file.length));
+  const vocab = all.length / ids.length;
+  return ids.map((_, row) => all.subarray(row * vocab, (row + 1) * vocab));
 }
 
-/** Whether llama.cpp goes the same way with a file. */
+/** The gap between a row's two best logits. */
+function margin(row) {
+  let [best, second] = [-Infinity, -Infinity];
+  for (const logit of row) {
+    if (logit > best) [best, second] = [logit, best];
+    else if (logit > second) second = logit;
+  }
+  return best - second;
+}
+
+/** The mean over rows of the squared difference by the row's variance. */
+function nmse(got, expected) {
+  const rows = expected.map((row, i) => {
+    const mean = row.reduce((sum, x) => sum + x, 0) / row.length;
+    let [error, spread] = [0, 0];
+    row.forEach((x, j) => ((error += (got[i][j] - x) ** 2), (spread += (x - mean) ** 2)));
+    return error / spread;
+  });
+  return rows.reduce((sum, x) => sum + x, 0) / rows.length;
+}
+
+/** Where llama.cpp leaves the way of the exact numbers of a file, and how far its logits and ours with 8-bit activations are from the exact ones. */
 function llama(gguf) {
-  const answer = JSON.parse(run(wgslm, "run", "-m", gguf, "--device", "cpu", "--temp", "0", "-n", String(TOKENS), "--raw", "--json", PROMPT));
+  const answer = JSON.parse(run(wgslm, "run", "-m", gguf, "--device", "cpu", "--numerics", "exact", "--temp", "0", "-n", String(TOKENS), "--raw", "--json", PROMPT));
   const { prompt_ids: prompt, ids: greedy } = answer;
   const ids = [...prompt, ...greedy].slice(0, -1);
-  run(wgslm, "logits", "-m", gguf, "--device", "cpu", "--ids", ids.join(","), "-o", at("logits.npy"));
-  const margin = margins(at("logits.npy"), ids.length);
-  writeFileSync(at("case.json"), JSON.stringify({ name: gguf, gguf, prompt, greedy, margin }));
-  const lines = run(process.execPath, fileURLToPath(new URL("greedy.mjs", import.meta.url)), at("case.json")).trim().split("\n");
-  const found = lines.find((line) => /^(ok|differs|failed)/.test(line)) ?? lines.at(-1);
-  const differs = /^differs at token (\d+)/.exec(found);
-  if (!differs) return found === "ok" ? "the same" : found;
-  const close = margin.findIndex((gap) => gap < CLOSE);
-  const token = Number(differs[1]);
-  return close >= 0 && close <= token ? `the same up to token ${token}, margin ${margin[token].toFixed(3)}` : `DIFFERS at token ${token}, margin ${margin[token].toFixed(3)}`;
+  writeFileSync(at("case.json"), JSON.stringify({ gguf, ids, prompt, tokens: TOKENS }));
+  run(process.execPath, fileURLToPath(new URL("greedy.mjs", import.meta.url)), at("case.json"), at("answer.json"));
+  const theirs = JSON.parse(readFileSync(at("answer.json"), "utf8"));
+  if (theirs.failed) return [theirs.failed, ""];
+  const exact = logits(gguf, "exact", ids);
+  const errors = [theirs.logits, logits(gguf, "fast", ids)].map((rows) => nmse(rows, exact).toExponential(1)).join(", ");
+  const token = greedy.findIndex((id, i) => id !== theirs.drawn[i]);
+  return [token < 0 ? "the same" : `until token ${token}, gap ${margin(exact[prompt.length - 1 + token]).toFixed(3)}`, errors];
 }
 
 const base = at("F32.gguf");
 run(wgslm, "convert", source, "-t", "F32", "--requantize", "--force", "-o", base);
 const measure = (gguf, ...more) => JSON.parse(run(wgslm, "perplexity", "-m", gguf, "--device", "cpu", "--chunks", option.chunks, "--json", ...more));
 measure(base, "-f", text, "--kl-divergence-base", at("base.logits"));
-console.log("| type | MB | perplexity | KL divergence from F32 | same top token | llama.cpp |\n| --- | ---: | ---: | ---: | ---: | --- |");
+console.log("| type | MB | perplexity | KL divergence from F32 | same top token | llama.cpp's tokens | NMSE of llama.cpp, of ours |\n| --- | ---: | ---: | ---: | ---: | --- | --- |");
 for (const type of option.types.split(",")) {
   const gguf = at(`${type}.gguf`);
   if (type !== "F32") run(wgslm, "convert", base, "-t", type, "--force", "-o", gguf);
@@ -79,7 +90,7 @@ for (const type of option.types.split(",")) {
     `${perplexity.toFixed(3)} ± ${perplexity_error.toFixed(3)}`,
     `${kl.mean.toFixed(5)} ± ${kl.error.toFixed(5)}`,
     `${(100 * same_top.mean).toFixed(1)} %`,
-    llama(gguf),
+    ...llama(gguf),
   ];
   console.log(`| ${cells.join(" | ")} |`);
   if (type !== "F32") rmSync(gguf);
