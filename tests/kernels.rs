@@ -25,7 +25,7 @@ use wgslm::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Kind, Pipelines, Plan
 use wgslm::model::Program;
 use wgslm::ops::{
     Attend, BlockMove, CacheShape, CpuWeights, GroupId, Index, Kv, KvLayout, KvReplicate, KvStorage, KvWrite, Mask, Op,
-    Pairing, Penalties, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
+    Pairing, Penalties, Place, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
 };
 use wgslm::quant::BlockFormat::{F32, Q8_0};
 
@@ -279,6 +279,12 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     assert_eq!(single.finish().unwrap().dispatches.len(), 2);
 }
 
+/// Causal attention of one head of `dim` elements.
+fn attend_of(q: ValueId, out: ValueId, kv: Kv, dim: u32) -> Attend {
+    let (mask, scale, softcap, sinks, slopes) = (Mask::Causal, 0.1, 0.0, None, None);
+    Attend { q, heads: 1, kv_heads: 1, k_dim: dim, v_dim: dim, kv, mask, scale, softcap, sinks, slopes, out }
+}
+
 /// V1 keeps a score for every position: where a workgroup's memory does not do, the error names the form that needs none.
 #[test]
 fn gpu_v1_attention_refuses_long_contexts() {
@@ -293,21 +299,7 @@ fn gpu_v1_attention_refuses_long_contexts() {
         single.v1();
         let [q, out] = [0; 2].map(|_| single.value(&buffer(256), 64).unwrap());
         let kv = Kv::Cache(single.cache(&buffer(shape.bytes()), shape).unwrap());
-        let (mask, scale, softcap, sinks, slopes) = (Mask::Causal, 0.1, 0.0, None, None);
-        single.add(Op::Attend(Attend {
-            q,
-            heads: 1,
-            kv_heads,
-            k_dim,
-            v_dim,
-            kv,
-            mask,
-            scale,
-            softcap,
-            sinks,
-            slopes,
-            out,
-        }))?;
+        single.add(Op::Attend(attend_of(q, out, kv, 64)))?;
         single.finish()
     };
     assert_eq!(attend(220, KvLayout::Vectorised).unwrap().dispatches.len(), 1);
@@ -418,6 +410,53 @@ fn gpu_attend() {
 fn gpu_attend_to_any_cache() {
     let cases = cases::attend_caches();
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases));
+}
+
+/// The k + 1 rows of a draft as one sequence's, or as sequences of one row over the same pages: the same bits. And what is no tree is
+/// refused.
+#[test]
+fn gpu_drafts_are_verified_as_units_too() {
+    let (heads, kv_heads, dim, slots, first, rows) = (3u32, 1u32, 32u32, 16u32, 37u32, 5u32);
+    for form in [LAVAPIPE, SWIFTSHADER] {
+        let device = device(form);
+        let mut rng = Rng(3);
+        let (storage, layout) = (KvStorage::F32, KvLayout::Paged);
+        let shape = CacheShape { kv_heads, k_dim: dim, v_dim: dim, slots, blocks: 5, storage, layout };
+        let table = [4, 1, 2];
+        let filled = |n: u64, rng: &mut Rng| {
+            let buffer = Buffer::new(&device, "b", n * 4).unwrap();
+            buffer.write(&device, 0, &rng.normals(n as usize, 1.0));
+            buffer
+        };
+        let cache = filled(shape.bytes() / 4, &mut rng);
+        let q = filled(u64::from(rows * heads * dim), &mut rng);
+        let result = |units: bool| {
+            let room = Room { rows, seqs: if units { rows } else { 1 }, blocks: 3, pos_ids: units, tree: false };
+            let step = StepBuffer::new(&device, room).unwrap();
+            let places: Vec<_> = (0..rows).map(|seq| Place { pos: first + seq, seq }).collect();
+            let counts = match units {
+                true => step.write_rows(&device, &places, &vec![table.as_slice(); rows as usize]),
+                false => step.write_run(&device, rows, first, &table),
+            };
+            let out = Buffer::new(&device, "out", u64::from(rows * heads * dim) * 4).unwrap();
+            let mut pipelines = Pipelines::new(&device);
+            let mut single = Single::new(&mut pipelines, &step);
+            single.by_rows();
+            let (q, to) = (single.value(&q, heads * dim).unwrap(), single.value(&out, heads * dim).unwrap());
+            let kv = Kv::Cache(single.cache(&cache, shape).unwrap());
+            single.add(Op::Attend(Attend { heads, kv_heads, ..attend_of(q, to, kv, dim) })).unwrap();
+            single.finish().unwrap().submit(&device, counts.unwrap());
+            pollster::block_on(out.read::<u32>(&device, 0..u64::from(rows * heads * dim))).unwrap()
+        };
+        assert!(result(true) == result(false), "{form:?}");
+    }
+    let device = device(LAVAPIPE);
+    let step = StepBuffer::new(&device, Room { rows: 4, tree: true, ..Room::default() }).unwrap();
+    assert!(step.write_tree(&device, 9, &[0b1, 0b11, 0b101], &[]).is_ok());
+    assert!(step.write_tree(&device, 9, &[0b1, 0b10, 0b111], &[]).is_err(), "two parents");
+    assert!(step.write_tree(&device, 9, &[0b1, 0b01], &[]).is_err(), "not on its own way");
+    assert!(step.write_tree(&device, 9, &[0b11, 0b10], &[]).is_err(), "a child in front");
+    assert!(step.write_tree(&device, 9, &[], &[]).is_err());
 }
 
 /// Divided among workgroups or not, in company or alone, its tile looked up or searched for: the same bits.

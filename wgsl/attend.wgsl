@@ -40,7 +40,9 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
     // Heads past the group's last are computed as it is, and dropped.
     let heads = min(vec4<u32>(head) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(last));
     let own = own_position(row, seq);
-    let seen = seen_by(own, positions(seq));
+    let count = positions(seq);
+    let path = path_of(row, own, count);
+    let seen = vec2<u32>(seen_by(path.place, count).x, seen_by(own, count).y);
     let size = step[item + 2u];
     var part = step[item + 1u];
     var past = part + 1u;
@@ -106,12 +108,12 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
             workgroupBarrier();
 
             // From here on a thread has the position tile + lid.
-            let inside = tile + lid >= begin && tile + lid < end;
+            let inside = tile + lid >= begin && tile + lid < end && on_path(path, tile + lid);
             var score = vec4<f32>(NEVER);
             if inside {
                 score = scored((dots[lid] + dots[WG + lid]) + (dots[2u * WG + lid] + dots[3u * WG + lid]));
                 if HAS_SLOPES {
-                    score -= slopes * abs(f32(own) - f32(tile + lid));
+                    score -= slopes * abs(f32(path.place) - f32(place_of(path, tile + lid)));
                 }
             }
             let highest = max(most, wg_max4(score, lid));
@@ -129,7 +131,7 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
                 let first = max(tile, begin);
                 let stop = min(tile + WG, end);
                 for (var pos = tile + lane; pos < stop; pos += lanes) {
-                    if pos >= first {
+                    if pos >= first && on_path(path, pos) {
                         let w = weight[pos - tile];
                         let value = value_four(value_at(seq, kv_head, pos), four) * value_scale(seq, kv_head, pos);
                         total += w;

@@ -51,7 +51,9 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     let kv_head = id.x / rounds;
     let head = kv_head * params.group + id.x % rounds * HEADS;
     let last_head = (kv_head + 1u) * params.group - 1u;
-    let begin = seen_by(own_position(first_row, seq), count).x;
+    // Drafts of a tree stand side by side: none sees more in front of it than one that stood at the tree's beginning would.
+    let lowest = min(own_position(first_row, seq), path_of(first_row, own_position(first_row, seq), count).base);
+    let begin = seen_by(lowest, count).x;
     let end = seen_by(own_position(last_row, seq), count).y;
 
     // For scores, a thread has a quad: four rows of a head; rows and heads past the last are computed as it is, and dropped.
@@ -62,11 +64,17 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     let quad_head = min(head + quad / 2u, last_head);
     let rows = min(vec4<u32>(first_row + 4u * (quad % 2u)) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(last_row));
     let own = vec4<u32>(own_position(rows.x, seq)) + (rows - rows.x);
+    var paths = array<Path, 4>(
+        path_of(rows.x, own.x, count), path_of(rows.y, own.y, count),
+        path_of(rows.z, own.z, count), path_of(rows.w, own.w, count));
     let s0 = seen_by(own.x, count);
     let s1 = seen_by(own.y, count);
     let s2 = seen_by(own.z, count);
     let s3 = seen_by(own.w, count);
-    let begins = vec4<u32>(s0.x, s1.x, s2.x, s3.x);
+    var begins = vec4<u32>(s0.x, s1.x, s2.x, s3.x);
+    if TREE != 0u {
+        begins = vec4<u32>(begin); // and `on_path` says the rest
+    }
     let ends = vec4<u32>(s0.y, s1.y, s2.y, s3.y);
     var slope = 0.0;
     if HAS_SLOPES {
@@ -88,6 +96,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     var sum_b = array<vec4<f32>, 4>();
     for (var tile = select(end, begin / TILE * TILE, begin < end); tile < end; tile += TILE) {
         var score = array<vec4<f32>, 4>();
+        var seen = array<vec4<bool>, 4>();
         let t = vec4<u32>(tile + slot) + slots * vec4<u32>(0u, 1u, 2u, 3u);
         if slot < slots {
             let near = clamp(t, vec4<u32>(begin), vec4<u32>(end - 1u));
@@ -119,10 +128,18 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             d3 *= key_scale(seq, kv_head, near.w);
             score = array<vec4<f32>, 4>(scored(d0), scored(d1), scored(d2), scored(d3));
             for (var j = 0u; j < 4u; j++) {
-                if HAS_SLOPES {
-                    score[j] -= slope * abs(vec4<f32>(own) - f32(t[j]));
+                var distance = abs(vec4<f32>(own) - f32(t[j]));
+                seen[j] = (vec4<u32>(t[j]) >= begins) & (vec4<u32>(t[j]) < ends);
+                if TREE != 0u {
+                    for (var r = 0u; r < 4u; r++) {
+                        distance[r] = f32(paths[r].place) - f32(place_of(paths[r], t[j]));
+                        seen[j][r] = seen[j][r] && on_path(paths[r], t[j]);
+                    }
                 }
-                score[j] = select(vec4<f32>(NEVER), score[j], (vec4<u32>(t[j]) >= begins) & (vec4<u32>(t[j]) < ends));
+                if HAS_SLOPES {
+                    score[j] -= slope * distance;
+                }
+                score[j] = select(vec4<f32>(NEVER), score[j], seen[j]);
             }
             most_of[lid] = max(max(score[0], score[1]), max(score[2], score[3]));
         }
@@ -135,8 +152,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             }
             for (var j = 0u; j < 4u; j++) {
                 // Not the score but the mask decides: where a row sees nothing, `highest` is NEVER, too.
-                let seen = (vec4<u32>(t[j]) >= begins) & (vec4<u32>(t[j]) < ends);
-                weight[(slot + j * slots) * quads + quad] = select(vec4<f32>(0.0), exp(score[j] - highest), seen);
+                weight[(slot + j * slots) * quads + quad] = select(vec4<f32>(0.0), exp(score[j] - highest), seen[j]);
             }
             if slot == 0u {
                 shrink_of[quad] = exp(most - highest);

@@ -119,6 +119,8 @@ pub(crate) struct Layout {
     pub(crate) attend: u32,
     /// Tiles of rows search for their sequence instead of looking it up.
     pub(crate) search: bool,
+    /// Word of the list of paths, if rows are drafts of a tree; else 0.
+    pub(crate) tree: u32,
     /// Attention keeps all scores of a row in workgroup memory (V1): of the positions in so many blocks.
     pub(crate) v1: Option<u32>,
 }
@@ -142,6 +144,7 @@ impl Layout {
             subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
             attend: if software { 16 } else { 64 },
             search: false,
+            tree: 0,
             v1: None,
         }
     }

@@ -20,7 +20,7 @@
 use super::attend::gpu::{ALL_PARTS, part_size};
 use super::check::Shapes;
 use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, ValueBuffer};
-use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Op, RopeId, Rows, ValueId, VectorId};
+use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, RopeId, Rows, ValueId, VectorId};
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::{Error, Result};
 
@@ -39,11 +39,13 @@ pub struct Room {
     /// Rows say where they stand ([`StepBuffer::write_rows`]); else they are one sequence's, one behind the other
     /// ([`StepBuffer::write_run`]). Pipelines differ in it.
     pub pos_ids: bool,
+    /// Rows may be drafts of a tree ([`StepBuffer::write_tree`]). Pipelines differ in it.
+    pub tree: bool,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { rows: 1, seqs: 1, blocks: 0, pos_ids: false }
+        Self { rows: 1, seqs: 1, blocks: 0, pos_ids: false, tree: false }
     }
 }
 
@@ -77,7 +79,8 @@ impl StepBuffer {
                 instead: "several steps".to_owned(),
             });
         }
-        let words = [(room.rows, 8), (room.seqs, 4), (room.seqs, u64::from(room.blocks))];
+        let paths = if room.tree { 2 } else { 0 };
+        let words = [(room.rows, 8 + paths), (room.seqs, 4), (room.seqs, u64::from(room.blocks))];
         let words = words.map(|(n, each)| u64::from(n) * each);
         let bytes = 4 * (u64::from(HEADER) + words.iter().sum::<u64>());
         let buffer = Buffer::new(device, "step", bytes)?;
@@ -86,7 +89,8 @@ impl StepBuffer {
         let table_words = room.seqs * room.blocks;
         // Attention divides no row, and searches for the sequences of its tiles.
         let items = tables + table_words;
-        let lists = Layout { items, search: true, ..Layout::new(caps, seqs, tables) };
+        let tree = if room.tree { items + 4 * room.rows } else { 0 };
+        let lists = Layout { items, tree, search: true, ..Layout::new(caps, seqs, tables) };
         let layout = Layout { tables, table_words, pos_ids: room.pos_ids, ..lists };
         Ok(Self { buffer, layout, room })
     }
@@ -136,8 +140,47 @@ impl StepBuffer {
         Ok(StepCounts { rows: count, seqs: seqs as u32, items: count, ..StepCounts::default() })
     }
 
-    /// The work list of attention: every row as a whole.
+    /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions in front of them. Bit `j` of `paths[i]` says
+    /// that row `j` is on the way to row `i`, which is on it, too; a row that begins a way has its own bit alone.
+    ///
+    /// Row `i` is at position `first + i` of the cache, whatever its depth. Attention sees what is on a row's way and counts windows
+    /// and distances along it. A rotation needs a step of its own, whose positions are `first + depth`.
+    pub fn write_tree(&self, device: &Device, first: u32, paths: &[u64], table: &[u32]) -> Result<StepCounts> {
+        let wrong = |problem: String| Err(Error::argument("write_tree", problem));
+        if !self.room.tree || paths.is_empty() || paths.len() > 64 {
+            return wrong(format!(
+                "{} drafts in a step with room for {}",
+                paths.len(),
+                if self.room.tree { 64 } else { 0 }
+            ));
+        }
+        for (i, path) in paths.iter().enumerate() {
+            // Its parent's way, and itself.
+            let before = path ^ 1 << i;
+            let parent = before.checked_ilog2();
+            if before >= 1 << i || parent.is_some_and(|p| paths[p as usize] != before) {
+                return wrong(format!("row {i} has the path {path:#b}, which is no parent's and its own bit"));
+            }
+        }
+        let count = paths.len() as u32;
+        let counts = if self.room.pos_ids {
+            let rows: Vec<_> = (first..first + count).map(|pos| Place { pos, seq: 0 }).collect();
+            self.write_rows(device, &rows, &[table])?
+        } else {
+            self.write_run(device, count, first, table)?
+        };
+        // In the kernels a bit stands for one of the last 64 positions, or of all.
+        let prefix = first.min(64 - count);
+        let bits: Vec<u64> = paths.iter().map(|path| path << prefix | ((1 << prefix) - 1)).collect();
+        self.buffer.write(device, u64::from(self.layout.tree), &bits);
+        Ok(counts)
+    }
+
+    /// The lists of attention: every row as a whole, each seeing all that stands in front of it.
     fn write_items(&self, device: &Device, positions: Vec<u32>) {
+        if self.room.tree {
+            self.buffer.write(device, u64::from(self.layout.tree), &vec![u64::MAX; positions.len()]);
+        }
         let items: Vec<_> = (0..).zip(positions).map(|(row, pos)| [row, ALL_PARTS, part_size(pos), 0]).collect();
         self.buffer.write(device, u64::from(self.layout.items), &items);
     }
@@ -369,7 +412,14 @@ impl<'a> Single<'a> {
             }
             _ => ([None; 2], None, None),
         };
-        if let Op::Attend(Attend { sinks, slopes, .. }) = op {
+        if let Op::Attend(Attend { sinks, slopes, mask, kv, .. }) = op {
+            let causal = matches!(mask, Mask::Causal | Mask::Window(_)) && matches!(kv, Kv::Cache(_)) && !self.v1;
+            if self.step.room.tree && !causal {
+                return Err(Error::unsupported(
+                    "drafts of a tree in V1, among a step's rows or with rows behind",
+                    "attention over a cache, causal or with a window, takes them",
+                ));
+            }
             for vector in [sinks, slopes].into_iter().flatten() {
                 there("vector", vector.index(), self.vector_lens.len())?;
             }

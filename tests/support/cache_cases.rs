@@ -30,6 +30,8 @@ pub struct CacheCase {
     pub softcap: f32,
     pub sinks: bool,
     pub slopes: bool,
+    /// The rows are drafts of a tree.
+    pub tree: bool,
 }
 
 /// The keys and values that a position has, by heads.
@@ -50,6 +52,7 @@ impl CacheCase {
         softcap: 0.0,
         sinks: false,
         slopes: false,
+        tree: false,
     };
 
     /// The NMSE against f64 over what the cache holds, and the modules that ran.
@@ -65,9 +68,13 @@ impl CacheCase {
         table.truncate(if layout == KvLayout::Contiguous { 0 } else { needed as usize });
         let (words, kept) = self.filled(&shape, &table, &mut rng);
 
-        let room = Room { rows: rows + 2, seqs: 1, blocks: table.len() as u32, pos_ids: false };
+        let room = Room { rows: rows + 2, seqs: 1, blocks: table.len() as u32, pos_ids: false, tree: self.tree };
         let step = StepBuffer::new(device, room).unwrap();
-        let counts = step.write_run(device, rows, first, &table).unwrap();
+        let counts = match self.tree {
+            true => step.write_tree(device, first, &paths(rows), &table),
+            false => step.write_run(device, rows, first, &table),
+        };
+        let counts = counts.unwrap();
         let buffer = |n: u32| Buffer::new(device, "test", u64::from(n) * 4).unwrap();
         let stride = |width: u32| width.next_multiple_of(4);
         let [q, out] = [heads * k_dim, heads * v_dim].map(|width| buffer((rows + 2) * stride(width)));
@@ -115,7 +122,7 @@ impl CacheCase {
         for (r, row) in queries.chunks(stride(heads * k_dim) as usize).enumerate() {
             for (head, q) in row[..(heads * k_dim) as usize].chunks(k_dim as usize).enumerate() {
                 let extra = |i: u32| f64::from(per_head[(i * heads.next_multiple_of(4)) as usize + head]);
-                wanted.extend(self.head(&kept, first as usize + r, head, q, extra(0), extra(1)));
+                wanted.extend(self.head(&kept, r, head, q, extra(0), extra(1)));
             }
         }
         (nmse(&got, &wanted), pipelines.modules().map(str::to_owned).collect())
@@ -155,19 +162,27 @@ impl CacheCase {
         (words, kept)
     }
 
-    /// A head's result in f64, of the query at position `own`.
-    fn head(&self, kept: &[Kept], own: usize, head: usize, q: &[f32], sink: f64, slope: f64) -> Vec<f64> {
+    /// A head's result in f64, of a row's query.
+    fn head(&self, kept: &[Kept], row: usize, head: usize, q: &[f32], sink: f64, slope: f64) -> Vec<f64> {
         let [heads, kv_heads, _, v_dim] = self.shape.map(|n| n as usize);
-        let begin = match self.mask {
-            Mask::Window(n) => (own + 1).saturating_sub(n as usize),
-            _ => 0,
+        let first = self.first as usize;
+        let mut path: Vec<usize> = match self.tree {
+            false => (0..=first + row).collect(),
+            true => {
+                let path = paths(self.rows)[row];
+                (0..first).chain((0..=row).filter(|j| path >> j & 1 == 1).map(|j| first + j)).collect()
+            }
         };
-        let seen = (begin..=own).map(|t| (t, &kept[t][head / (heads / kv_heads)]));
+        path.reverse();
+        if let Mask::Window(n) = self.mask {
+            path.truncate(n as usize);
+        }
+        let seen = path.iter().enumerate().map(|(back, &t)| (back, &kept[t][head / (heads / kv_heads)]));
         let cap = f64::from(self.softcap);
-        let scores = seen.map(|(t, (k, v))| {
+        let scores = seen.map(|(back, (k, v))| {
             let dot = q.iter().zip(k).map(|(q, k)| f64::from(*q) * k).sum::<f64>() * f64::from(0.3f32);
             let capped = if cap == 0.0 { dot } else { cap * (dot / cap).tanh() };
-            (if self.slopes { capped - slope * (own - t) as f64 } else { capped }, v)
+            (if self.slopes { capped - slope * back as f64 } else { capped }, v)
         });
         let scores: Vec<_> = scores.collect();
         let most = scores.iter().map(|s| s.0).fold(if self.sinks { sink } else { f64::MIN }, f64::max);
@@ -176,6 +191,16 @@ impl CacheCase {
         let mean = |i: usize| scores.iter().map(|(s, v)| (s - most).exp() / total * v[i]).sum();
         (0..v_dim).map(mean).collect()
     }
+}
+
+/// A tree of so many drafts: chains that part, some at once, some late.
+fn paths(rows: u32) -> Vec<u64> {
+    let mut paths: Vec<u64> = Vec::new();
+    for i in 0..rows as usize {
+        let parent = if i % 7 == 0 { None } else { Some(i - 1 - (i * 5 % 3).min(i - 1)) };
+        paths.push(parent.map_or(0, |p| paths[p]) | 1 << i);
+    }
+    paths
 }
 
 /// Stores an element in a cache; gives what it is when it is read.
@@ -203,7 +228,7 @@ fn store(words: &mut [u32], storage: KvStorage, element: u64, x: f32, scale: f32
     }
 }
 
-/// Every layout with every storage type, by each kernel that takes it; then V1 over shapes, contexts and masks.
+/// Every layout with every storage type, by each kernel that takes it; then V1 over shapes, contexts and masks, and trees of drafts.
 pub fn caches() -> Vec<CacheCase> {
     let mut cases = Vec::new();
     for layout in KvLayout::ALL {
@@ -245,6 +270,24 @@ pub fn caches() -> Vec<CacheCase> {
                 softcap: [0.0, 2.0][(i + n) / 2 % 2],
                 sinks: (i + n) % 3 == 1,
                 slopes: (i + n) % 4 == 2,
+                tree: false,
+            });
+        }
+    }
+    // Prefixes that leave bits unused, fill them, and are longer; windows that end in front of the tree and within.
+    for (i, (first, rows)) in [(0, 1), (0, 64), (50, 64), (3, 20), (300, 33), (61, 3)].into_iter().enumerate() {
+        for by in [By::Rows, By::Tiles] {
+            cases.push(CacheCase {
+                by,
+                first,
+                rows,
+                mask: masks[(3 * i + 2) % masks.len()],
+                sinks: i % 2 == 0,
+                slopes: i % 3 == 1,
+                layout: KvLayout::ALL[i % 2 * 2],
+                storage: KvStorage::ALL[i % 3],
+                tree: true,
+                ..CacheCase::PLAIN
             });
         }
     }

@@ -193,7 +193,8 @@ impl Stand {
         let pos_ids = self == Self::Ids;
         let blocks = tables.iter().map(Vec::len).max().unwrap_or(0) as u32;
         let seqs = if pos_ids { 3 } else { 1 };
-        let step = StepBuffer::new(device, Room { rows: ROWS as u32, seqs, blocks, pos_ids }).unwrap();
+        let step =
+            StepBuffer::new(device, Room { rows: ROWS as u32, seqs, blocks, pos_ids, ..Room::default() }).unwrap();
         let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
         let counts = match self {
             Self::Run { rows, first } => step.write_run(device, rows, first, tables.first().copied().unwrap_or(&[])),
@@ -291,7 +292,7 @@ async fn rope(
 /// The largest error of an angle, as a share of `position * 2⁻²³ + 5e-4` radians.
 async fn far_angles(device: &Device, pipelines: &mut Pipelines, turn: Turn) -> f64 {
     let places = [0, 1, 1000, 8192, 32_768, 131_072].map(|pos| Place { pos, seq: 0 });
-    let step = StepBuffer::new(device, Room { rows: ROWS as u32, seqs: 1, blocks: 0, pos_ids: true }).unwrap();
+    let step = StepBuffer::new(device, Room { rows: ROWS as u32, seqs: 1, pos_ids: true, ..Room::default() }).unwrap();
     let counts = step.write_rows(device, &places, &[]).unwrap();
     let mut single = Single::new(pipelines, &step);
     let buffer = Buffer::new(device, "x", ROWS * u64::from(turn.dims) * 4).unwrap();

@@ -29,6 +29,7 @@ override HEADS: u32 = 4u;          // query heads of a workgroup: 1 to 4
 override STEP_ITEMS: u32 = 0u;     // word of the step's list of (row, part, part size, 0)
 override STEP_MERGES: u32 = 0u;    // word of the step's list of (row, first item, items, 0)
 override STEP_TILES: u32 = 0u;     // word of the step's list of tiles: the sequence of each
+override TREE: u32 = 0u;           // word of the step's list of paths (two words a row), if rows are drafts of a tree
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;            // (rows, heads * k_dim)
@@ -38,6 +39,41 @@ override STEP_TILES: u32 = 0u;     // word of the step's list of tiles: the sequ
 const NEVER: f32 = -1e30;
 const ALL: u32 = 0xffffffffu;
 
+/// What a row sees of its sequence's last positions, where they are drafts of a tree: bit j stands for position base + j. `place`
+/// is the position that it would have, did nothing stand in front of it but what it sees.
+struct Path {
+    bits: vec2<u32>,
+    base: u32,
+    place: u32,
+}
+/// The path of a row whose own position is `own`, of `count`.
+fn path_of(row: u32, own: u32, count: u32) -> Path {
+    if TREE == 0u {
+        return Path(vec2<u32>(0u), count, own);
+    }
+    var path = Path(vec2<u32>(step[TREE + 2u * row], step[TREE + 2u * row + 1u]), max(count, 64u) - 64u, 0u);
+    path.place = place_of(path, own);
+    return path;
+}
+/// The place of a position on a path.
+fn place_of(path: Path, t: u32) -> u32 {
+    if TREE == 0u || t < path.base {
+        return t;
+    }
+    let j = t - path.base;
+    let low = extractBits(path.bits.x, 0u, min(j, 32u));
+    let high = extractBits(path.bits.y, 0u, max(j, 32u) - 32u);
+    return path.base + countOneBits(low) + countOneBits(high);
+}
+/// Whether a position up to the row's own lies on its path, and no further back on it than the mask allows.
+fn on_path(path: Path, t: u32) -> bool {
+    if TREE == 0u {
+        return true;
+    }
+    let j = max(t, path.base) - path.base;
+    let passed = t < path.base || ((path.bits[j / 32u % 2u] >> (j % 32u)) & 1u) != 0u;
+    return passed && path.place - place_of(path, t) < params.before;
+}
 /// The first position that a row sees, and the one past the last; `own` is its own of `count`.
 fn seen_by(own: u32, count: u32) -> vec2<u32> {
     return vec2<u32>(own + 1u - min(params.before, own + 1u), own + 1u + min(params.after, count - own - 1u));

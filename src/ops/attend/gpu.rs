@@ -122,6 +122,7 @@ impl Attend {
             ("STEP_ITEMS", f64::from(layout.items)),
             ("STEP_MERGES", f64::from(layout.merges)),
             ("STEP_TILES", f64::from(layout.tiles)),
+            ("TREE", f64::from(layout.tree)),
             ("HAS_SINKS", f64::from(u8::from(self.sinks.is_some()))),
             ("HAS_SLOPES", f64::from(u8::from(self.slopes.is_some()))),
             ("K_FOURS", f64::from(self.k_dim.div_ceil(4))),
