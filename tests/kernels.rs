@@ -612,7 +612,7 @@ fn gpu_draws_follow_the_exact_distribution() {
     let options = GpuOptions { limits, keep_values: true, ..cases::options(Numerics::Exact) };
     let mut gpu = gpu(LAVAPIPE, &op.program, &Arc::default(), options);
     gpu.set_value(Role::Generated, op.inputs[0], &logits);
-    draws_follow(&mut gpu, &[base, together], "lavapipe");
+    draws_follow(&mut gpu, &specs, "lavapipe");
 }
 
 /// Alone or in company, in one chunk or in many, one column of a product or eight: the same bits.

@@ -1,14 +1,10 @@
 //! sample: the best token of each part of a row of logits: by logit / temperature + Gumbel noise, or by logit if greedy or filtered
 //! logits (outs, vocab) f32 | best (draws, parts): score, token, broken, - | bins (draws): the order of the largest logit
 //! grid: x one workgroup for PART logits, y one draw
-//! use: lib/draw, lib/logit, lib/noise
-override WG: u32 = 64u;
+//! use: lib/draw, lib/logit, lib/noise, lib/best
 override PART: u32 = 4096u;  // logits to a workgroup
 @group(0) @binding(4) var<storage, read_write> best: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> bins: array<atomic<u32>>;
-var<workgroup> score: array<f32, WG>;
-var<workgroup> token: array<u32, WG>;
-var<workgroup> broken: array<u32, WG>;
 
 @compute @workgroup_size(WG)
 fn sample(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
@@ -19,7 +15,7 @@ fn sample(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
     let inv_temperature = select(draw_f32(d, INV_TEMPERATURE), 0.0, filtered);
     let key = noise_key(draw_word(d, SEED), draw_word(d, SEED + 1u), draw_word(d, POS));
     var best_score = -3.0e38;
-    var best_token = 0xffffffffu;
+    var best_token = NO_TOKEN;
     var bad = 0u;
     for (var i = group.x * PART + lid; i < min((group.x + 1u) * PART, params.vocab); i += WG) {
         // Bits, not comparisons: a compiler may assume that there is no NaN.
@@ -33,30 +29,15 @@ fn sample(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
         if inv_temperature != 0.0 {
             s = tempered(s, inv_temperature) + gumbel(key, i);
         }
-        if s > best_score || best_token == 0xffffffffu {
+        if s > best_score || best_token == NO_TOKEN {
             best_score = s;
             best_token = i;
         }
     }
-    score[lid] = best_score;
-    token[lid] = best_token;
-    broken[lid] = bad;
-    workgroupBarrier();
-    for (var h = WG / 2u; h > 0u; h /= 2u) {
-        if lid < h {
-            let s = score[lid + h];
-            let t = token[lid + h];
-            if beats(s, t, score[lid], token[lid]) {
-                score[lid] = s;
-                token[lid] = t;
-            }
-            broken[lid] |= broken[lid + h];
-        }
-        workgroupBarrier();
-    }
+    wg_best(best_score, best_token, bad, lid);
     if lid == 0u {
         best[d * params.parts + group.x] = vec4<u32>(bitcast<u32>(score[0]), token[0], broken[0], 0u);
-        if filtered && token[0] != 0xffffffffu {
+        if filtered && token[0] != NO_TOKEN {
             atomicMax(&bins[d * BIN_WORDS + 1u], order(score[0]));
         }
     }

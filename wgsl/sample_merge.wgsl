@@ -1,20 +1,16 @@
 //! sample_merge: the token of a draw: the best of its parts, or of the tokens that its filters keep; remembered for the next step
-//! best (draws, parts), kept (draws, vocab) | drawn (slots, RING): the tokens drawn last | result (draws): token, or 0xffffffff for none
+//! best (draws, parts), kept (draws, vocab), bins, left empty | drawn (slots, RING): the tokens drawn last | result (draws): token, or 0xffffffff for none
 //! grid: x one workgroup a draw
-//! use: lib/draw, lib/logit, lib/noise
+//! use: lib/draw, lib/logit, lib/noise, lib/best
 //
 // Tokens are in the order of their logits, equal ones in that of their ids: a place is (inverted order of the logit, id). A filter
 // keeps the tokens up to a place, found eight bits at a time: a histogram of the sums, which are integers, so that nothing
 // depends on the order of additions.
-override WG: u32 = 64u;
 @group(0) @binding(4) var<storage, read> best: array<vec4<u32>>;
-@group(0) @binding(5) var<storage, read> bins: array<u32>;
+@group(0) @binding(5) var<storage, read_write> bins: array<u32>;
 @group(0) @binding(6) var<storage, read> kept: array<u32>;
 @group(0) @binding(7) var<storage, read_write> drawn: array<u32>;
 @group(0) @binding(8) var<storage, read_write> result: array<u32>;
-var<workgroup> score: array<f32, WG>;
-var<workgroup> token: array<u32, WG>;
-var<workgroup> broken: array<u32, WG>;
 var<workgroup> sums: array<vec2<u32>, WG>;
 var<workgroup> lower: array<atomic<u32>, 256>;
 var<workgroup> upper: array<atomic<u32>, 256>;
@@ -151,19 +147,30 @@ fn last_place(lid: u32, d: u32, flags: u32) -> vec2<u32> {
     return last;
 }
 
+// Whether the text ended before this draw: a step in the same submission may follow one that drew a stop.
+fn ended(d: u32, before: u32) -> bool {
+    let stops = params.lists + draw_word(d, STOPS);
+    for (var i = 0u; i < draw_word(d, STOPS + 1u); i++) {
+        if draws[stops + i] == before {
+            return true;
+        }
+    }
+    return false;
+}
+
 @compute @workgroup_size(WG)
 fn sample_merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let d = group.x;
     let o = draw_word(d, OUT);
     let flags = draw_word(d, FLAGS);
     var best_score = -3.0e38;
-    var best_token = 0xffffffffu;
+    var best_token = NO_TOKEN;
     var bad = 0u;
     for (var i = lid; i < params.parts; i += WG) {
         let part = best[d * params.parts + i];
         let s = bitcast<f32>(part.x);
         bad |= part.z;
-        if (flags & FILTERED) == 0u && part.y != 0xffffffffu && beats(s, part.y, best_score, best_token) {
+        if (flags & FILTERED) == 0u && beats(s, part.y, best_score, best_token) {
             best_score = s;
             best_token = part.y;
         }
@@ -186,25 +193,20 @@ fn sample_merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             }
         }
     }
-    score[lid] = best_score;
-    token[lid] = best_token;
-    broken[lid] = bad;
-    workgroupBarrier();
-    for (var h = WG / 2u; h > 0u; h /= 2u) {
-        if lid < h {
-            if beats(score[lid + h], token[lid + h], score[lid], token[lid]) {
-                score[lid] = score[lid + h];
-                token[lid] = token[lid + h];
-            }
-            broken[lid] |= broken[lid + h];
+    wg_best(best_score, best_token, bad, lid);
+    if (flags & FILTERED) != 0u {
+        for (var b = lid; b < BIN_WORDS; b += WG) {
+            bins[d * BIN_WORDS + b] = 0u;
         }
-        workgroupBarrier();
     }
     if lid == 0u {
-        let drawn_token = select(token[0], 0xffffffffu, broken[0] != 0u);
+        let ring = min(draw_word(d, SLOT), params.slots - 1u) * RING;
+        let before = drawn[ring + (draw_word(d, POS) - 1u) % RING];
+        let over = ended(d, before);
+        let drawn_token = select(token[0], NO_TOKEN, broken[0] != 0u || over);
         result[d] = drawn_token;
-        let at = min(draw_word(d, SLOT), params.slots - 1u) * RING + draw_word(d, POS) % RING;
-        // A request without a token ends; until it does, its rows need some token.
-        drawn[at] = select(drawn_token, 0u, drawn_token == 0xffffffffu);
+        // A request without a token ends; until it does, its rows need some token, and behind a stop one that is a stop.
+        let row_token = select(drawn_token, 0u, drawn_token == NO_TOKEN);
+        drawn[ring + draw_word(d, POS) % RING] = select(row_token, before, over);
     }
 }

@@ -7,12 +7,15 @@ use super::interrupt::Listener;
 use super::term;
 use crate::engine::{Engine, Event, Finish, Request, Usage};
 use crate::exec::AnyExecutor;
+use crate::ops::Logprob;
 use crate::text::{TextStream, Tokenizer};
 
 /// What was answered. Answers that go on where another ended are added up in one.
 #[derive(Default)]
 pub(super) struct Answer {
     pub(super) ids: Vec<u32>,
+    /// Of each token, if the request asked for them.
+    pub(super) logprobs: Vec<Vec<Logprob>>,
     pub(super) text: String,
     pub(super) usage: Usage,
     /// Time to the first token, and from there to the end.
@@ -42,9 +45,10 @@ impl Answer {
             }
             for event in events {
                 match event {
-                    Event::Token { id, .. } => {
+                    Event::Token { id, logprobs, .. } => {
                         first.get_or_insert_with(|| started.elapsed());
                         self.ids.push(id);
+                        self.logprobs.push(logprobs);
                         let piece = text.push(id);
                         self.text.push_str(&piece);
                         show(&piece)?;
@@ -64,6 +68,22 @@ impl Answer {
         self.usage.reused += usage.reused;
         self.usage.generated += usage.generated;
         Ok(reason)
+    }
+
+    /// The probabilities of each token, in OpenAI's words; tokens that are parts of a character are told by their bytes.
+    pub(super) fn logprobs(&self, tokenizer: &Tokenizer) -> serde_json::Value {
+        let entry = |l: &Logprob| {
+            let bytes = tokenizer.piece(l.token).unwrap_or_default();
+            let token = String::from_utf8_lossy(bytes);
+            serde_json::json!({ "id": l.token, "token": token, "bytes": bytes, "logprob": l.logprob })
+        };
+        let told = self.logprobs.iter().filter_map(|told| told.split_first());
+        told.map(|(own, top)| {
+            let mut object = entry(own);
+            object["top_logprobs"] = top.iter().map(entry).collect();
+            object
+        })
+        .collect()
     }
 
     /// The end: what was held back of a character.

@@ -53,6 +53,10 @@ pub(super) struct Args {
     /// Prints one JSON object at the end: prompt_ids, ids, text, finish_reason, device, timings.
     #[arg(long)]
     json: bool,
+    /// With --json: the logarithm of each token's probability, and those of the N most likely tokens (0 to 20), before penalties and
+    /// filters and at temperature 1.
+    #[arg(long, value_name = "N", requires = "json", value_parser = clap::value_parser!(u32).range(..=20))]
+    logprobs: Option<u32>,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -88,13 +92,13 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let listener = Listener::new();
     let mut answer = Answer::default();
     let mut text = TextStream::after(&*session.tokenizer, &ids);
-    let request = session.request(ids.clone(), sampling, args.max_tokens);
+    let request = Request { logprobs: args.logprobs, ..session.request(ids.clone(), sampling, args.max_tokens) };
     let reason = answer.run(&mut session.engine, request, &mut text, &listener, &mut show)?;
     answer.finish(&mut text, &mut show)?;
     let timings = Timings::of(&answer, session.load);
     let device = session.engine.executor().device();
     if args.json {
-        let object = serde_json::json!({
+        let mut object = serde_json::json!({
             "model": session.name,
             "prompt_ids": ids,
             "ids": answer.ids,
@@ -104,6 +108,9 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             "seed": sampling.seed,
             "timings": timings.json(),
         });
+        if args.logprobs.is_some() {
+            object["logprobs"] = answer.logprobs(&session.tokenizer);
+        }
         writeln!(out, "{object}")?;
     } else if !answer.text.is_empty() && !answer.text.ends_with('\n') {
         writeln!(out)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ops::SampleLists;
+use crate::ops::{Logprob, SampleLists};
 use crate::sample::Sampling;
 use crate::{Error, Result};
 
@@ -21,6 +21,9 @@ pub struct Request {
     pub allowed: Option<Arc<[u32]>>,
     /// Tokens that end the answer; they are not part of it.
     pub stop: Vec<u32>,
+    /// Tells the probability of each token, and those of so many most likely ones, at most 20: as the model gives them, whatever
+    /// the sampling makes of them.
+    pub logprobs: Option<u32>,
     /// The sequence to continue, from [`Engine::open`](super::Engine::open): what of `prompt` it has computed before, from the
     /// first token on, is not computed again. None uses a sequence of its own, forgotten at the end.
     pub sequence: Option<SeqId>,
@@ -29,14 +32,23 @@ pub struct Request {
 impl Request {
     /// A greedy continuation to the end of the context.
     pub fn new(prompt: Vec<u32>) -> Self {
-        let (bias, stop) = (Vec::new(), Vec::new());
-        Self { prompt, sampling: Sampling::GREEDY, max_tokens: None, bias, allowed: None, stop, sequence: None }
+        Self {
+            prompt,
+            sampling: Sampling::GREEDY,
+            max_tokens: None,
+            bias: Vec::new(),
+            allowed: None,
+            stop: Vec::new(),
+            logprobs: None,
+            sequence: None,
+        }
     }
 
     /// Checks what does not depend on the state of the engine.
     pub(super) fn check(&self, vocab: u32, context: u32) -> Result<()> {
         self.sampling.check()?;
-        SampleLists { bias: &self.bias, allowed: self.allowed.as_deref(), ..SampleLists::default() }.check(vocab)?;
+        let (bias, allowed, logprobs) = (&*self.bias, self.allowed.as_deref(), self.logprobs);
+        SampleLists { bias, allowed, logprobs, ..SampleLists::default() }.check(vocab)?;
         if self.prompt.is_empty() {
             return Err(Error::argument("prompt", "it holds no tokens; at least one works"));
         }
@@ -72,6 +84,8 @@ pub enum Event {
         request: RequestId,
         /// The token.
         id: u32,
+        /// Its probability and those of the most likely tokens, if the request asks for them.
+        logprobs: Vec<Logprob>,
     },
     /// The request's last event.
     Finished {

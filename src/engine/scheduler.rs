@@ -22,7 +22,8 @@ use super::{Event, Finish, Request, RequestId, SeqId, Usage};
 use crate::exec::{CacheOp, Limits, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
 use crate::kv::{Kv, OutOfBlocks};
 use crate::model::Program;
-use crate::ops::{Penalties, SampleLists, SampleSpec};
+use crate::ops::sample::logprobs;
+use crate::ops::{Logprob, Penalties, STOPS, SampleLists, SampleSpec};
 use crate::sample::{Chain, Known, SamplerState};
 use crate::{Error, Result};
 
@@ -463,7 +464,10 @@ impl Scheduler {
         let pos = s.pos + s.tokens.len() as u32;
         let unseen = pos - self.sequences[&s.seq].sequence.len();
         let pending = unseen.min(request.sampling.seen(pos).len() as u32);
-        SampleLists { counts, pending, bias: &request.bias, allowed: request.allowed.as_deref() }
+        let allowed = request.allowed.as_deref();
+        // A step whose token is drawn in the same submission may follow a stop.
+        let stops = if unseen > 0 { &request.stop[..request.stop.len().min(STOPS as usize)] } else { &[] };
+        SampleLists { counts, pending, bias: &request.bias, allowed, stops, logprobs: request.logprobs }
     }
 
     /// Keeps the states of an open sequence at the end of its prompt, and now and then before.
@@ -528,35 +532,43 @@ impl Scheduler {
             Ok(out) => out,
             Err(error) => return self.fail(flight.requests.iter().map(|(id, _)| *id), error),
         };
-        let mut drawn = out.drawn.iter();
+        let mut drawn = out.drawn.iter().zip(&out.logprobs);
         let mut logits = out.logits.chunks_exact(self.vocab as usize);
         for (id, draw) in flight.requests {
             // Results of requests that have ended are skipped, not left out.
             let (drawn, logits) = match draw {
                 Draw::None => continue,
-                Draw::Device(_) => (drawn.next().expect("a token for each draw").token, None),
+                Draw::Device(_) => (Some(drawn.next().expect("a token for each draw")), None),
                 Draw::Host => (None, Some(logits.next().expect("logits for each draw"))),
             };
             let Some(active) = self.requests.get_mut(&id) else { continue };
             active.pending -= 1;
-            let pos = self.sequences[&active.seq].sequence.len();
-            let token = match logits {
-                Some(logits) => {
-                    let Request { sampling, bias, allowed, .. } = &active.request;
-                    let tokens = self.sequences[&active.seq].sequence.tokens(0..pos).unwrap_or_default();
-                    let known = Known { tokens, bias, allowed: allowed.as_deref() };
-                    self.chain.draw(sampling, &known, &mut active.sampler, logits)
-                }
-                None => drawn,
+            let (token, told) = match (drawn, logits) {
+                (Some((drawn, told)), _) => (drawn.token, told.clone()),
+                (None, logits) => self.draw(id, logits.unwrap_or_default()),
             };
-            self.accept(id, pos, token);
+            self.accept(id, token, told);
         }
     }
 
+    /// Draws a request's next token on the host.
+    fn draw(&mut self, id: RequestId, logits: &[f32]) -> (Option<u32>, Vec<Logprob>) {
+        let active = self.requests.get_mut(&id).expect("it draws");
+        let Request { sampling, bias, allowed, logprobs: n, .. } = &active.request;
+        let sequence = &self.sequences[&active.seq].sequence;
+        let tokens = sequence.tokens(0..sequence.len()).unwrap_or_default();
+        let known = Known { tokens, bias, allowed: allowed.as_deref() };
+        let token = self.chain.draw(sampling, &known, &mut active.sampler, logits);
+        let mut told = Vec::new();
+        n.iter().for_each(|n| logprobs(logits, token, *n, &mut told));
+        (token, told)
+    }
+
     /// A request's next token has been drawn.
-    fn accept(&mut self, id: RequestId, pos: u32, token: Option<u32>) {
+    fn accept(&mut self, id: RequestId, token: Option<u32>, logprobs: Vec<Logprob>) {
         let active = self.requests.get_mut(&id).expect("it draws");
         let Some(token) = token else {
+            let pos = self.sequences[&active.seq].sequence.len();
             let error = Error::Numerical { seq: active.seq.0 as u32, pos };
             return self.fail(std::iter::once(id), error);
         };
@@ -568,7 +580,7 @@ impl Scheduler {
         let reason = active.limit.1.clone();
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
         kept.sequence.push(&[token], Role::Generated);
-        self.events.push(Event::Token { request: id, id: token });
+        self.events.push(Event::Token { request: id, id: token, logprobs });
         if full {
             self.finish(id, reason);
         }

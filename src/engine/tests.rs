@@ -174,9 +174,12 @@ impl Executor for Fake {
                 let mut lists = Vec::new();
                 let draw = DrawEntry::new(&spec, &seq.lists, [0, seq.slot, end], VOCAB, &mut lists).unwrap();
                 let ring = &mut self.drawn[seq.slot as usize];
-                let token = Picker::default().pick(&draw, &lists, &ring.map(Option::unwrap_or_default), &logits);
-                ring[(end % RING) as usize] = token.or(Some(0));
+                let tokens = ring.map(Option::unwrap_or_default);
+                let ended = draw.ended(&lists, &tokens);
+                let token = Picker::default().pick(&draw, &lists, &tokens, &logits).filter(|_| ended.is_none());
+                ring[(end % RING) as usize] = token.or(ended).or(Some(0));
                 out.drawn.push(Drawn { slot: seq.slot, token });
+                out.logprobs.push(Vec::new());
             }
             if seq.read_logits {
                 let first = if seq.outs == Outs::All { seq.pos + 1 } else { end };
@@ -244,7 +247,7 @@ impl Bench {
     fn step(&mut self) {
         for event in pollster::block_on(self.engine.step()).unwrap() {
             match event {
-                Event::Token { request, id } => {
+                Event::Token { request, id, .. } => {
                     let answer = self.answers.entry(request).or_default();
                     assert!(answer.1.is_none(), "a token after the end");
                     answer.0.push(id);
@@ -292,6 +295,7 @@ fn random_request(random: &mut Random) -> Request {
         allowed: (random.below(4) == 0).then(|| [0xffff_fff7, 0xff].into()),
         max_tokens: (random.below(4) > 0).then(|| random.below(30)),
         stop: if random.below(2) == 0 { vec![STOP] } else { vec![] },
+        logprobs: None,
         sequence: None,
     }
 }
@@ -487,7 +491,7 @@ fn a_full_cache_ends_a_lone_request() {
 }
 
 #[test]
-fn logits_that_are_not_finite_end_their_request_alone() {
+fn rows_without_a_token_end_their_request_alone() {
     let mut bench = Bench::new(TIGHT, 0);
     bench.engine.executor_mut().poison = Some(39);
     let good = Request { max_tokens: Some(9), sampling: Sampling::GREEDY, ..Request::new(vec![1, 2]) };
@@ -501,6 +505,13 @@ fn logits_that_are_not_finite_end_their_request_alone() {
         let (tokens, reason, _) = bench.answers.remove(&bad).unwrap();
         assert!(tokens.is_empty());
         assert!(matches!(reason, Some(Finish::Error(e)) if matches!(*e, Error::Numerical { pos: 2, .. })));
+        // The same where no token is allowed.
+        let allowed = Some([0, 0].into());
+        let nothing = bench.engine.submit(Request { sampling, allowed, ..Request::new(vec![3, 1]) }).unwrap();
+        let (tokens, reason, _) = bench.answer(good.clone());
+        assert_eq!((tokens, reason), expected);
+        let (tokens, reason, _) = bench.answers.remove(&nothing).unwrap();
+        assert!(tokens.is_empty() && matches!(reason, Some(Finish::Error(e)) if matches!(*e, Error::Numerical { .. })));
     }
 }
 

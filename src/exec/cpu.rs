@@ -15,7 +15,7 @@ use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOu
 use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, Team, bandwidth};
 use crate::model::{CacheSpec, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
-use crate::ops::sample::{Best, Picker};
+use crate::ops::sample::{Best, Picker, logprobs};
 use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, RING, ValueId};
 use crate::quant::Simd;
 use crate::{Error, Result};
@@ -235,6 +235,8 @@ impl CpuExecutor {
         let logits: usize = waiting.seqs.iter().filter(|seq| seq.logits.is_some()).map(|seq| seq.outs.len()).sum();
         self.out.drawn.clear();
         self.out.drawn.resize(draws, Drawn { slot: 0, token: None });
+        self.out.logprobs.resize_with(draws, Vec::new);
+        self.out.logprobs.iter_mut().for_each(Vec::clear);
         self.out.logits.resize(logits * vocab, 0.0);
         let pooled = self.program.pooled().map_or(0, |v| self.program.value(v).width as usize);
         self.out.pooled.resize(waiting.seqs.len() * pooled, 0.0);
@@ -333,16 +335,22 @@ impl CpuExecutor {
         if let (Some([d, at]), Some(logits)) = (seq.drawn, plan.logits) {
             let draw = &batch.draws[d];
             let ring = &mut self.drawn[(seq.slot * RING) as usize..][..RING as usize];
-            let token = if draw.is_plain() {
+            let row = self.buffers[logits].slice(draw.out as usize * vocab..(draw.out as usize + 1) * vocab);
+            let ended = draw.ended(&batch.lists, ring);
+            let token = if ended.is_some() {
+                None
+            } else if draw.is_plain() {
                 let parts = self.bests.slice(d * members..(d + 1) * members);
                 parts.iter().copied().fold(Best::NONE, Best::max).drawn()
             } else {
-                let row = self.buffers[logits].slice(draw.out as usize * vocab..(draw.out as usize + 1) * vocab);
                 self.picker.pick(draw, &batch.lists, ring, row)
             };
             self.out.drawn[at] = Drawn { slot: seq.slot, token };
-            // A request without a token ends; until it does, its rows need some token.
-            ring[(draw.pos % RING) as usize] = token.unwrap_or(0);
+            if draw.tells() {
+                logprobs(row, token, draw.told - 1, &mut self.out.logprobs[at]);
+            }
+            // A request without a token ends; until it does, its rows need some token, and behind a stop one that is a stop.
+            ring[(draw.pos % RING) as usize] = token.or(ended).unwrap_or(0);
         }
         if let Some(pooled) = plan.pooled {
             let width = self.out.pooled.len() / seqs;

@@ -113,8 +113,9 @@ pub trait Executor {
     /// What there is room for.
     fn limits(&self) -> Limits;
 
-    /// Steps that should be under way at once, by how long they take: enough for the device to have something to do while the host
-    /// looks at results, and no more, since what is under way cannot be stopped. At most `Limits::in_flight`.
+    /// Steps that should be under way at once, going by those that are and by how long they took: enough for the device to have
+    /// something to do while the host looks at results, and no more, since what is under way cannot be stopped. At most
+    /// `Limits::in_flight`.
     fn ahead(&self) -> u32 {
         self.limits().in_flight
     }

@@ -1,6 +1,6 @@
 //! A step: what an engine asks of an executor, one varlen batch of packed rows.
 
-use crate::ops::{Role, SampleLists, SampleSpec};
+use crate::ops::{Logprob, Role, SampleLists, SampleSpec};
 
 /// One forward pass over some rows of some sequences. A lone chat is a step of one sequence.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +67,8 @@ pub struct Ticket(pub u64);
 pub struct StepOut {
     /// One for each sequence with a [`SampleSpec`], in the step's order.
     pub drawn: Vec<Drawn>,
+    /// For each of `drawn`, the probability of its token and those of the most likely ones; empty if it tells none.
+    pub logprobs: Vec<Vec<Logprob>>,
     /// The output rows that were asked for, (rows, vocab), in the step's order of sequences.
     pub logits: Vec<f32>,
     /// A vector for each sequence, (seqs, width), in the step's order, if the program pools.

@@ -97,6 +97,10 @@ pub mod lib {
         MATVEC = "lib/matvec";
         /// The noise of a draw.
         NOISE = "lib/noise";
+        /// The best token of a workgroup.
+        BEST = "lib/best";
+        /// The first candidates of a workgroup.
+        TOP = "lib/top";
         /// The settings of draws.
         DRAW = "lib/draw";
         /// A token's logit, after penalties and bias.

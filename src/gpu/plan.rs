@@ -58,6 +58,8 @@ pub enum Dim {
     Filtered,
     /// The same, if one of them has penalties or a bias.
     Adjusted,
+    /// The same, if one of them tells probabilities.
+    Telling,
 }
 
 /// How much a step of a plan's class holds.
@@ -79,6 +81,8 @@ pub struct StepCounts {
     pub filtered: u32,
     /// Draws, if one of them has penalties or a bias.
     pub adjusted: u32,
+    /// Draws, if one of them tells probabilities.
+    pub telling: u32,
 }
 
 impl Dim {
@@ -94,6 +98,7 @@ impl Dim {
             Self::Draws => counts.draws,
             Self::Filtered => counts.filtered,
             Self::Adjusted => counts.adjusted,
+            Self::Telling => counts.telling,
         }
     }
 }

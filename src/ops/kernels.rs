@@ -44,6 +44,8 @@ kernels! {
     "sample_bins",
     "sample_keep",
     "sample_merge",
+    "sample_top",
+    "sample_logprobs",
 }
 
 /// The text of a kernel. A name that is not in the table is a mistake of ours, found by the first test that plans the op.

@@ -68,7 +68,7 @@ pub use rope::{Pairing, Rope, RopeSpec};
 pub use rope_kv::{RopeKv, View};
 pub use route::{Divide, GroupScore, Groups, Route, RouteSpec, Score};
 pub use row_wise::RowWise;
-pub use sample::{BIASED, DrawEntry, Penalties, RING, SEEN, SampleLists, SampleSpec};
+pub use sample::{BIASED, DrawEntry, LOGPROBS, Logprob, Penalties, RING, SEEN, STOPS, SampleLists, SampleSpec};
 pub use scan::Scan;
 pub use single::{Place, Room, Rotation, Single, StepBuffer};
 pub use slice::Slice;

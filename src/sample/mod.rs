@@ -230,7 +230,7 @@ impl Chain {
             true => Vec::new(),
             false => counts(&known.tokens[seen.start as usize..]),
         };
-        let lists = SampleLists { counts: &counts, pending: 0, bias: known.bias, allowed: None };
+        let lists = SampleLists { counts: &counts, bias: known.bias, ..SampleLists::default() };
         let mut words = Vec::new();
         let entry = DrawEntry::new(&sampling.spec(), &lists, [0, 0, pos], logits.len() as u32, &mut words).ok()?;
         adjust(&entry, &words, &[0; RING as usize], &mut self.logits);
@@ -421,7 +421,7 @@ mod tests {
             let allowed = [0xffff_fff0, 0xffff_ffff];
             let known = Known { tokens: &tokens, bias: &bias, allowed: Some(&allowed) };
             let counts = super::counts(&tokens);
-            let lists = SampleLists { counts: &counts, pending: 0, bias: &bias, allowed: Some(&allowed) };
+            let lists = SampleLists { counts: &counts, bias: &bias, allowed: Some(&allowed), ..SampleLists::default() };
             let mut words = Vec::new();
             let entry = DrawEntry::new(&s.on_device().unwrap(), &lists, [0, 0, 4], 60, &mut words).unwrap();
             let device = crate::ops::sample::Picker::default().pick(&entry, &words, &[0; RING as usize], &logits);

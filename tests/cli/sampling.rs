@@ -75,3 +75,36 @@ fn values_out_of_range_are_named() {
         fails(output(with("run", Q8_0, &[&["x"], options].concat())), 2, &[words]);
     }
 }
+
+#[test]
+fn probabilities_are_told() {
+    let answer = |device| {
+        let mut run =
+            command(&["run", "Once upon a time", "-n", "30", "--temp", "0", "--json", "--logprobs", "4", "-m"]);
+        run.arg(shared(F32)).args(["--device", device, "--numerics", "exact"]);
+        json(output(run))
+    };
+    let cpu = answer("cpu");
+    let told = cpu["logprobs"].as_array().unwrap();
+    assert_eq!(told.iter().map(|l| l["id"].as_u64().unwrap()).collect::<Vec<_>>(), ids(&cpu["ids"]));
+    let text: Vec<u64> = told.iter().flat_map(|l| ids(&l["bytes"])).collect();
+    let text = String::from_utf8(text.into_iter().map(|b| b as u8).collect()).unwrap();
+    assert_eq!(text, cpu["text"].as_str().unwrap());
+    for entry in told {
+        // What is drawn greedily is the most likely.
+        let top = entry["top_logprobs"].as_array().unwrap();
+        assert_eq!((top.len(), &top[0]["id"], &top[0]["logprob"]), (4, &entry["id"], &entry["logprob"]));
+        let logprobs: Vec<f64> = top.iter().map(|l| l["logprob"].as_f64().unwrap()).collect();
+        assert!(logprobs.is_sorted_by(|a, b| a >= b) && logprobs[0] <= 1e-6, "{logprobs:?}");
+        assert!(logprobs.iter().map(|l| l.exp()).sum::<f64>() <= 1.0 + 1e-5);
+    }
+    for (cpu, gpu) in told.iter().zip(answer("gpu")["logprobs"].as_array().unwrap()) {
+        for (cpu, gpu) in cpu["top_logprobs"].as_array().unwrap().iter().zip(gpu["top_logprobs"].as_array().unwrap()) {
+            assert_eq!(cpu["id"], gpu["id"]);
+            let off = cpu["logprob"].as_f64().unwrap() - gpu["logprob"].as_f64().unwrap();
+            assert!(off.abs() < 1e-3, "{cpu} {gpu}");
+        }
+    }
+    fails(output(with("run", Q8_0, &["x", "--logprobs", "4"])), 2, &["--json"]);
+    fails(output(with("run", Q8_0, &["x", "--json", "--logprobs", "21"])), 2, &["21"]);
+}

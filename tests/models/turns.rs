@@ -29,7 +29,7 @@ impl Bench {
     fn step(&mut self) {
         for event in pollster::block_on(self.engine.step()).unwrap() {
             match event {
-                Event::Token { request, id } => self.told.push((request, id)),
+                Event::Token { request, id, .. } => self.told.push((request, id)),
                 Event::Finished { usage, .. } => self.reused = usage.reused,
             }
         }

@@ -5,14 +5,15 @@
 use std::sync::Arc;
 use wgslm::exec::{
     CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep,
-    Step, Token,
+    Step, StepOut, Token,
 };
 
 use wgslm::gpu::Device;
 use wgslm::model::Out;
 use wgslm::model::Program;
 use wgslm::ops::{
-    Act, CpuWeights, Index, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec, SampleLists, SampleSpec,
+    Act, CpuWeights, Index, LOGPROBS, Logprob, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec, SampleLists,
+    SampleSpec,
 };
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
@@ -295,11 +296,25 @@ pub async fn pick(
     seen: &[Vec<[u32; 2]>],
     pending: u32,
 ) -> Vec<Option<u32>> {
+    pick_and_tell(executor, picks, pos, seen, pending, &|_| None).await.0
+}
+
+/// The same with probabilities: of how many tokens, by row.
+async fn pick_and_tell(
+    executor: &mut impl Executor,
+    picks: &[Pick],
+    pos: u32,
+    seen: &[Vec<[u32; 2]>],
+    pending: u32,
+    logprobs: &dyn Fn(usize) -> Option<u32>,
+) -> (Vec<Option<u32>>, Vec<Vec<Logprob>>) {
     let lists = |i: usize| SampleLists {
         counts: seen.get(i).map_or(&[], Vec::as_slice),
         pending,
         bias: &picks[i].bias,
         allowed: picks[i].allowed.as_deref(),
+        logprobs: logprobs(i),
+        ..SampleLists::default()
     };
     let seq = |(i, pick): (usize, &Pick)| SeqStep {
         lists: lists(i),
@@ -308,11 +323,22 @@ pub async fn pick(
     let seqs: Vec<_> = picks.iter().enumerate().map(seq).collect();
     executor.enqueue(&Step { seqs: &seqs }).unwrap();
     executor.wait().await.unwrap();
-    let mut tokens = Vec::new();
-    while executor.poll(&mut |_, out| tokens.extend(out.unwrap().drawn.iter().map(|d| d.token))) == 0 {
+    let (mut tokens, mut told) = (Vec::new(), Vec::new());
+    let mut take = |out: &StepOut| {
+        tokens.extend(out.drawn.iter().map(|d| d.token));
+        told.extend_from_slice(&out.logprobs);
+    };
+    while executor.poll(&mut |_, out| take(out.unwrap())) == 0 {
         executor.wait().await.unwrap();
     }
-    tokens
+    (tokens, told)
+}
+
+/// Whether probabilities are the same but for rounding.
+fn same_logprobs(a: &[Vec<Logprob>], b: &[Vec<Logprob>]) -> bool {
+    let same = |(a, b): (&Logprob, &Logprob)| a.token == b.token && (a.logprob - b.logprob).abs() < 1e-4;
+    let row = |(a, b): (&Vec<Logprob>, &Vec<Logprob>)| a.len() == b.len() && a.iter().zip(b).all(same);
+    a.len() == b.len() && a.iter().zip(b).all(row)
 }
 
 /// Every kind of draw, all in one dispatch: filters alone and together, penalties, biases, maps, ties, rows without a token.
@@ -400,8 +426,11 @@ async fn picks(device: &Device, vocab: u32, deviation: f32) -> (f64, Vec<String>
         };
         let seen: Vec<Vec<[u32; 2]>> = history.iter().map(counts).collect();
         let pos = 14 + step as u32;
-        let wanted = pick(&mut cpu, &picks, pos, &seen, pending as u32).await;
-        let got = pick(&mut gpu, &picks, pos, &seen, pending as u32).await;
+        // Of none, of the drawn one alone, of a few, of as many as there may be.
+        let logprobs = |i| if step == 5 { [None, Some(0), Some(3), Some(LOGPROBS)][i % 4] } else { None };
+        let (wanted, told) = pick_and_tell(&mut cpu, &picks, pos, &seen, pending as u32, &logprobs).await;
+        let (got, got_told) = pick_and_tell(&mut gpu, &picks, pos, &seen, pending as u32, &logprobs).await;
+        assert!(same_logprobs(&told, &got_told), "{told:?} {got_told:?}");
         different += got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
         all += wanted.len();
         assert!(wanted[wanted.len() - 5..].iter().all(Option::is_none), "{wanted:?}");

@@ -25,6 +25,8 @@ const PENDING: u32 = 15u;         // tokens of the penalties that the device dre
 const COUNTS: u32 = 16u;          // where in the lists (token, count) begin, and how many
 const BIAS: u32 = 18u;            // where (token, f32) begin, and how many
 const ALLOWED: u32 = 20u;         // where the bits of the allowed tokens begin
+const STOPS: u32 = 21u;           // where tokens begin behind which nothing is drawn, and how many
+const TOP: u32 = 23u;             // tokens whose probability is told, the drawn one included
 
 // Flags.
 const FILTERED: u32 = 1u;  // top-k, top-p or min-p
@@ -33,6 +35,7 @@ const ADJUSTED: u32 = 4u;  // penalties or bias
 const MASKED: u32 = 8u;    // some tokens are not allowed
 
 const RING: u32 = 16u;    // tokens that are kept for a slot, by position
+const TOPS: u32 = 21u;    // tokens whose probability is told at most
 const BINS: u32 = 1024u;  // of depths, 32 to a halving of the weight
 const BIN_WORDS: u32 = 2052u;  // of a draw: tokens kept, order of the largest logit, -, -; the bins' lower and upper sums
 

@@ -46,8 +46,3 @@ fn gumbel(key: vec2<u32>, token: u32) -> f32 {
 fn tempered(logit: f32, inv_temperature: f32) -> f32 {
     return clamp(logit * inv_temperature, -3.0e38, 3.0e38);
 }
-
-// Whether a token beats another: by its score, of equals by the lower id. No token, 0xffffffff, beats none.
-fn beats(score: f32, token: u32, other_score: f32, other: u32) -> bool {
-    return token != 0xffffffffu && (score > other_score || other == 0xffffffffu || (score == other_score && token < other));
-}

@@ -8,9 +8,10 @@ use serde_json::json;
 use crate::Result;
 use crate::cli::exit::Exit;
 use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
+use crate::ops::sample::DrawBuffers;
 use crate::ops::{
     CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op, Pairing, Room, Rope,
-    RopeId, RopeKv, RopeSpec, Rotation, Single, Softmax, StepBuffer, ValueId, View,
+    RopeId, RopeKv, RopeSpec, Rotation, SampleSpec, Single, Softmax, StepBuffer, ValueId, View,
 };
 
 #[derive(Debug, clap::Args)]
@@ -163,6 +164,11 @@ fn items(device: &Device, quick: bool) -> Result<Vec<Item>> {
         items.push(norm(device, &mut pipelines, name, kind, rows, 4096)?);
     }
     items.push(softmax(device, &mut pipelines, rows, 4096)?);
+    let spec = SampleSpec { temperature: 0.8, top_k: 40, top_p: 0.95, ..SampleSpec::GREEDY };
+    for (spec, how) in [(SampleSpec::GREEDY, "greedy"), (spec, "top-k 40, top-p 0.95")] {
+        let (plan, counts) = DrawBuffers::single(&mut pipelines, &spec, 152_064)?;
+        items.push(Item::new(&format!("a draw from 152064, {how}"), plan, counts, 4.0 * 152_064.0));
+    }
     for rows in [1, if quick { 64 } else { 512 }] {
         for (normed, what) in [(false, "rope and KV write"), (true, "norms of heads, rope and KV write")] {
             for (fused, how) in [(false, "apart"), (true, "fused")] {

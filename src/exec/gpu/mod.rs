@@ -17,11 +17,11 @@ use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, RowEntry, S
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
-use crate::ops::sample::{self, DrawBuffers};
+use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
 use crate::ops::{DrawEntry, KvStorage, Part, RING, ValueId};
 use crate::{Error, Result};
 use memory::Values;
-use submission::{Pace, Recorded, Recording, Submission, UPLOAD, Writes};
+use submission::{AHEAD, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
 use weights::Weights;
 use work::{Room, Work};
 
@@ -242,10 +242,10 @@ impl GpuExecutor {
         }
         let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
         let [items, merges] = [self.work.items.len(), self.work.merges.len()].map(|n| n as u32);
-        let kinds: [fn(&DrawEntry) -> bool; 2] = [DrawEntry::is_filtered, DrawEntry::is_adjusted];
-        let [filtered, adjusted] = kinds.map(|is| count(&batch.draws, is));
+        let kinds: [fn(&DrawEntry) -> bool; 3] = [DrawEntry::is_filtered, DrawEntry::is_adjusted, DrawEntry::tells];
+        let [filtered, adjusted, telling] = kinds.map(|is| count(&batch.draws, is));
         let draws = batch.draws.len() as u32;
-        state.counts = StepCounts { rows, outs, seqs, items, merges, draws, filtered, adjusted };
+        state.counts = StepCounts { rows, outs, seqs, items, merges, draws, filtered, adjusted, telling };
     }
 
     /// Columns of what the program pools; 0 if it does not.
@@ -397,7 +397,8 @@ impl Executor for GpuExecutor {
     }
 
     fn ahead(&self) -> u32 {
-        self.pace.ahead().min(self.limits.in_flight)
+        let all_short = self.in_flight.iter().all(|submission| submission.short);
+        if all_short { self.pace.ahead() } else { AHEAD }.min(self.limits.in_flight)
     }
 
     fn device(&self) -> String {
@@ -427,10 +428,13 @@ impl Executor for GpuExecutor {
             }
         }
 
-        // Results of a role lie in its buffer in the order of its batch; they are given back in the order of the step.
-        let result_words = Role::ALL.map(|role| self.packed.batch(role).draws.len());
+        // Results of a role lie in its buffers in the order of its batch; they are given back in the order of the step: tokens of
+        // both roles, then probabilities of both.
+        let tokens = Role::ALL.map(|role| self.packed.batch(role).draws.len());
+        let told = Role::ALL.map(|role| self.roles[role as usize].counts.telling as usize * LOGPROB_WORDS as usize);
+        let told = [0, 1].map(|i| if tokens[i] > 0 { told[i] } else { 0 });
         let mut next = [0, 0];
-        let mut next_draw = [0, result_words[0]];
+        let mut next_draw = [0, 0];
         let mut draws = Vec::new();
         let mut reads: Vec<(Role, usize)> = Vec::new();
         for seq in step.seqs {
@@ -445,8 +449,12 @@ impl Executor for GpuExecutor {
             }
             *place += outs;
             if seq.sample.is_some() {
-                let draw = &mut next_draw[(seq.role != Role::ALL[0]) as usize];
-                draws.push((seq.slot, *draw));
+                let second = usize::from(seq.role != Role::ALL[0]);
+                let draw = &mut next_draw[second];
+                let told_at = tokens[0] + tokens[1] + second * told[0] + *draw * LOGPROB_WORDS as usize;
+                let entry = &self.packed.batch(seq.role).draws[*draw];
+                let told = (told_at, entry.told as usize);
+                draws.push(RecordedDraw { slot: seq.slot, token: second * tokens[0] + *draw, told });
                 *draw += 1;
             }
         }
@@ -456,7 +464,7 @@ impl Executor for GpuExecutor {
         let recorded = Recorded {
             ticket,
             draws,
-            words: result_words[0] + result_words[1],
+            words: tokens.iter().chain(&told).sum(),
             logits: reads.len() * vocab as usize,
             pooled: step.seqs.len() * pooled_width as usize,
         };
@@ -468,20 +476,14 @@ impl Executor for GpuExecutor {
         let mut recording = match self.recording.take() {
             Some(recording) => recording,
             None => {
-                let draws = u64::from(self.limits.seqs) * 4 * u64::from(self.pace.steps());
-                let staging = self.staging(recorded.bytes().max(draws))?;
-                Recording::new(&self.device, staging)
+                // Steps that follow are like the first, but for a request more or less.
+                let steps = if short { u64::from(self.pace.steps()) } else { 1 };
+                let staging = self.staging(recorded.bytes() * steps)?;
+                Recording::new(&self.device, staging, short)
             }
         };
         recording.write(&self.device, &self.writes, &self.upload);
         let encoder = &mut recording.encoder;
-        for role in Role::ALL {
-            let filtered = count(&self.packed.batch(role).draws, DrawEntry::is_filtered);
-            if filtered > 0 {
-                let (bins, bytes) = self.roles[role as usize].draws.cleared(filtered);
-                encoder.clear_buffer(bins.raw(), 0, Some(bytes));
-            }
-        }
         let plans = Role::ALL.iter().flat_map(|&role| {
             let batch = self.packed.batch(role);
             let state = &self.roles[role as usize];
@@ -504,11 +506,11 @@ impl Executor for GpuExecutor {
                 timer.resolve(encoder);
             }
         }
-        for role in Role::ALL {
-            let draws = self.packed.batch(role).draws.len() as u64;
-            if draws > 0 {
-                recording.give(&self.roles[role as usize].draws.result, 0, draws);
-            }
+        for (role, n) in Role::ALL.into_iter().zip(tokens) {
+            recording.give(&self.roles[role as usize].draws.result, 0, n as u64);
+        }
+        for (role, n) in Role::ALL.into_iter().zip(told) {
+            recording.give(&self.roles[role as usize].draws.logprobs, 0, n as u64);
         }
         for &(role, row) in &reads {
             let state = &self.roles[role as usize];
@@ -553,7 +555,7 @@ impl Executor for GpuExecutor {
         while let Some(ok) = self.in_flight.front().and_then(|f| f.mapped.get()) {
             let Some(submission) = self.in_flight.pop_front() else { break };
             finished += submission.len();
-            self.pace.finished(submission.len(), submission.started);
+            self.pace.finished(&submission);
             let staging = submission.read(ok, &mut self.out, done);
             self.idle_staging.push(staging);
         }

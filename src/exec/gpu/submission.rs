@@ -7,8 +7,13 @@ use std::time::{Duration, Instant};
 
 use crate::exec::{Drawn, StepOut, Ticket};
 use crate::gpu::{Buffer, Device, Signal, wgpu};
+use crate::ops::Logprob;
 use crate::{Error, Result};
 
+/// Submissions of one step that should be under way: the device works on two while the host looks at a third.
+pub(super) const AHEAD: u32 = 3;
+/// A token that is none.
+const NONE: u32 = u32::MAX;
 /// Bytes that the host may write for the steps of a submission behind the first.
 pub(super) const UPLOAD: u64 = 1 << 20;
 
@@ -68,14 +73,26 @@ pub(super) struct Recording {
     results: u64,
     uploaded: u64,
     steps: Vec<Recorded>,
+    /// Whether more steps may join: see [`Pace`].
+    short: bool,
+}
+
+/// A draw: where its results lie.
+#[derive(Debug)]
+pub(super) struct RecordedDraw {
+    pub(super) slot: u32,
+    /// The word of its token.
+    pub(super) token: usize,
+    /// The word of its probabilities, and how many it tells.
+    pub(super) told: (usize, usize),
 }
 
 /// A step that is recorded: where its results lie.
 #[derive(Debug)]
 pub(super) struct Recorded {
     pub(super) ticket: Ticket,
-    /// The slots that tokens are drawn for, and the words of the results where they are, in the order of the step.
-    pub(super) draws: Vec<(u32, usize)>,
+    /// In the order of the step.
+    pub(super) draws: Vec<RecordedDraw>,
     /// Words of results in front of the logits.
     pub(super) words: usize,
     /// Elements of the logits, and behind them of the pooled rows.
@@ -91,13 +108,20 @@ impl Recorded {
 
     /// The results.
     fn read(&self, bytes: &[u8], out: &mut StepOut) {
-        let (tokens, rest) = bytes.split_at(self.words * 4);
+        let (words, rest) = bytes.split_at(self.words * 4);
         let (logits, pooled) = rest.split_at(self.logits * 4);
         out.drawn.clear();
-        out.drawn.extend(self.draws.iter().map(|&(slot, word)| {
-            let token: u32 = bytemuck::pod_read_unaligned(&tokens[word * 4..word * 4 + 4]);
-            Drawn { slot, token: (token != u32::MAX).then_some(token) }
-        }));
+        out.logprobs.resize_with(self.draws.len(), Vec::new);
+        let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&words[at * 4..at * 4 + 4]);
+        for (draw, logprobs) in self.draws.iter().zip(&mut out.logprobs) {
+            let token = Some(word(draw.token)).filter(|token| *token != NONE);
+            out.drawn.push(Drawn { slot: draw.slot, token });
+            let (at, n) = draw.told;
+            let entry = |i: usize| Logprob { token: word(at + 2 * i), logprob: f32::from_bits(word(at + 2 * i + 1)) };
+            // A small vocabulary has fewer tokens than are asked for.
+            logprobs.clear();
+            logprobs.extend((0..if token.is_some() { n } else { 0 }).map(entry).filter(|l| l.token != NONE));
+        }
         let numbers = |bytes: &[u8], out: &mut Vec<f32>| {
             out.clear();
             out.extend(bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<f32>));
@@ -108,9 +132,9 @@ impl Recorded {
 }
 
 impl Recording {
-    pub(super) fn new(device: &Device, staging: Buffer) -> Self {
+    pub(super) fn new(device: &Device, staging: Buffer, short: bool) -> Self {
         let encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        Self { encoder, staging, results: 0, uploaded: 0, steps: Vec::new() }
+        Self { encoder, staging, results: 0, uploaded: 0, steps: Vec::new(), short }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -133,8 +157,10 @@ impl Recording {
 
     /// Copies a part of the last step's results, behind all others.
     pub(super) fn give(&mut self, from: &Buffer, word: u64, words: u64) {
-        self.encoder.copy_buffer_to_buffer(from.raw(), word * 4, self.staging.raw(), self.results, words * 4);
-        self.results += words * 4;
+        if words > 0 {
+            self.encoder.copy_buffer_to_buffer(from.raw(), word * 4, self.staging.raw(), self.results, words * 4);
+            self.results += words * 4;
+        }
     }
 
     /// The step is complete.
@@ -143,12 +169,12 @@ impl Recording {
     }
 
     pub(super) fn submit(self, device: &Device) -> Submission {
-        let Self { encoder, staging, results, steps, .. } = self;
+        let Self { encoder, staging, results, steps, short, .. } = self;
         let index = device.queue.submit([encoder.finish()]);
         let mapped = Signal::default();
         let signal = mapped.clone();
         staging.raw().map_async(wgpu::MapMode::Read, 0..results.max(4), move |r| signal.set(r.is_ok()));
-        Submission { index, mapped, started: now(), staging, results, steps }
+        Submission { index, mapped, short, started: now(), staging, results, steps }
     }
 }
 
@@ -157,7 +183,9 @@ impl Recording {
 pub(super) struct Submission {
     pub(super) index: wgpu::SubmissionIndex,
     pub(super) mapped: Signal,
-    pub(super) started: Option<Instant>,
+    /// Whether it holds short steps.
+    pub(super) short: bool,
+    started: Option<Instant>,
     staging: Buffer,
     results: u64,
     steps: Vec<Recorded>,
@@ -218,19 +246,25 @@ impl Pace {
         if self.budget.is_zero() { 1 } else { self.steps }
     }
 
-    /// Steps that should be under way; with one a submission, the device works on two while the host looks at a third.
+    /// Short steps that should be under way.
     pub(super) fn ahead(&self) -> u32 {
-        (2 * self.steps()).max(3)
+        (2 * self.steps()).max(AHEAD)
     }
 
-    /// A submission of so many steps is finished.
-    pub(super) fn finished(&mut self, steps: usize, started: Option<Instant>) {
+    /// A submission is finished.
+    pub(super) fn finished(&mut self, submission: &Submission) {
         let now = now();
         // It began when it was submitted, or when the one before was finished.
-        let began = started.max(self.last);
+        let began = submission.started.max(self.last);
         self.last = now;
-        let (Some(now), Some(began)) = (now, began) else { return };
-        let step = (now - began).as_secs_f64() / steps as f64;
+        if let (Some(now), Some(began), true) = (now, began, submission.short) {
+            self.learn(now - began, submission.steps.len());
+        }
+    }
+
+    /// So many steps took so long.
+    fn learn(&mut self, time: Duration, steps: usize) {
+        let step = time.as_secs_f64() / steps as f64;
         // A saturating cast; one step says little of many.
         self.steps = ((self.budget.as_secs_f64() / step.max(1e-6)) as u32).clamp(1, self.most.min(2 * self.steps));
     }
@@ -244,10 +278,8 @@ mod tests {
     fn submissions_keep_to_their_time() {
         let mut pace = Pace::new(16);
         let steps = |pace: &mut Pace, ms: f64| {
-            pace.last = None;
-            let n = pace.steps() as usize;
-            let began = Instant::now().checked_sub(Duration::from_secs_f64(ms / 1e3 * n as f64));
-            pace.finished(n, began);
+            let n = pace.steps();
+            pace.learn(Duration::from_secs_f64(ms / 1e3 * f64::from(n)), n as usize);
             pace.steps()
         };
         // Steps of 1 ms: twice as many each time, up to half of those that may be under way.

@@ -1,13 +1,17 @@
 //! Draws on the GPU.
 
-use super::super::ValueId;
 use super::super::lower::{Lower, Lowered};
-use super::{DrawEntry, list_words};
+use super::super::{ValueId, kernels};
+use super::{DrawEntry, LOGPROBS, RING, SampleLists, SampleSpec, gumbel, list_words};
 use crate::Result;
-use crate::gpu::{Arg, Buffer, Device, Dim};
+use crate::gpu::{Arg, Buffer, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
 
 /// Logits that one workgroup looks through.
 const PART: u32 = 4096;
+/// Tokens whose probabilities a draw tells, the drawn one included.
+const TOPS: u32 = LOGPROBS + 1;
+/// Words of a draw's probabilities.
+pub(crate) const LOGPROB_WORDS: u32 = 2 * TOPS;
 /// Words of a draw's bins, as `wgsl/lib/draw.wgsl` has them.
 const BIN_WORDS: u32 = 2052;
 
@@ -22,8 +26,12 @@ pub(crate) struct DrawBuffers {
     pub(crate) result: Buffer,
     /// (draws, parts) of 4 words.
     best: Buffer,
-    /// (draws, BIN_WORDS), zero before a draw.
+    /// (draws, BIN_WORDS): zero before a draw and after it.
     bins: Buffer,
+    /// (draws, parts, TOPS) of two words: the most likely tokens of each part.
+    top: Buffer,
+    /// (draws, TOPS): tokens and the logarithms of their probabilities.
+    pub(crate) logprobs: Buffer,
     scratch: Scratch,
 }
 
@@ -57,13 +65,10 @@ impl DrawBuffers {
             result: Buffer::new(device, "result", words(1))?,
             best: Buffer::new(device, "best", words(4 * vocab.div_ceil(PART)))?,
             bins: Buffer::new(device, "bins", words(BIN_WORDS))?,
+            top: Buffer::new(device, "top", words(LOGPROB_WORDS * vocab.div_ceil(PART)))?,
+            logprobs: Buffer::new(device, "logprobs", words(LOGPROB_WORDS))?,
             scratch: scratch.clone(),
         })
-    }
-
-    /// What must be zero before so many draws with filters: a buffer, and bytes of it.
-    pub(crate) fn cleared(&self, draws: u32) -> (&Buffer, u64) {
-        (&self.bins, u64::from(draws) * u64::from(BIN_WORDS) * 4)
     }
 }
 
@@ -77,25 +82,56 @@ struct Params {
     slots: u32,
 }
 
-/// Draws from output rows. What no draw of a step needs is not dispatched.
+/// Draws from output rows.
 pub(crate) fn lower(l: &mut Lower<'_>, logits: ValueId, buffers: &DrawBuffers, slots: u32) -> Lowered {
     let logits = l.value(logits);
-    let parts = logits.width.div_ceil(PART);
-    let params = Params { vocab: logits.width, stride: logits.stride(), parts, lists: buffers.lists, slots };
-    let DrawBuffers { draws, result, best, bins, scratch: Scratch { adjusted, kept }, .. } = buffers;
-    let (drawn, one) = (l.drawn, Dim::Fixed(1));
-    let mut dispatch = |name, more: Vec<Arg<'_>>, grid| {
-        let kernel = l.kernel(name);
-        let args: Vec<_> = [Arg::read(draws), Arg::read(&logits.buffer)].into_iter().chain(more).collect();
-        l.plan.dispatch(&kernel, &params, &args, grid)
-    };
-    let overlay = || Arg::read(adjusted);
-    dispatch("sample_adjust", vec![Arg::read(drawn), Arg::Write(adjusted)], [Dim::Adjusted, one, one])?;
-    let parts = Dim::Fixed(parts);
-    dispatch("sample", vec![overlay(), Arg::Write(best), Arg::Write(bins)], [parts, Dim::Draws, one])?;
-    dispatch("sample_bins", vec![overlay(), Arg::Write(bins)], [parts, Dim::Filtered, one])?;
-    dispatch("sample_keep", vec![overlay(), Arg::Write(bins), Arg::Write(kept)], [parts, Dim::Filtered, one])?;
-    let more =
-        vec![overlay(), Arg::read(best), Arg::read(bins), Arg::read(kept), Arg::Write(drawn), Arg::Write(result)];
-    dispatch("sample_merge", more, [Dim::Draws, one, one])
+    buffers.dispatch(&mut l.plan, &logits.buffer, [logits.width, logits.stride()], l.drawn, slots)
+}
+
+impl DrawBuffers {
+    /// Adds the dispatches of draws from rows of logits, `stride` elements apart. What no draw of a step needs is not dispatched.
+    fn dispatch(
+        &self,
+        plan: &mut PlanBuilder<'_>,
+        logits: &Buffer,
+        [vocab, stride]: [u32; 2],
+        drawn: &Buffer,
+        slots: u32,
+    ) -> Lowered {
+        let parts = vocab.div_ceil(PART);
+        let params = Params { vocab, stride, parts, lists: self.lists, slots };
+        let Self { draws, result, best, bins, top, logprobs, scratch: Scratch { adjusted, kept }, .. } = self;
+        let mut dispatch = |name, more: Vec<Arg<'_>>, grid| {
+            let kernel = Kernel { name, source: kernels::source(name), roles: Vec::new(), overrides: Vec::new() };
+            let args: Vec<_> = [Arg::read(draws), Arg::read(logits)].into_iter().chain(more).collect();
+            plan.dispatch(&kernel, &params, &args, grid)
+        };
+        let overlay = || Arg::read(adjusted);
+        let (parts, one) = (Dim::Fixed(parts), Dim::Fixed(1));
+        dispatch("sample_adjust", vec![Arg::read(drawn), Arg::Write(adjusted)], [Dim::Adjusted, one, one])?;
+        dispatch("sample", vec![overlay(), Arg::Write(best), Arg::Write(bins)], [parts, Dim::Draws, one])?;
+        dispatch("sample_bins", vec![overlay(), Arg::Write(bins)], [parts, Dim::Filtered, one])?;
+        dispatch("sample_keep", vec![overlay(), Arg::Write(bins), Arg::Write(kept)], [parts, Dim::Filtered, one])?;
+        let more =
+            vec![overlay(), Arg::read(best), Arg::Write(bins), Arg::read(kept), Arg::Write(drawn), Arg::Write(result)];
+        dispatch("sample_merge", more, [Dim::Draws, one, one])?;
+        dispatch("sample_top", vec![Arg::Write(top)], [parts, Dim::Telling, one])?;
+        let more = vec![Arg::read(top), Arg::read(result), Arg::Write(logprobs)];
+        dispatch("sample_logprobs", more, [Dim::Telling, one, one])
+    }
+
+    /// A draw from one row of noise, to be measured.
+    pub(crate) fn single(pipelines: &mut Pipelines, spec: &SampleSpec, vocab: u32) -> Result<(Plan, StepCounts)> {
+        let device = pipelines.device().clone();
+        let logits = Buffer::new(&device, "logits", u64::from(vocab) * 4)?;
+        logits.write(&device, 0, &(0..vocab).map(|token| 2.0 * gumbel([5, 7], token)).collect::<Vec<f32>>());
+        let drawn = Buffer::new(&device, "drawn", u64::from(RING) * 4)?;
+        let buffers = Self::new(&device, 1, vocab, &Scratch::new(&device, 1, vocab)?)?;
+        let entry = DrawEntry::new(spec, &SampleLists::default(), [0, 0, 1], vocab, &mut Vec::new())?;
+        buffers.draws.write(&device, 0, &[entry]);
+        let mut plan = PlanBuilder::new(pipelines);
+        buffers.dispatch(&mut plan, &logits, [vocab; 2], &drawn, 1)?;
+        let filtered = u32::from(entry.is_filtered());
+        Ok((plan.finish()?, StepCounts { draws: 1, filtered, ..StepCounts::default() }))
+    }
 }

@@ -10,12 +10,18 @@
 //!   that are not deeper than `-log2(p)`.
 //! - The draw is `argmax logit / temperature + g(seed, position, token)` over what is kept, g Gumbel noise (Gumbel 1954): a draw
 //!   from the softmax, whatever order the maximum is taken in. Ties go to the lowest id.
+//! - Behind a stop that was drawn in a step before, nothing is drawn.
+//!
+//! A draw may tell probabilities, which are the model's: of logits before penalties, at temperature 1 ([`Logprob`]).
 
+mod logprobs;
 mod lower;
 mod noise;
 mod pick;
 
-pub(crate) use lower::{DrawBuffers, Scratch, lower};
+pub use logprobs::Logprob;
+pub(crate) use logprobs::logprobs;
+pub(crate) use lower::{DrawBuffers, LOGPROB_WORDS, Scratch, lower};
 pub(crate) use noise::{Best, gumbel, noise_key};
 pub(crate) use pick::{Picker, adjust};
 
@@ -78,12 +84,20 @@ pub struct SampleLists<'a> {
     pub bias: &'a [(u32, f32)],
     /// The tokens that may follow: bit `t % 32` of word `t / 32`; none allows all.
     pub allowed: Option<&'a [u32]>,
+    /// If the row's token was drawn on the device and is one of these, nothing is drawn behind it; at most [`STOPS`].
+    pub stops: &'a [u32],
+    /// Tells the probabilities of the drawn token and of so many of the most likely ones, at most [`LOGPROBS`].
+    pub logprobs: Option<u32>,
 }
 
 /// Different tokens that penalties see at most.
 pub const SEEN: u32 = 4096;
 /// Tokens with a bias at most.
 pub const BIASED: u32 = 1024;
+/// Tokens that devices know as stops at most.
+pub const STOPS: u32 = 64;
+/// Most likely tokens whose probabilities a draw tells at most.
+pub const LOGPROBS: u32 = 20;
 /// Drawn tokens that executors remember for a slot: what may run ahead of the host.
 pub const RING: u32 = 16;
 
@@ -113,7 +127,9 @@ pub struct DrawEntry {
     counts: [u32; 2],
     bias: [u32; 2],
     allowed: u32,
-    unused: [u32; 3],
+    stops: [u32; 2],
+    /// Probabilities that are told: of the drawn token and of the most likely ones.
+    pub(crate) told: u32,
 }
 
 const FILTERED: u32 = 1;
@@ -158,6 +174,8 @@ impl DrawEntry {
         lists.extend(from.bias.iter().flat_map(|(token, bias)| [*token, bias.to_bits()]));
         let allowed = lists.len() as u32;
         lists.extend_from_slice(from.allowed.unwrap_or_default());
+        let stops = [lists.len() as u32, from.stops.len() as u32];
+        lists.extend_from_slice(from.stops);
         Ok(Self {
             out,
             slot,
@@ -177,7 +195,8 @@ impl DrawEntry {
             counts: [at, counts.len() as u32],
             bias: [bias_at, from.bias.len() as u32],
             allowed,
-            unused: [0; 3],
+            stops,
+            told: from.logprobs.map_or(0, |n| n + 1),
         })
     }
 
@@ -196,6 +215,18 @@ impl DrawEntry {
         self.flags & ADJUSTED != 0
     }
 
+    /// Whether the probabilities of tokens are told.
+    pub(crate) fn tells(&self) -> bool {
+        self.told > 0
+    }
+
+    /// The stop that was drawn before, behind which nothing is drawn.
+    pub(crate) fn ended(&self, lists: &[u32], ring: &[u32]) -> Option<u32> {
+        let [at, count] = self.stops.map(|n| n as usize);
+        let before = ring[(self.pos.wrapping_sub(1) % RING) as usize];
+        lists[at..at + count].contains(&before).then_some(before)
+    }
+
     /// Keys the noise.
     pub(crate) fn key(&self) -> [u32; 2] {
         noise_key(self.seed[0], self.seed[1], self.pos)
@@ -209,7 +240,7 @@ impl DrawEntry {
 
 /// Words of lists that a draw may have.
 pub(crate) fn list_words(vocab: u32) -> u32 {
-    2 * SEEN + 2 * BIASED + vocab.div_ceil(32)
+    2 * SEEN + 2 * BIASED + vocab.div_ceil(32) + STOPS
 }
 
 /// Names what is out of its range.
@@ -248,6 +279,10 @@ impl SampleLists<'_> {
             ("bias", format!("token {token}; the vocabulary has {vocab}"))
         } else if self.allowed.is_some_and(|map| map.len() != vocab.div_ceil(32) as usize) {
             ("allowed tokens", format!("a map of other than {vocab} bits"))
+        } else if self.stops.len() > STOPS as usize {
+            ("stops", format!("{} tokens; {STOPS} work", self.stops.len()))
+        } else if let Some(n) = self.logprobs.filter(|n| *n > LOGPROBS) {
+            ("logprobs", format!("{n}; 0 to {LOGPROBS} work"))
         } else {
             return Ok(());
         };
