@@ -2,7 +2,7 @@
 //
 //   node greedy.mjs CASE.json ANSWER.json
 //
-// Case: {"gguf", "ids": [a text], "prompt": [another one], "tokens": how many to draw}.
+// Case: {"gguf", "ids": [a text], "prompt": [another one], "tokens": how many to draw, "vulkan": whether on a GPU}.
 // Answer: {"logits": [a row for each of ids], "drawn": [ids]} or {"failed": why}.
 import fs from "node:fs";
 import { getLlama } from "node-llama-cpp";
@@ -11,9 +11,9 @@ const one = JSON.parse(fs.readFileSync(process.argv[2]));
 const answer = (value) => fs.writeFileSync(process.argv[3], JSON.stringify(value));
 const messages = [];
 const logger = (_level, message) => messages.push(message.trim());
-const llama = await getLlama({ gpu: false, build: "never", skipDownload: true, progressLogs: false, maxThreads: 1, logLevel: "warn", logger });
+const llama = await getLlama({ gpu: one.vulkan ? "vulkan" : false, build: "never", skipDownload: true, progressLogs: false, maxThreads: 1, logLevel: "warn", logger });
 try {
-  const model = await llama.loadModel({ modelPath: one.gguf, gpuLayers: 0 });
+  const model = await llama.loadModel({ modelPath: one.gguf, gpuLayers: one.vulkan ? 999 : 0 });
   const keys = { experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32" };
   const context = await model.createContext({ contextSize: 512, batchSize: 512, threads: 1, flashAttention: false, ...keys });
   // Ids go in and come out as they are, below the package's chat interface.

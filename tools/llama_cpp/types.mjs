@@ -59,26 +59,35 @@ function nmse(got, expected) {
   return rows.reduce((sum, x) => sum + x, 0) / rows.length;
 }
 
-/** Where llama.cpp leaves the way of the exact numbers of a file, and how far its logits and ours with 8-bit activations are from the exact ones. */
-function llama(gguf) {
+/** Runs a file in llama.cpp: on the CPU with activations of 8 bits, on a GPU (or what stands in for one) in f32. */
+function llama(gguf, vulkan, ids, prompt, tokens) {
+  writeFileSync(at("case.json"), JSON.stringify({ gguf, ids, prompt, tokens, vulkan }));
+  run(process.execPath, fileURLToPath(new URL("greedy.mjs", import.meta.url)), at("case.json"), at("answer.json"));
+  const answer = JSON.parse(readFileSync(at("answer.json"), "utf8"));
+  if (answer.failed) throw new Error(answer.failed);
+  return answer;
+}
+
+/** Whether llama.cpp reads a file as we do: where its tokens leave the exact ones, and the errors of 8-bit activations on both sides. */
+function compare(gguf) {
   const answer = JSON.parse(run(wgslm, "run", "-m", gguf, "--device", "cpu", "--numerics", "exact", "--temp", "0", "-n", String(TOKENS), "--raw", "--json", PROMPT));
   const { prompt_ids: prompt, ids: greedy } = answer;
   const ids = [...prompt, ...greedy].slice(0, -1);
-  writeFileSync(at("case.json"), JSON.stringify({ gguf, ids, prompt, tokens: TOKENS }));
-  run(process.execPath, fileURLToPath(new URL("greedy.mjs", import.meta.url)), at("case.json"), at("answer.json"));
-  const theirs = JSON.parse(readFileSync(at("answer.json"), "utf8"));
-  if (theirs.failed) return [theirs.failed, ""];
   const exact = logits(gguf, "exact", ids);
-  const errors = [theirs.logits, logits(gguf, "fast", ids)].map((rows) => nmse(rows, exact).toExponential(1)).join(", ");
-  const token = greedy.findIndex((id, i) => id !== theirs.drawn[i]);
-  return [token < 0 ? "the same" : `until token ${token}, gap ${margin(exact[prompt.length - 1 + token]).toFixed(3)}`, errors];
+  const { drawn } = llama(gguf, true, ids.slice(0, 1), prompt, TOKENS);
+  const token = greedy.findIndex((id, i) => id !== drawn[i]);
+  const way = token < 0 ? "the same" : `until token ${token}, gap ${margin(exact[prompt.length - 1 + token]).toFixed(3)}`;
+  const errors = [llama(gguf, false, ids, prompt, 0).logits, logits(gguf, "fast", ids)].map((rows) => nmse(rows, exact).toExponential(1));
+  return [way, ...errors];
 }
 
+// llama.cpp's Vulkan backend: any adapter, and no fewer bits than f32.
+Object.assign(process.env, { GGML_VK_VISIBLE_DEVICES: "0", GGML_VK_DISABLE_F16: "1", GGML_VK_DISABLE_INTEGER_DOT_PRODUCT: "1" });
 const base = at("F32.gguf");
 run(wgslm, "convert", source, "-t", "F32", "--requantize", "--force", "-o", base);
 const measure = (gguf, ...more) => JSON.parse(run(wgslm, "perplexity", "-m", gguf, "--device", "cpu", "--chunks", option.chunks, "--json", ...more));
 measure(base, "-f", text, "--kl-divergence-base", at("base.logits"));
-console.log("| type | MB | perplexity | KL divergence from F32 | same top token | llama.cpp's tokens | NMSE of llama.cpp, of ours |\n| --- | ---: | ---: | ---: | ---: | --- | --- |");
+console.log("| type | MB | perplexity | KL divergence from F32 | same top token | llama.cpp's tokens | NMSE of its CPU | of ours |\n| --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |");
 for (const type of option.types.split(",")) {
   const gguf = at(`${type}.gguf`);
   if (type !== "F32") run(wgslm, "convert", base, "-t", type, "--force", "-o", gguf);
@@ -90,7 +99,7 @@ for (const type of option.types.split(",")) {
     `${perplexity.toFixed(3)} ± ${perplexity_error.toFixed(3)}`,
     `${kl.mean.toFixed(5)} ± ${kl.error.toFixed(5)}`,
     `${(100 * same_top.mean).toFixed(1)} %`,
-    ...llama(gguf),
+    ...compare(gguf),
   ];
   console.log(`| ${cells.join(" | ")} |`);
   if (type !== "F32") rmSync(gguf);
