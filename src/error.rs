@@ -64,6 +64,24 @@ pub enum Error {
     /// The device is gone. Submissions after this point do nothing; load again.
     #[error("the device was lost: {0}")]
     DeviceLost(String),
+    /// The self-test found a kernel that computes wrongly on this device.
+    #[error("{device} computes wrongly: {kernel}: {problem}; {instead}")]
+    Miscomputed {
+        /// The adapter, its API and driver.
+        device: String,
+        /// The kernels of the op whose result is wrong.
+        kernel: String,
+        /// Which result, and how wrong.
+        problem: String,
+        /// What works.
+        instead: String,
+    },
+    /// A step whose submission the driver dropped: its last dispatch left no mark. The requests in it end, others go on.
+    #[error("step {step} was lost: what was submitted did not run; load again if that repeats")]
+    LostStep {
+        /// The step's ticket.
+        step: u64,
+    },
     /// A sequence's logits hold NaN or infinity, or none of its tokens is allowed: that sequence ends, the others go on.
     #[error("sequence {seq}: the logits at position {pos} are not finite, or no token is allowed there")]
     Numerical {

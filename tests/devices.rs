@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use pollster::block_on;
 use wgslm::engine::{Engine, Event, Request};
-use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
+use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role, Verdicts, self_test};
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Choice, Device, Kind, wgpu};
 use wgslm::model::Model;
@@ -176,13 +176,15 @@ fn a_host_shares_its_device(adapter: &str) {
 
     let host = Host::new(adapter, wgpu::Limits::default());
     let mut passes = 0;
+    let verdicts = Verdicts::default();
     // Two engines, one after the other, on the device that lives on.
     for round in 0..2 {
         let shared = host.shared();
         assert_eq!(shared.caps().subgroups, None, "a device of default features");
         // A scope of the host's stays open while weights are loaded and kernels are compiled in scopes of ours.
         let scope = host.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let gpu = load(&shared, &model).unwrap();
+        let tested = block_on(self_test(&shared, &model.program, &model, Numerics::Fast, &verdicts)).unwrap();
+        let gpu = load(&tested, &model).unwrap();
         let mut steps = Some(scope);
         let ids = generate(gpu, &model, &prompt, |step| {
             host.count();

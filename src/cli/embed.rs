@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, IsTerminal, Read, Write, stdin, stdout};
 use std::path::PathBuf;
 
 use super::exit::Exit;
-use super::open;
 use super::term::{Bar, Counter};
+use super::{open, verdicts};
 use crate::engine::{EmbedOptions, Embedder, Input};
 use crate::exec::{Numerics, Place};
 use crate::model::Embedding;
@@ -64,11 +64,14 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let mut embedder = {
         let file = args.model.file()?;
         let mut bar = Bar::new();
-        let place = |options: &mut crate::exec::Options| {
-            options.place = args.device;
-            options.numerics = args.numerics;
-        };
-        pollster::block_on(Embedder::open(file, &options, place, &mut |progress| bar.show(progress)))?
+        verdicts::keeping(|verdicts| {
+            let place = |options: &mut crate::exec::Options| {
+                options.place = args.device;
+                options.numerics = args.numerics;
+                options.verdicts = Some(verdicts);
+            };
+            pollster::block_on(Embedder::open(file, &options, place, &mut |progress| bar.show(progress)))
+        })?
     };
     let mut lines = Lines { reader: BufReader::new(lines), name, number: 0, failed: None };
     let mut out = stdout().lock();

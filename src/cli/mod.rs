@@ -20,6 +20,7 @@ mod sampling;
 mod template;
 mod term;
 mod tokenize;
+mod verdicts;
 mod verify;
 
 use std::process::ExitCode;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
 use super::term::Bar;
+use super::verdicts;
 use crate::exec::{AnyExecutor, Numerics, Options, Place};
 use crate::file::{ModelFile, Shape};
 use crate::model::Model;
@@ -140,5 +141,8 @@ pub(super) fn numerics(s: &str) -> Result<Numerics, String> {
 /// Makes an executor, with a progress bar.
 pub(super) fn executor(model: &Model, options: &Options) -> Result<AnyExecutor, Exit> {
     let mut bar = Bar::new();
-    Ok(pollster::block_on(AnyExecutor::open(model, options, &mut |progress| bar.show(progress)))?)
+    Ok(verdicts::keeping(|verdicts| {
+        let options = Options { verdicts: Some(verdicts), ..options.clone() };
+        pollster::block_on(AnyExecutor::open(model, &options, &mut |progress| bar.show(progress)))
+    })?)
 }

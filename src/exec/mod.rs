@@ -6,6 +6,7 @@ mod open;
 mod oracle;
 mod packed;
 mod profile;
+mod self_test;
 mod step;
 
 pub use crate::ops::Role;
@@ -15,6 +16,7 @@ pub use open::{AnyExecutor, Options, Place, Progress};
 pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use profile::Timing;
+pub use self_test::{Verdicts, self_test};
 pub use step::{Drawn, FREED, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;

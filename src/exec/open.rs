@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::cpu::{CpuExecutor, CpuOptions};
 use super::gpu::{GpuExecutor, GpuOptions};
+use super::self_test::{Verdicts, self_test};
 use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket, Timing};
 use crate::gpu::{Choice, Device};
 use crate::model::{Model, Program};
@@ -60,6 +61,8 @@ pub struct Options {
     pub fused: bool,
     /// Lets every value be read after a step, for comparisons.
     pub keep_values: bool,
+    /// What devices have passed of the self-test, to be kept by the caller; none leaves the self-test out.
+    pub verdicts: Option<Arc<Verdicts>>,
 }
 
 /// What an executor tells of its making.
@@ -84,6 +87,7 @@ impl Options {
             threads: None,
             fused: true,
             keep_values: false,
+            verdicts: Some(Arc::default()),
         }
     }
 
@@ -116,6 +120,15 @@ impl Options {
     }
 }
 
+/// Opens a device whose kernels compute rightly.
+async fn tested(choice: &Choice, model: &Model, options: &Options) -> Result<Device> {
+    let device = Device::open(choice).await?;
+    match &options.verdicts {
+        Some(verdicts) => self_test(&device, &model.program, model, options.numerics, verdicts).await,
+        None => Ok(device),
+    }
+}
+
 /// An executor of either kind.
 #[allow(clippy::large_enum_variant, reason = "there is one of it")]
 pub enum AnyExecutor {
@@ -139,7 +152,7 @@ impl AnyExecutor {
         };
         let device = match choice {
             None => None,
-            Some(choice) => match Device::open(&choice).await {
+            Some(choice) => match tested(&choice, model, options).await {
                 Ok(device) => Some(device),
                 Err(_) if options.place == Place::Auto => None,
                 Err(error) => return Err(error),

@@ -88,6 +88,9 @@ pub struct Device {
     /// The first error that nothing else caught, on a device of our own.
     failed: Arc<OnceLock<String>>,
     checked: bool,
+    /// A text of kernels, and what stands in its place.
+    #[cfg(test)]
+    mutation: Option<Arc<(&'static str, &'static str)>>,
 }
 
 fn instance() -> wgpu::Instance {
@@ -193,12 +196,32 @@ impl Device {
             uniform_align: limits.min_uniform_buffer_offset_alignment,
             storage_align: limits.min_storage_buffer_offset_alignment,
         };
-        Self { device, queue, caps: Arc::new(caps), lost: Arc::default(), failed: Arc::default(), checked: false }
+        Self {
+            device,
+            queue,
+            caps: Arc::new(caps),
+            lost: Arc::default(),
+            failed: Arc::default(),
+            checked: false,
+            #[cfg(test)]
+            mutation: None,
+        }
     }
 
     /// What it can do.
     pub fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// The same device, with subgroup operations left unused.
+    pub(crate) fn without_subgroups(&self) -> Self {
+        Self { caps: Arc::new(Caps { subgroups: None, ..(*self.caps).clone() }), ..self.clone() }
+    }
+
+    /// The same device with kernels that are wrong on purpose: in each that holds the text `from`, its first place becomes `to`.
+    #[cfg(test)]
+    pub(crate) fn mutated(&self, from: &'static str, to: &'static str) -> Self {
+        Self { mutation: Some(Arc::new((from, to))), ..self.clone() }
     }
 
     /// Fails once the device is gone, or has refused something.
@@ -267,6 +290,11 @@ impl Device {
     /// A shader module of ours.
     #[allow(unsafe_code, reason = "trusted modules: see SAFETY")]
     pub(crate) fn module(&self, label: &str, source: String) -> wgpu::ShaderModule {
+        #[cfg(test)]
+        let source = match self.mutation.as_deref() {
+            Some((from, to)) => source.replacen(from, to, 1),
+            None => source,
+        };
         let desc = wgpu::ShaderModuleDescriptor { label: Some(label), source: wgpu::ShaderSource::Wgsl(source.into()) };
         if self.checked {
             return self.device.create_shader_module(desc);

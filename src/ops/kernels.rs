@@ -46,6 +46,7 @@ kernels! {
     "sample_merge",
     "sample_top",
     "sample_logprobs",
+    "stamp",
 }
 
 /// The text of a kernel. A name that is not in the table is a mistake of ours, found by the first test that plans the op.

@@ -41,6 +41,7 @@ mod scan;
 mod single;
 mod slice;
 mod softmax;
+pub(crate) mod stamp;
 pub(crate) mod weights;
 
 pub use attend::{Attend, Kv, Mask};

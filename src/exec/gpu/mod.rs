@@ -6,7 +6,10 @@
 //! step and its angles, one of each a role), what the device keeps (the drawn tokens), and what it gives back (results).
 
 mod memory;
+mod stamp;
 mod submission;
+#[cfg(test)]
+mod tests;
 mod weights;
 mod work;
 
@@ -21,7 +24,8 @@ use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
 use crate::ops::{DrawEntry, KvStorage, Part, RING, ValueId};
 use crate::{Error, Result};
 use memory::Values;
-use submission::{AHEAD, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
+use stamp::Stamps;
+use submission::{AHEAD, MARK, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
 use weights::Weights;
 use work::{Room, Work};
 
@@ -60,6 +64,9 @@ pub struct GpuExecutor {
     writes: Writes,
     upload: Buffer,
     pace: Pace,
+    stamps: Stamps,
+    /// Moves of cache blocks that the next submission begins with.
+    moves: Vec<Plan>,
     recording: Option<Recording>,
     in_flight: VecDeque<Submission>,
     idle_staging: Vec<Buffer>,
@@ -144,9 +151,11 @@ impl GpuExecutor {
         };
         let [prompt, generated] = programs;
         let roles = [role(prompt)?, role(generated)?];
+        let mut pipelines = Pipelines::new(device);
+        let stamps = device.checked("kernels", || Stamps::new(&mut pipelines)).await?;
         Ok(Self {
             device: device.clone(),
-            pipelines: Pipelines::new(device),
+            pipelines,
             limits,
             layout,
             weights,
@@ -161,6 +170,8 @@ impl GpuExecutor {
             writes: Writes::default(),
             upload: Buffer::new(device, "upload", UPLOAD)?,
             pace: Pace::new(limits.in_flight),
+            stamps,
+            moves: Vec::new(),
             recording: None,
             in_flight: VecDeque::new(),
             idle_staging: Vec::new(),
@@ -254,7 +265,9 @@ impl GpuExecutor {
         program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
+    /// A buffer for so many bytes of results, and the mark behind them.
     fn staging(&mut self, bytes: u64) -> Result<Buffer> {
+        let bytes = bytes + MARK;
         if let Some(at) = self.idle_staging.iter().position(|b| b.size() >= bytes) {
             return Ok(self.idle_staging.swap_remove(at));
         }
@@ -275,7 +288,7 @@ impl GpuExecutor {
     /// Submits what is recorded.
     fn submit(&mut self) {
         if let Some(recording) = self.recording.take() {
-            self.in_flight.push_back(recording.submit(&self.device));
+            self.in_flight.push_back(recording.submit(&self.device, &mut self.stamps));
             self.submissions += 1;
         }
     }
@@ -350,6 +363,12 @@ impl GpuExecutor {
     pub fn labels(&self, role: Role) -> Vec<(&'static str, Option<u32>)> {
         let plan = self.roles[role as usize].plan.iter();
         plan.flat_map(|(p, _)| &p.dispatches).map(|d| (d.label, d.layer)).collect()
+    }
+
+    /// The kernels that work for a node of a role's program, in order.
+    pub(crate) fn kernels(&self, role: Role, node: usize) -> Vec<&'static str> {
+        let plan = self.roles[role as usize].plan.iter();
+        plan.flat_map(|(p, _)| &p.dispatches).filter(|d| d.node == Some(node)).map(|d| d.label).collect()
     }
 
     /// The shader modules made so far: each a kernel and its fragments, `matvec Q8_0 lib/reduce`.
@@ -479,7 +498,7 @@ impl Executor for GpuExecutor {
                 // Steps that follow are like the first, but for a request more or less.
                 let steps = if short { u64::from(self.pace.steps()) } else { 1 };
                 let staging = self.staging(recorded.bytes() * steps)?;
-                Recording::new(&self.device, staging, short)
+                Recording::new(&self.device, staging, short, std::mem::take(&mut self.moves))
             }
         };
         recording.write(&self.device, &self.writes, &self.upload);
@@ -544,7 +563,8 @@ impl Executor for GpuExecutor {
         self.submit();
         let mut plan = PlanBuilder::new(&mut self.pipelines);
         memory::cache_ops(&mut plan, &self.caches, &self.limits, ops)?;
-        plan.finish()?.submit(&self.device, StepCounts::default());
+        // With the step that follows, they are lost or noticed together.
+        self.moves.push(plan.finish()?);
         Ok(())
     }
 

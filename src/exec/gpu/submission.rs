@@ -5,8 +5,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::stamp::Stamps;
 use crate::exec::{Drawn, StepOut, Ticket};
-use crate::gpu::{Buffer, Device, Signal, wgpu};
+use crate::gpu::{Buffer, Device, Plan, Signal, StepCounts, wgpu};
 use crate::ops::Logprob;
 use crate::{Error, Result};
 
@@ -16,6 +17,9 @@ pub(super) const AHEAD: u32 = 3;
 const NONE: u32 = u32::MAX;
 /// Bytes that the host may write for the steps of a submission behind the first.
 pub(super) const UPLOAD: u64 = 1 << 20;
+
+/// Bytes of the mark behind the results of a submission.
+pub(super) const MARK: u64 = 4;
 
 /// What the host writes for a step.
 #[derive(Debug, Default)]
@@ -75,6 +79,8 @@ pub(super) struct Recording {
     steps: Vec<Recorded>,
     /// Whether more steps may join: see [`Pace`].
     short: bool,
+    /// Moves of cache blocks in front of the first step: their parameters live until they are submitted.
+    _moves: Vec<Plan>,
 }
 
 /// A draw: where its results lie.
@@ -132,9 +138,14 @@ impl Recorded {
 }
 
 impl Recording {
-    pub(super) fn new(device: &Device, staging: Buffer, short: bool) -> Self {
-        let encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        Self { encoder, staging, results: 0, uploaded: 0, steps: Vec::new(), short }
+    /// Begins with moves of cache blocks.
+    pub(super) fn new(device: &Device, staging: Buffer, short: bool, moves: Vec<Plan>) -> Self {
+        let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        if !moves.is_empty() {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            moves.iter().for_each(|plan| plan.encode(&mut pass, StepCounts::default()));
+        }
+        Self { encoder, staging, results: 0, uploaded: 0, steps: Vec::new(), short, _moves: moves }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -143,7 +154,7 @@ impl Recording {
 
     /// Whether there is room for a step that writes this and gives so many bytes.
     pub(super) fn fits(&self, writes: &Writes, results: u64) -> bool {
-        self.uploaded + writes.bytes() <= UPLOAD && self.results + results <= self.staging.size()
+        self.uploaded + writes.bytes() <= UPLOAD && self.results + results + MARK <= self.staging.size()
     }
 
     /// What the host writes for the step that follows.
@@ -168,13 +179,20 @@ impl Recording {
         self.steps.push(step);
     }
 
-    pub(super) fn submit(self, device: &Device) -> Submission {
+    /// Submits it, with a stamp at its end.
+    pub(super) fn submit(mut self, device: &Device, stamps: &mut Stamps) -> Submission {
+        let mark = stamps.end(device, &mut self.encoder);
+        self.give(&stamps.mark, 0, MARK / 4);
+        #[cfg(test)]
+        if stamps.lose_next() {
+            self.encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        }
         let Self { encoder, staging, results, steps, short, .. } = self;
         let index = device.queue.submit([encoder.finish()]);
         let mapped = Signal::default();
         let signal = mapped.clone();
         staging.raw().map_async(wgpu::MapMode::Read, 0..results.max(4), move |r| signal.set(r.is_ok()));
-        Submission { index, mapped, short, started: now(), staging, results, steps }
+        Submission { index, mapped, short, started: now(), staging, results, steps, mark }
     }
 }
 
@@ -189,6 +207,8 @@ pub(super) struct Submission {
     staging: Buffer,
     results: u64,
     steps: Vec<Recorded>,
+    /// What stands behind the results, if it ran.
+    mark: u32,
 }
 
 impl Submission {
@@ -202,10 +222,12 @@ impl Submission {
             true => self.staging.raw().get_mapped_range(0..self.results.max(4)).map_err(|e| e.to_string()),
             false => Err("a read-back failed".to_owned()),
         };
+        let marked = view.as_ref().is_ok_and(|view| view.ends_with(&self.mark.to_le_bytes()));
         let mut at = 0;
         for step in &self.steps {
             let bytes = step.bytes() as usize;
             match &view {
+                Ok(_) if !marked => done(step.ticket, Err(Error::LostStep { step: step.ticket.0 })),
                 Ok(view) => {
                     step.read(&view[at..at + bytes], out);
                     done(step.ticket, Ok(out));

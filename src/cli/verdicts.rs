@@ -1,0 +1,41 @@
+//! Where it is kept what devices have passed of the self-test, so that only their first start pays for it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::exec::Verdicts;
+
+/// The file of this user, if there is a place for one: `wgslm/devices.tsv` in the cache folder.
+fn path() -> Option<PathBuf> {
+    let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    let home = || folder("HOME").map(|home| home.join(".cache"));
+    Some(folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA")).or_else(home)?.join("wgslm").join("devices.tsv"))
+}
+
+/// What is known. A file that cannot be read is none.
+pub(super) fn known() -> Arc<Verdicts> {
+    let text = path().and_then(|path| fs::read(path).ok()).unwrap_or_default();
+    Arc::new(Verdicts::parse(&String::from_utf8_lossy(&text)))
+}
+
+/// Runs `work`, which may test devices, and keeps what it found. Where that cannot be kept, the test runs again.
+pub(super) fn keeping<T>(work: impl FnOnce(Arc<Verdicts>) -> T) -> T {
+    let verdicts = known();
+    let before = verdicts.text();
+    let result = work(Arc::clone(&verdicts));
+    let after = verdicts.text();
+    if let Some(path) = path().filter(|_| after != before) {
+        let _ = replace(&path, &after);
+    }
+    result
+}
+
+/// Replaces a small file, whole or not at all.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
+}

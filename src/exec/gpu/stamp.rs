@@ -1,0 +1,52 @@
+//! Stamps: what tells a submission that ran from one that a driver dropped in silence.
+
+use super::wgpu;
+use crate::Result;
+use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
+use crate::ops::stamp;
+
+/// The last dispatch of each submission.
+#[derive(Debug)]
+pub(super) struct Stamps {
+    /// The submission's number, as the host writes it.
+    number: Buffer,
+    /// What the dispatch makes of it.
+    pub(super) mark: Buffer,
+    plan: Plan,
+    last: u32,
+    /// The next submission is dropped, as a driver may.
+    #[cfg(test)]
+    pub(super) lose: bool,
+}
+
+impl Stamps {
+    pub(super) fn new(pipelines: &mut Pipelines) -> Result<Self> {
+        let device = pipelines.device().clone();
+        let [number, mark] = ["number", "mark"].map(|label| Buffer::new(&device, label, 4));
+        let (number, mark) = (number?, mark?);
+        let mut plan = PlanBuilder::new(pipelines);
+        stamp::dispatch(&mut plan, &number, &mark)?;
+        Ok(Self {
+            plan: plan.finish()?,
+            number,
+            mark,
+            last: 0,
+            #[cfg(test)]
+            lose: false,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn lose_next(&mut self) -> bool {
+        std::mem::take(&mut self.lose)
+    }
+
+    /// Ends what an encoder holds, which is submitted next; gives the mark that its results must bring.
+    pub(super) fn end(&mut self, device: &Device, encoder: &mut wgpu::CommandEncoder) -> u32 {
+        self.last = self.last.wrapping_add(1);
+        self.number.write(device, 0, &[self.last]);
+        let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+        self.plan.encode(&mut pass, StepCounts::default());
+        stamp::mark(self.last)
+    }
+}

@@ -1,0 +1,123 @@
+//! The self-test: every family of kernels that a model uses, on known data, before a device is trusted with the model.
+//!
+//! Drivers that compute wrongly exist; without this, the first to notice would be a reader. Small programs run on the device, one for
+//! each [family](family::FAMILIES) and block format; every value that a kernel writes is compared with the f64 oracle's, and every kind
+//! of draw with the CPU's. A device whose subgroups alone are wrong is used without them; any other is refused, by name.
+
+mod family;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Numerics;
+use crate::gpu::Device;
+use crate::gpu::compose::lib::LIB;
+use crate::model::{Program, WeightSource};
+use crate::ops::{KERNELS, WeightId};
+use crate::quant::BlockFormat;
+use crate::{Error, Result};
+use family::FAMILIES;
+
+/// What devices have passed, for whoever can keep it: a line for each adapter, driver, text of the kernels and family.
+///
+/// Failures are not kept: who fails is asked again, and a driver that was mended is not refused for ever.
+#[derive(Debug, Default)]
+pub struct Verdicts(Mutex<BTreeSet<String>>);
+
+impl Verdicts {
+    /// From [`text`](Self::text). Lines of other versions of the kernels are left out; one that is damaged is one that nobody asks for.
+    pub fn parse(text: &str) -> Self {
+        let hash = format!("\t{:016x}\t", kernels_hash());
+        Self(Mutex::new(text.lines().filter(|line| line.contains(&hash)).map(str::to_owned).collect()))
+    }
+
+    /// A line for each test that was passed, in alphabetical order.
+    pub fn text(&self) -> String {
+        self.lines().iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// How many tests a device has passed with the kernels of this program.
+    pub fn passed(&self, device: &Device) -> usize {
+        let key = key(device);
+        self.lines().iter().filter(|line| line.starts_with(&key)).count()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        // A panic while it is held cannot leave a line half written.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The device, if the kernels that a model uses compute rightly on it; the same without subgroups, if they do only then.
+///
+/// What `verdicts` say that it has passed is not tested again. Works on any device, a host's too.
+pub async fn self_test(
+    device: &Device,
+    program: &Program,
+    weights: &impl WeightSource,
+    numerics: Numerics,
+    verdicts: &Verdicts,
+) -> Result<Device> {
+    let ids = (0..program.weights.len() as u32).map(WeightId);
+    let formats: HashSet<BlockFormat> = ids.map(|id| weights.format(id)).collect();
+    match passes(device, program, &formats, numerics, verdicts).await {
+        Err(wrong @ Error::Miscomputed { .. }) if device.caps().subgroups.is_some() => {
+            let plain = device.without_subgroups();
+            match passes(&plain, program, &formats, numerics, verdicts).await {
+                Ok(()) => Ok(plain),
+                Err(_) => Err(wrong),
+            }
+        }
+        result => result.map(|()| device.clone()),
+    }
+}
+
+/// Fails with the first kernel that computes wrongly.
+async fn passes(
+    device: &Device,
+    program: &Program,
+    formats: &HashSet<BlockFormat>,
+    numerics: Numerics,
+    verdicts: &Verdicts,
+) -> Result<()> {
+    let key = key(device);
+    for family in FAMILIES.iter().filter(|family| family.is_used_by(program)) {
+        let formats = BlockFormat::ALL.iter().filter(|format| match family.format {
+            Some(fixed) => **format == fixed,
+            None => formats.contains(*format),
+        });
+        for &format in formats {
+            let line = format!("{key}{} {} {numerics:?}", family.name, format.info().name);
+            if verdicts.lines().contains(&line) {
+                continue;
+            }
+            let _modules = run::family(device, family, format, numerics).await?;
+            verdicts.lines().insert(line);
+        }
+    }
+    let line = format!("{key}sample");
+    if program.logits().is_some() && !verdicts.lines().contains(&line) {
+        run::draws(device).await?;
+        verdicts.lines().insert(line);
+    }
+    Ok(())
+}
+
+/// What a verdict holds for: adapter, driver, form of the kernels, their text.
+fn key(device: &Device) -> String {
+    let caps = device.caps();
+    let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };
+    let (name, backend, driver) = (&caps.name, &caps.backend, &caps.driver);
+    format!("{name}\t{backend}\t{driver}\t{form}\t{:016x}\t", kernels_hash()).replace('\n', " ")
+}
+
+/// FNV-1a over everything that kernels are composed of, and the version of what dispatches them.
+fn kernels_hash() -> u64 {
+    let formats = BlockFormat::ALL.iter().map(|f| f.info().wgsl);
+    let texts = KERNELS.iter().map(|(_, text)| *text).chain(LIB.iter().map(|f| f.source)).chain(formats);
+    let bytes = texts.chain([env!("CARGO_PKG_VERSION")]).flat_map(str::bytes);
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

@@ -1,0 +1,240 @@
+//! Runs a family of kernels, and draws, beside the host.
+
+use std::sync::Arc;
+
+use super::family::{CONTEXT, Family, VOCAB};
+use crate::exec::{
+    CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step,
+    Token,
+};
+use crate::file::Bytes;
+use crate::gpu::{Caps, Device};
+use crate::model::{Builder, Out, Program};
+use crate::ops::{Attend, CpuWeights, Index, Kv, Matrix, Op, Penalties, SampleLists, SampleSpec};
+use crate::quant::BlockFormat;
+use crate::{Error, Result};
+
+const LIMITS: Limits =
+    Limits { rows: 320, seqs: 16, outs: 32, block: 16, blocks: 32, context: CONTEXT, in_flight: 2, checkpoints: 0 };
+
+/// Numbers of a known stream, evenly between -1 and 1.
+struct Stream(u32);
+
+impl Stream {
+    fn take(&mut self, n: usize, size: f32) -> Vec<f32> {
+        let mut next = || {
+            self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (self.0 >> 8) as f32 / 8_388_608.0 - 1.0
+        };
+        (0..n).map(|_| next() * size).collect()
+    }
+}
+
+fn matrix(format: BlockFormat, n: u32, k: u32, values: &[f32]) -> Result<Matrix> {
+    let mut bytes = vec![0; format.row_bytes(u64::from(k))? as usize * n as usize];
+    format.encode(values, &mut bytes)?;
+    Matrix::new(Arc::new(Bytes::new("self-test", bytes)), 0, format, n, k)
+}
+
+/// Matrices that keep the size of x and make attention peaky; F32 where rows are no whole blocks.
+fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
+    let mut stream = Stream(7);
+    let mut weights = CpuWeights::default();
+    for spec in &program.weights {
+        let size = if spec.tensor.starts_with("embed") { 1.0 } else { 2.5 / (spec.k as f32).sqrt() };
+        let values = stream.take(spec.n as usize * spec.k as usize, size);
+        let fits = format.row_bytes(u64::from(spec.k)).is_ok();
+        weights.matrices.push(matrix(if fits { format } else { BlockFormat::F32 }, spec.n, spec.k, &values)?);
+    }
+    for spec in &program.vectors {
+        let centre = if spec.tensor.ends_with("norm.weight") { 1.0 } else { spec.add };
+        let one = |x: f32| if spec.neg_exp { -x.exp() } else { centre + x };
+        weights.vectors.push(stream.take(spec.n as usize, 0.5).into_iter().map(one).collect());
+    }
+    Ok(Arc::new(weights))
+}
+
+/// Prompts and generated rows of two sequences over pages in disorder, then a row whose token the device drew; fails with the first op
+/// that is wrong. Gives the shader modules that ran.
+pub(super) async fn family(
+    device: &Device,
+    family: &Family,
+    format: BlockFormat,
+    numerics: Numerics,
+) -> Result<Vec<String>> {
+    let program = (family.program)();
+    let weights = weights(&program, format)?;
+    let options = GpuOptions { numerics, limits: LIMITS, unfused: false, keep_values: true };
+    let gpu = GpuExecutor::load(device, &program, &*weights, options, &mut |_, _| {}).await?;
+    gpu.fill_cache(0x7fc0_7e00); // NaN, in f32 and in f16
+    let programs = [Role::Prompt, Role::Generated].map(|role| gpu.program(role).clone());
+    let oracle = Oracle::of_roles(programs, weights, LIMITS);
+    let mut both = Both { gpu, oracle, family, format, numerics };
+
+    let n = family.rows;
+    let tokens: Vec<_> = (0..n as u32 + 4).map(|i| Token::Host((i * 37 + 5) % VOCAB)).collect();
+    // 11 and 32 have no common divisor: neighbours are far apart, and the two sequences share no block.
+    let blocks: Vec<u32> = (0..LIMITS.blocks).map(|i| i * 11 % LIMITS.blocks).collect();
+    let (long, short) = blocks.split_at(24);
+    let tables = [vec![long; program.groups as usize], vec![short; program.groups as usize]];
+    fn seq<'a>(slot: u32, role: Role, pos: usize, tokens: &'a [Token], tables: &'a [&'a [u32]]) -> SeqStep<'a> {
+        let (types, outs, lists, pos) = (&[], Outs::Last, SampleLists::default(), pos as u32);
+        SeqStep { slot, role, tokens, types, pos, tables, outs, sample: None, lists, read_logits: false }
+    }
+    let [prompt, generated] = [Role::Prompt, Role::Generated];
+    let seqs = [seq(0, prompt, 0, &tokens[..n], &tables[0]), seq(1, prompt, 0, &tokens[7..12], &tables[1])];
+    both.step(&seqs, &seqs).await?;
+    if !program.whole() {
+        let sample = program.logits().map(|_| SampleSpec::GREEDY);
+        let first = SeqStep { sample, ..seq(0, generated, n, &tokens[n..n + 1], &tables[0]) };
+        let seqs = [first, seq(1, generated, 5, &tokens[12..15], &tables[1])];
+        let drawn = both.step(&seqs, &seqs).await?.first().copied().flatten();
+        let (known, fed) = ([Token::Host(drawn.unwrap_or(0))], [Token::Drawn]);
+        let fed = if drawn.is_some() { fed } else { known };
+        let next = |token| [seq(0, generated, n + 1, token, &tables[0])];
+        both.step(&next(&fed), &next(&known)).await?;
+    }
+    Ok(both.gpu.modules())
+}
+
+/// A device beside the oracle.
+struct Both<'a> {
+    gpu: GpuExecutor,
+    oracle: Oracle,
+    family: &'a Family,
+    format: BlockFormat,
+    numerics: Numerics,
+}
+
+impl Both<'_> {
+    /// Runs a step, which both are given in their own words, and compares every value that its program wrote. Gives what was drawn.
+    async fn step(&mut self, of_gpu: &[SeqStep<'_>], of_oracle: &[SeqStep<'_>]) -> Result<Vec<Option<u32>>> {
+        /// Largest NMSE of a value in f32, and of one that depends on a cache in f16.
+        const BOUNDS: [f64; 2] = [1e-9, 1e-5];
+        let role = of_gpu[0].role;
+        self.gpu.plan(role, &mut |_, _| {}).await?;
+        let drawn = finish(&mut self.gpu, &Step { seqs: of_gpu }).await?;
+        self.oracle.step(&Step { seqs: of_oracle })?;
+        let mut bound = BOUNDS[0];
+        for (i, node) in self.gpu.program(role).nodes.iter().enumerate() {
+            let Some(value) = node.op.writes() else { continue };
+            let cached = matches!(node.op, Op::Attend(Attend { kv: Kv::Cache(_), .. }));
+            if self.numerics == Numerics::Fast && cached {
+                bound = BOUNDS[1];
+            }
+            let wanted = self.oracle.value(value);
+            let got = self.gpu.value(role, value, wanted.len() as u32).await?;
+            let distance = nmse(&got, wanted.iter().flatten());
+            if distance > bound || distance.is_nan() {
+                let name = &self.gpu.program(role).value(value).name;
+                let rows = if role == Role::Prompt { "prompt" } else { "generated" };
+                let (family, format) = (self.family.name, self.format.info().name);
+                let problem = format!(
+                    "{name} of {rows} rows ({family}, {format}) is off by an NMSE of {distance:.0e}, {bound:.0e} is rounding"
+                );
+                return Err(miscomputed(self.gpu.caps(), self.gpu.kernels(role, i).join(" + "), problem));
+            }
+        }
+        Ok(drawn)
+    }
+}
+
+/// `Σ (a - b)² / Σ b²`
+fn nmse<'a>(got: &[f32], wanted: impl Iterator<Item = &'a f64>) -> f64 {
+    let (mut error, mut power) = (0.0, 0.0);
+    for (a, b) in got.iter().zip(wanted) {
+        error += (f64::from(*a) - b).powi(2);
+        power += b * b;
+    }
+    error / f64::max(power, 1e-30)
+}
+
+fn miscomputed(caps: &Caps, kernel: String, problem: String) -> Error {
+    let device = format!("{} ({}, {})", caps.name, caps.backend, caps.driver);
+    let instead = "another driver or --device cpu works".to_owned();
+    Error::Miscomputed { device, kernel, problem, instead }
+}
+
+/// Runs a step to its end; gives its draws.
+async fn finish(executor: &mut impl Executor, step: &Step<'_>) -> Result<Vec<Option<u32>>> {
+    executor.enqueue(step)?;
+    let mut result = None;
+    while result.is_none() {
+        executor.wait().await?;
+        executor.poll(&mut |_, out| result = Some(out.map(|out| out.drawn.iter().map(|d| d.token).collect())));
+    }
+    result.unwrap_or_else(|| Ok(Vec::new()))
+}
+
+/// Draws with every filter, penalties, biases and maps, from rows of a table; a row with NaN among them.
+pub(super) async fn draws(device: &Device) -> Result<()> {
+    const WIDE: u32 = 5000;
+    const ROWS: u32 = 8;
+    let mut b = Builder::new(WIDE, CONTEXT);
+    let x = b.embed("table.weight", Index::Token, ROWS, WIDE, 1.0);
+    let logits = b.pick(x);
+    let program = b.finish(vec![Out::Logits(logits)]);
+    let mut values = Stream(3).take((ROWS * WIDE) as usize, 6.0);
+    // Ties and zeros in one row, nothing above zero in the next, NaN in the last.
+    let (ties, rest) = values[WIDE as usize..].split_at_mut(WIDE as usize);
+    ties.iter_mut().for_each(|x| *x = x.round());
+    rest[..WIDE as usize].iter_mut().for_each(|x| *x -= 12.0);
+    values[(ROWS * WIDE) as usize - 9] = f32::NAN;
+    let table = matrix(BlockFormat::F32, ROWS, WIDE, &values)?;
+    let weights = Arc::new(CpuWeights { matrices: vec![table], vectors: Vec::new() });
+    let options = GpuOptions { numerics: Numerics::Exact, limits: LIMITS, unfused: false, keep_values: false };
+    let mut gpu = GpuExecutor::load(device, &program, &*weights, options, &mut |_, _| {}).await?;
+    gpu.plan(Role::Generated, &mut |_, _| {}).await?;
+    let options = CpuOptions { threads: Some(1), numerics: Numerics::Exact, ..CpuOptions::new(LIMITS) };
+    let mut cpu = CpuExecutor::new(&program, weights, options)?;
+
+    let base = SampleSpec { temperature: 0.9, seed: 0x5eed_0000_0001, ..SampleSpec::GREEDY };
+    let penalties = Penalties { repeat: 1.5, presence: 1.0, frequency: 2.0 };
+    let specs = [
+        SampleSpec::GREEDY,
+        base,
+        SampleSpec { top_k: 40, ..base },
+        SampleSpec { top_p: 0.7, ..base },
+        SampleSpec { min_p: 0.3, ..base },
+        SampleSpec { top_k: 200, top_p: 0.6, min_p: 0.01, ..base },
+        SampleSpec { temperature: 0.0, penalties, ..base },
+        SampleSpec { top_k: 9, penalties, ..base },
+    ];
+    let allowed: Vec<u32> = (0..WIDE.div_ceil(32)).map(|word| 0x5a5a_a5a5 ^ word).collect();
+    let bias: Vec<(u32, f32)> = (0..40u32).map(|i| (i * 113, 5.0 + i as f32 * 0.1)).collect();
+    let counts: Vec<[u32; 2]> = (0..40u32).map(|i| [i * 113, 1 + i % 3]).collect();
+    for step in 0..8 {
+        // Other rows in each step, few with a bias; then the same again and again, most with one.
+        let turn = if step < 4 { step } else { 0 };
+        let biased = |i: usize| if step < 4 { i % 3 == 1 } else { !i.is_multiple_of(4) };
+        let tokens: Vec<_> = (0..16).map(|i| [Token::Host((i + turn) % ROWS)]).collect();
+        let seq = |i: usize| SeqStep {
+            slot: i as u32,
+            role: Role::Generated,
+            tokens: &tokens[i],
+            types: &[],
+            pos: step,
+            tables: &[],
+            outs: Outs::Last,
+            sample: Some(specs[i % specs.len()]),
+            lists: SampleLists {
+                // Without a list, penalties see only what was drawn here.
+                counts: if i < 8 { &counts } else { &[] },
+                pending: step,
+                bias: if biased(i) { &bias } else { &[] },
+                allowed: (i > 8).then_some(allowed.as_slice()),
+                ..SampleLists::default()
+            },
+            read_logits: false,
+        };
+        let seqs: Vec<_> = (0..16).map(seq).collect();
+        let got = finish(&mut gpu, &Step { seqs: &seqs }).await?;
+        let wanted = finish(&mut cpu, &Step { seqs: &seqs }).await?;
+        if let Some(at) = got.iter().zip(&wanted).position(|(a, b)| a != b) {
+            let (got, wanted, spec) = (got[at], wanted[at], specs[at % specs.len()]);
+            let problem = format!("draws {got:?} instead of {wanted:?} with {spec:?}");
+            return Err(miscomputed(device.caps(), "sample".to_owned(), problem));
+        }
+    }
+    Ok(())
+}

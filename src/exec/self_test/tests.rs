@@ -1,0 +1,195 @@
+//! The self-test passes what is right, and catches what is wrong: a list of mutations, each of which stands for a driver.
+
+use std::collections::BTreeSet;
+
+use super::family::{FAMILIES, Family};
+use super::{run, *};
+use crate::gpu::{Choice, Kind};
+use crate::model::{Builder, Out};
+use crate::ops::{CpuWeights, Index};
+use crate::quant::BlockFormat::Q8_0;
+
+/// A software adapter, and no other.
+fn device(name: &str) -> Device {
+    let choice = Choice { name: Some(name.to_owned()), ..Choice::default() };
+    let device = pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"));
+    assert_eq!(device.caps().kind, Kind::Software);
+    assert!(device.caps().name.to_lowercase().contains(name), "{}", device.caps().name);
+    device
+}
+
+fn family(name: &str) -> &'static Family {
+    FAMILIES.iter().find(|family| family.name == name).unwrap_or_else(|| panic!("{name}"))
+}
+
+fn runs(device: &Device, family: &Family, numerics: Numerics) -> Result<Vec<String>> {
+    pollster::block_on(run::family(device, family, family.format.unwrap_or(Q8_0), numerics))
+}
+
+/// Right kernels pass, on both adapters, with subgroups and without; and no kernel of a model is left out.
+#[test]
+fn gpu_right_kernels_pass() {
+    let lavapipe = device("llvmpipe");
+    let plain = lavapipe.without_subgroups();
+    let mut kernels = BTreeSet::new();
+    for (device, numerics) in
+        [(lavapipe, Numerics::Exact), (plain, Numerics::Fast), (device("swiftshader"), Numerics::Fast)]
+    {
+        for family in FAMILIES {
+            let modules = runs(&device, family, numerics).unwrap();
+            kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
+        }
+        pollster::block_on(run::draws(&device)).unwrap();
+    }
+    // Of `Single` ops and of moves between blocks; draws have their own test.
+    let others = ["kv_replicate", "softmax", "attend_v1", "kv_blocks"];
+    let of_models = KERNELS.iter().map(|(name, _)| *name);
+    let missing: Vec<_> = of_models
+        .filter(|name| !kernels.contains(*name) && !others.contains(name) && !name.starts_with("sample"))
+        .collect();
+    assert!(missing.is_empty(), "no family runs {missing:?}");
+}
+
+/// The smallest model.
+fn embedding() -> (Program, CpuWeights) {
+    let mut b = Builder::new(8, 16);
+    let x = b.embed("embed.weight", Index::Token, 8, 32, 1.0);
+    let w = b.weight("embed.weight", 8, 32);
+    let y = b.linear("y", x, w, None);
+    let y = b.pick(y);
+    let program = b.finish(vec![Out::Logits(y)]);
+    let bytes = std::sync::Arc::new(crate::file::Bytes::new("zeros", vec![0; 8 * 34]));
+    let matrix = crate::ops::Matrix::new(bytes, 0, Q8_0, 8, 32).unwrap();
+    (program, CpuWeights { matrices: vec![matrix], vectors: Vec::new() })
+}
+
+#[test]
+fn gpu_wrong_subgroups_are_left_unused_and_verdicts_are_kept() {
+    let device = device("llvmpipe");
+    assert!(device.caps().subgroups.is_some());
+    let (program, weights) = embedding();
+    let test = |device: &Device, verdicts: &Verdicts| {
+        pollster::block_on(self_test(device, &program, &weights, Numerics::Exact, verdicts))
+    };
+    // Only the subgroups are wrong: the plain form is taken, and passes.
+    let verdicts = Verdicts::default();
+    let wrong = device.mutated("subgroupAdd(v)", "v");
+    let plain = test(&wrong, &verdicts).unwrap();
+    assert!(plain.caps().subgroups.is_none());
+    assert_eq!((verdicts.passed(&device), verdicts.passed(&plain)), (0, 2), "{}", verdicts.text());
+    // What was passed is believed, also when it comes from a file; what is damaged or of other kernels is not.
+    let text = verdicts.text();
+    let kept = Verdicts::parse(&format!("\u{fffd}{text}rubbish\n\n{}", text.replace('\t', " ")));
+    assert_eq!(kept.passed(&plain), 1, "{}", kept.text());
+    let hash = format!("{:016x}", kernels_hash());
+    assert_eq!(Verdicts::parse(&text.replace(&hash, "0123456789abcdef")).text(), "");
+    // Everything is wrong: the device is refused, and the error names adapter and kernel. What was passed is not run again.
+    let wrong = device.mutated("params.scale * v", "v + 1.0");
+    let error = test(&wrong, &Verdicts::default()).unwrap_err().to_string();
+    assert!(error.contains("llvmpipe") && error.contains("computes wrongly: embed:"), "{error}");
+    test(&wrong.without_subgroups(), &verdicts).unwrap();
+}
+
+/// What stands in a kernel or a fragment, what a driver might make of it, and the family that is asked.
+const MUTATIONS: &[(&str, &str, &str)] = &[
+    // Wrong operators, constants and signs.
+    ("rotary", "params.scale * v", "v"),
+    ("rotary", "squares += d * d", "squares += d"),
+    ("rotary", "+ params.eps)", "- params.eps)"),
+    ("rotary", "y *= vecs[params.norm_w + (own + i) / 4u]", "y *= vecs[params.norm_w]"),
+    ("rotary", "return x / (1.0 + exp(-x));", "return x / (1.0 + exp(x));"),
+    ("rotary", "y[i] *= scale;", "y[i] *= scale * scale;"),
+    ("rotary", "y[b] = u * t.y + w * t.x;", "y[b] = u * t.y - w * t.x;"),
+    ("rotary", "v.x * a.x - v.z * a.y", "v.x * a.x + v.z * a.y"),
+    ("neighbours", "v.x * a.y + v.y * a.x", "v.x * a.y - v.y * a.x"),
+    ("learned", "sum += x[at + i]", "sum -= x[at + i]"),
+    ("learned", "out[i] = x + b[i]", "out[i] = x - b[i]"),
+    ("learned", "0.70710678", "0.65"),
+    ("experts", "out[i] = x * b[i]", "out[i] = x + b[i]"),
+    ("latent", "out[a] = u * t.x - v * t.y", "out[a] = u * t.x + v * t.y"),
+    ("encoder", "y /= f32(rows);", ""),
+    ("row_wise", "out[at + i] = max(x[at + i] - cut, 0.0)", "out[at + i] = max(x[at + i], cut)"),
+    ("row_wise", "sqrt(sums.y / max(sums.x, params.by))", "sums.y / max(sums.x, params.by)"),
+    // Reductions and loops.
+    ("rotary", "subgroupAdd(v)", "v"),
+    ("learned", "total *= shrink;", ""),
+    ("learned", "d1 += products(key_four(a1, i)", "d1 += products(key_four(a0, i)"),
+    ("learned", "shrink_of[quad] = exp(most - highest)", "shrink_of[quad] = vec4<f32>(1.0)"),
+    ("learned", "sum_b[2] += b.z * value", "sum_b[2] += b.y * value"),
+    ("learned", "let y = exp(b.state.x - most);", "let y = 1.0;"),
+    ("rotary", "own + 1u - min(params.before, own + 1u)", "0u"),
+    ("recurrent", "state[kept + i * params.n] = v;", "state[kept + i * params.n] = 0.0;"),
+    ("recurrent", "vec2<f32>(gain, a * size)", "vec2<f32>(gain, a)"),
+    ("recurrent", "known += keep *", "known -= keep *"),
+    ("recurrent", "b += gates[", "b -= gates["),
+    // Decoders and storage.
+    ("rotary", "vec4<u32>(24u, 16u, 8u, 0u)", "vec4<u32>(24u, 16u, 0u, 8u)"),
+    ("rotary", ">> vec4<u32>(24u)", ">> vec4<u32>(23u)"),
+    ("rotary", "select(pair.x, pair.y, (block & 1u) == 1u)", "pair.x"),
+    ("rotary", "unpack2x16float(kv[i / 4u].y)", "unpack2x16float(kv[i / 4u].x)"),
+    ("rotary", "kv_store2(i + 2u, v.zw)", "kv_store2(i + 2u, v.xy)"),
+    // Rows, positions, tables, experts.
+    ("rotary", "pos / PAGE_SLOTS", "pos / (PAGE_SLOTS + 1u)"),
+    ("rotary", "(head * PAGE_SLOTS + pos % PAGE_SLOTS) * V_DIM", "(pos % PAGE_SLOTS) * V_DIM"),
+    ("rotary", "return step[STEP_ROWS + 4u * r + 3u];", "return 0u;"),
+    ("rotary", "return step[STEP_ROWS + 4u * r + 2u];", "return step[STEP_ROWS + 4u * r + 2u] / 2u;"),
+    ("rotary", "return step[STEP_OUTS + o]", "return step[STEP_OUTS]"),
+    ("learned", "index = row_pos(row) + params.offset", "index = params.offset"),
+    ("learned", "row_pos(row) % 16u", "(row_pos(row) + 1u) % 16u"),
+    ("latent", "head * params.b_dim + i - params.a_dim", "i - params.a_dim"),
+    ("latent", "params.start + id.x % params.n", "id.x % params.n"),
+    ("encoder", "(seq_row0(seq) + pos) * params.k_stride", "pos * params.k_stride"),
+    ("experts", "out[to + j] = f32(chosen[j])", "out[to + j] = f32(chosen[0])"),
+    ("experts", "other.x > found.x", "other.x < found.x"),
+    ("experts", "j * params.n + id.x", "id.x"),
+    ("experts", "if CHOSEN {", "if !CHOSEN {"),
+    // Draws.
+    ("draws", "h *= 0x7feb352du", "h *= 0x7feb352fu"),
+    ("draws", "return -ln(-ln(u))", "return ln(-ln(u))"),
+    ("draws", "fit = fit * m + 3.3333331e-1", "fit = fit * m - 3.3333331e-1"),
+    ("draws", "(score == other_score && token < other)", "(score == other_score && token > other)"),
+    ("draws", "bad = 1u", "bad = 0u"),
+    ("draws", "atomicMax(&bins", "atomicMin(&bins"),
+    ("draws", "atomicAdd(&lower[e >> 11u], 1u)", "atomicAdd(&lower[e >> 11u], 2u)"),
+    ("draws", "atomicAdd(&upper[e >> 11u], w >> LOWER_BITS)", "atomicAdd(&upper[e >> 11u], 0u)"),
+    ("draws", "if e >> 11u <= last && e <= deepest", "if e >> 11u < last && e <= deepest"),
+    ("draws", "select(bits | 0x80000000u, ~bits,", "select(bits | 0x80000000u, bits,"),
+    ("draws", "m = 45426u -", "m = 35426u -"),
+    ("draws", "return (m << 10u) >> (e >> 16u)", "return m << 10u"),
+    ("draws", "left = sub(left, sums[chunk]);", ""),
+    ("draws", "prefix.y |= found", "prefix.y = found"),
+    ("draws", "> draw_word(d, DEEPEST)", "< draw_word(d, DEEPEST)"),
+    ("draws", "let scaled = x * draw_f32(d, REPEAT + u32(x > 0.0))", "let scaled = x"),
+    ("draws", "count += u32(drawn_before(d, j) == token)", "count += 0u"),
+    ("draws", "x + bitcast<f32>(draws[bias + 2u * i + 1u])", "x"),
+    ("draws", "first = first && !(same && j <= lid)", "first = first && !same"),
+    ("draws", ">> (i % 32u)) & 1u) != 0u;", ">> (i % 31u)) & 1u) != 0u;"),
+];
+
+/// At least 95 of a hundred wrong kernels are caught. A mutation whose text is gone is named, and not counted.
+#[test]
+fn gpu_wrong_kernels_are_caught() {
+    let formats = BlockFormat::ALL.iter().map(|f| f.info().wgsl);
+    let texts: Vec<_> =
+        KERNELS.iter().map(|(_, text)| *text).chain(LIB.iter().map(|f| f.source)).chain(formats).collect();
+    let there = |(_, from, _): &&(&str, &str, &str)| texts.iter().any(|text| text.contains(from));
+    let (mutations, gone): (Vec<_>, Vec<_>) = MUTATIONS.iter().partition(there);
+    gone.iter().for_each(|(_, from, _)| println!("gone: {from}"));
+    assert!(mutations.len() >= 45, "only {} mutations apply to the kernels that are there", mutations.len());
+    let device = device("llvmpipe");
+    let mut escaped = Vec::new();
+    for (name, from, to) in &mutations {
+        let wrong = device.mutated(from, to);
+        let verdict = match *name {
+            "draws" => pollster::block_on(run::draws(&wrong)),
+            name => runs(&wrong, family(name), Numerics::Fast).map(|_| ()),
+        };
+        match verdict {
+            Err(Error::Miscomputed { kernel, problem, .. }) => println!("{from} -> {to}\n    {kernel}: {problem}"),
+            Err(error) => panic!("{from} -> {to}: {error}"),
+            Ok(()) => escaped.push(from),
+        }
+    }
+    println!("{} of {} escaped: {escaped:?}", escaped.len(), mutations.len());
+    assert!(escaped.len() * 20 <= mutations.len(), "{escaped:?}");
+}

@@ -1,0 +1,25 @@
+//! `stamp`: the mark that a submission leaves behind.
+
+use super::kernels::source;
+use crate::Result;
+use crate::gpu::{Arg, Buffer, Dim, Kernel, PlanBuilder};
+
+#[repr(C)]
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+struct Params {
+    salt: u32,
+}
+
+/// A buffer of zeros, or of the number itself, is no mark.
+const SALT: u32 = 0x57a3_9e1d;
+
+/// The mark of a submission's number.
+pub(crate) fn mark(number: u32) -> u32 {
+    number ^ SALT
+}
+
+/// `mark[0] = number[0] ^ SALT`; number (1) u32, mark (1) u32.
+pub(crate) fn dispatch(plan: &mut PlanBuilder<'_>, number: &Buffer, mark: &Buffer) -> Result<()> {
+    let kernel = Kernel { name: "stamp", source: source("stamp"), roles: Vec::new(), overrides: Vec::new() };
+    plan.dispatch(&kernel, &Params { salt: SALT }, &[Arg::read(number), Arg::Write(mark)], [Dim::Fixed(1); 3])
+}
