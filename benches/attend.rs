@@ -42,7 +42,7 @@ fn main() {
         let program = program(heads, kv_heads, dim, context);
         let blocks = context.div_ceil(16);
         let limits = Limits { rows: 512, seqs: 1, outs: 1, block: 16, blocks, context, in_flight: 1, checkpoints: 0 };
-        let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+        let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
         let weights = CpuWeights::default();
         let mut quiet = |_, _| {};
         let load = GpuExecutor::load(&device, &program, &weights, options, &mut quiet);

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let tokenizer = Tokenizer::of(&model.file)?;
         let limits =
             Limits { rows: 64, seqs: 1, outs: 1, block: 16, blocks: 32, context: 512, in_flight: 2, checkpoints: 0 };
-        let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+        let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
         let gpu = GpuExecutor::load(&shared, &model.program, &model, options, &mut |_, _| {}).await?;
         let mut engine = Engine::new(gpu, &model.program);
         let prompt = tokenizer.encode("Once upon a time", Special::Plain)?;

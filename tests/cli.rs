@@ -394,6 +394,7 @@ fn random_pages_verify() {
         let table = ok(verify(&["--device", device, "--depth", "300", "--rows", "16"]));
         assert!(table.contains("all within 1e-8") && table.contains("from position 3"), "{table}");
         ok(verify(&["--device", device, "--depth", "300", "--numerics", "fast"]));
+        ok(verify(&["--device", device, "--depth", "300", "--kv-type", "q8"]));
     }
     fails(verify(&["--depth", "16384"]), 2, &["--depth 16384", "was made for 16384"]);
     fails(verify(&["--rows", "0"]), 2, &["0"]);

@@ -15,7 +15,8 @@ use wgslm::exec::{
 };
 use wgslm::model::{Builder, Out, Program, fuse};
 use wgslm::ops::{
-    Act, Attend, CpuWeights, GroupId, Index, Kv, Mask, NormKind, NormSpec, Op, Pairing, Pooling, RopeSpec, SampleSpec,
+    Act, Attend, CpuWeights, GroupId, Index, Kv, KvStorage, Mask, NormKind, NormSpec, Op, Pairing, Pooling, RopeSpec,
+    SampleSpec,
 };
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 
@@ -393,7 +394,7 @@ fn programs_agree_with_the_oracle() {
             let mut cpu = executor(program, &weights, CpuOptions { fuse: fused, ..exact(threads) });
             let mut oracles = vec![Oracle::new(program, weights.clone(), limits())];
             if fused {
-                let programs = [Role::Prompt, Role::Generated].map(|role| fuse(program, role, &|_| true));
+                let programs = [Role::Prompt, Role::Generated].map(|role| fuse(program, role, false, &|_| true));
                 oracles.push(Oracle::of_roles(programs, weights.clone(), limits()));
             }
             let mut pool = Pool::new(&limits(), &mut rng);
@@ -449,16 +450,23 @@ fn chunks_threads_and_pages_do_not_change_a_bit() {
 }
 
 #[test]
-fn the_f16_cache_is_close() {
+fn coarse_caches_are_close() {
     let program = llama(Shape::SMALL);
     let weights = random_weights(&program, &[F32], &mut Rng(5));
-    let mut fast = executor(&program, &weights, CpuOptions { numerics: Numerics::Fast, ..exact(2) });
-    let mut oracle = Oracle::new(&program, weights, limits());
+    let mut oracle = Oracle::new(&program, weights.clone(), limits());
     let tokens: Vec<_> = (0..60).map(|i| Token::Host(i * 3)).collect();
     let tables: [&[u32]; 1] = [&[7, 3, 11, 2]];
     let seqs = [rows(0, Role::Prompt, &tokens, 0, &tables)];
-    let distance = nmse(&run(&mut fast, &seqs).0, &flat(&oracle.step(&Step { seqs: &seqs }).unwrap()));
-    assert!(distance < 5e-4 && distance > 1e-9, "{distance:e}"); // if it were exact, nothing would be in f16
+    let wanted = flat(&oracle.step(&Step { seqs: &seqs }).unwrap());
+    for (kv, fused, bounds) in [
+        (KvStorage::F16, true, 1e-9..5e-4), // if it were exact, nothing would be in f16
+        (KvStorage::Q8, true, 1e-7..5e-3),
+        (KvStorage::Q8, false, 1e-7..5e-3),
+    ] {
+        let mut coarse = executor(&program, &weights, CpuOptions { kv: Some(kv), fuse: fused, ..exact(2) });
+        let distance = nmse(&run(&mut coarse, &seqs).0, &wanted);
+        assert!(bounds.contains(&distance), "{kv:?}: {distance:e}");
+    }
 }
 
 /// Activations of eight bits: close to the oracle, and the same bits for a row alone and in a chunk, on any number of threads.
@@ -559,7 +567,13 @@ fn logits_that_are_not_finite_draw_nothing() {
 fn cache_ops_run_in_order_with_steps() {
     let program = llama(Shape::SMALL);
     let weights = random_weights(&program, &[F32], &mut Rng(14));
-    let mut cpu = executor(&program, &weights, exact(1));
+    [KvStorage::F32, KvStorage::F16, KvStorage::Q8]
+        .into_iter()
+        .for_each(|kv| cache_ops_run_in_order(&program, &weights, kv));
+}
+
+fn cache_ops_run_in_order(program: &Program, weights: &Arc<CpuWeights>, kv: KvStorage) {
+    let mut cpu = executor(program, weights, CpuOptions { kv: Some(kv), ..exact(1) });
     let tokens = host(&(0..17).collect::<Vec<_>>());
     let [old, new]: [[&[u32]; 1]; 2] = [[&[3, 4]], [&[9, 10]]];
     let prompt = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Prompt, &tokens[..16], 0, &old) }];

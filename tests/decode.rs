@@ -39,7 +39,7 @@ fn load_for(device: &Device, model: &Model, seqs: u32, in_flight: u32) -> GpuExe
     let context = model.program.context.min(256);
     let blocks = seqs * context / 16;
     let limits = Limits { rows: 64, seqs, outs: seqs, block: 16, blocks, context, in_flight, checkpoints: 0 };
-    let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+    let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
     pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
 }
 
@@ -248,7 +248,7 @@ fn gpu_layers_take_few_dispatches() {
     let program = programs::gpt2(programs::Shape::SMALL);
     let weights = programs::random_weights(&program, &[BlockFormat::Q8_0], &mut programs::Rng(1));
     let limits = programs::limits();
-    let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+    let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
     let mut quiet = |_, _| {};
     let gpu = pollster::block_on(GpuExecutor::load(&device, &program, &*weights, options, &mut quiet));
     count("gpt2", &mut gpu.unwrap(), program.layers(), 5, 8);

@@ -141,7 +141,7 @@ fn tiny() -> (Model, Vec<u32>) {
 fn load(device: &Device, model: &Model) -> wgslm::Result<GpuExecutor> {
     let limits =
         Limits { rows: 64, seqs: 1, outs: 1, block: 16, blocks: 32, context: 512, in_flight: 2, checkpoints: 0 };
-    let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+    let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
     block_on(async {
         let mut gpu = GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {}).await?;
         for role in Role::ALL {

@@ -59,7 +59,7 @@ impl runner::Device for Gpu {
             let choice = Choice { name: Some(name), default_limits: true, ..Choice::default() };
             pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
         });
-        let options = GpuOptions { numerics, limits, unfused: false, keep_values: false };
+        let options = GpuOptions { numerics, kv: None, limits, unfused: false, keep_values: false };
         pollster::block_on(GpuExecutor::load(&DEVICE, &model.program, model, options, &mut |_, _| {}))
     }
 

@@ -9,6 +9,7 @@ use super::{npy, open, term};
 use crate::Error;
 use crate::engine::score;
 use crate::exec::{Executor, Numerics, Options, Place};
+use crate::ops::KvStorage;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -23,6 +24,9 @@ pub(super) struct Args {
     /// exact (f32 outside the weights) or fast (16-bit cache, 8-bit activations).
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
     numerics: Numerics,
+    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
+    #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
+    kv_type: Option<KvStorage>,
     /// The file to write: float32, (positions, vocabulary).
     #[arg(short, long, value_name = "OUT.npy")]
     output: PathBuf,
@@ -40,6 +44,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let options = Options {
         place: args.device,
         numerics: args.numerics,
+        kv: args.kv_type,
         outs: OUTS.min(positions),
         ..Options::new(program, positions)
     };

@@ -8,6 +8,7 @@ use super::verdicts;
 use crate::exec::{AnyExecutor, Numerics, Options, Place};
 use crate::file::{ModelFile, Shape};
 use crate::model::Model;
+use crate::ops::KvStorage;
 use crate::quant::mix::FileType;
 
 /// Which model, for all commands.
@@ -126,6 +127,11 @@ fn embedded() -> Result<ModelFile, Exit> {
 
 /// How a command names a device.
 pub(super) fn place(s: &str) -> Result<Place, String> {
+    s.parse().map_err(|error: crate::Error| error.to_string())
+}
+
+/// How a command names a type of keys and values.
+pub(super) fn kv_type(s: &str) -> Result<KvStorage, String> {
     s.parse().map_err(|error: crate::Error| error.to_string())
 }
 

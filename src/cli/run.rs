@@ -13,6 +13,7 @@ use crate::Error;
 use crate::chat::{self, Conversation, Room};
 use crate::engine::{Engine, Finish, Request, SeqId};
 use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place};
+use crate::ops::KvStorage;
 use crate::sample::Sampling;
 use crate::text::{ChatTemplate, TextStream, Tokenizer};
 
@@ -34,6 +35,9 @@ pub(super) struct Args {
     /// fast (16-bit cache, 8-bit activations) or exact (f32 outside the weights).
     #[arg(long, default_value = "fast", value_parser = open::numerics)]
     numerics: Numerics,
+    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
+    #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
+    kv_type: Option<KvStorage>,
     /// Positions of context [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
@@ -151,6 +155,7 @@ impl Session {
         let options = Options {
             place: args.device.clone(),
             numerics: args.numerics,
+            kv: args.kv_type,
             ..Options::new(&model.program, args.context.unwrap_or(CONTEXT))
         };
         let executor = open::executor(&model, &options)?;

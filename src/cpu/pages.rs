@@ -31,13 +31,20 @@ impl PageShape {
     pub(crate) fn len(&self) -> usize {
         self.kv_heads * self.block * (self.k_dim + if self.v_in_k { 0 } else { self.v_dim })
     }
+
+    /// Keys and values of a block.
+    fn vectors(&self) -> usize {
+        self.kv_heads * self.block * if self.v_in_k { 1 } else { 2 }
+    }
 }
 
-/// The elements, in the type of the numerics.
+/// The elements, as they are stored.
 enum Store {
     F32(Shared<f32>),
     /// As bits, since only those are known to be zero when they come from the system.
     F16(Shared<u16>),
+    /// Whole numbers, and what each vector's are multiplied by: `[block][ K: kv_head, slot | V: kv_head, slot ]`.
+    Q8(Shared<i8>, Shared<f32>),
 }
 
 /// One of the vectors that a position keeps.
@@ -50,11 +57,22 @@ pub(crate) enum Kind {
 }
 
 impl Pages {
-    /// Zeros. `half`: in f16.
-    pub(crate) fn new(group: usize, shape: PageShape, blocks: usize, half: bool) -> Self {
+    /// Zeros, in elements of 32, 16 or 8 bits.
+    pub(crate) fn new(group: usize, shape: PageShape, blocks: usize, bits: u32) -> Self {
         let len = shape.len() * blocks;
-        let store = if half { Store::F16(Shared::zeroed(len)) } else { Store::F32(Shared::zeroed(len)) };
+        let store = match bits {
+            32 => Store::F32(Shared::zeroed(len)),
+            16 => Store::F16(Shared::zeroed(len)),
+            _ => Store::Q8(Shared::zeroed(len), Shared::zeroed(shape.vectors() * blocks)),
+        };
         Self { group, shape, store }
+    }
+
+    /// The number of a vector's scale.
+    fn scale(&self, kind: Kind, (block, slot): (usize, usize), head: usize) -> usize {
+        let shape = &self.shape;
+        let before = if matches!(kind, Kind::V) && !shape.v_in_k { shape.kv_heads } else { 0 };
+        block * shape.vectors() + (before + head) * shape.block + slot
     }
 
     /// The first element of a vector, and how many it has.
@@ -83,6 +101,13 @@ impl Pages {
                 bits.convert_to_f32_slice(&mut scratch[..n]);
                 &scratch[..n]
             }
+            Store::Q8(store, scales) => {
+                let scale = scales.get(self.scale(kind, at, head));
+                for (x, q) in scratch.iter_mut().zip(store.slice(start..start + n)) {
+                    *x = f32::from(*q) * scale;
+                }
+                &scratch[..n]
+            }
         }
     }
 
@@ -96,6 +121,16 @@ impl Pages {
                     *place = f16::from_f32(*x).to_bits();
                 }
             }
+            Store::Q8(store, scales) => {
+                // What is not finite makes the scale NaN, and with it the vector.
+                let finite = vector.iter().all(|x| x.is_finite());
+                let most = if finite { vector.iter().fold(0f32, |most, x| most.max(x.abs())) } else { f32::NAN };
+                scales.set(self.scale(kind, at, head), most / 127.0);
+                let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
+                for (place, x) in store.slice_mut(start..start + n).iter_mut().zip(vector) {
+                    *place = (x * inverse).round_ties_even() as i8;
+                }
+            }
         }
     }
 
@@ -105,15 +140,28 @@ impl Pages {
         match &mut self.store {
             Store::F32(store) => store.all_mut().copy_within(from * n..(from + 1) * n, to * n),
             Store::F16(store) => store.all_mut().copy_within(from * n..(from + 1) * n, to * n),
+            Store::Q8(store, scales) => {
+                store.all_mut().copy_within(from * n..(from + 1) * n, to * n);
+                let n = self.shape.vectors();
+                scales.all_mut().copy_within(from * n..(from + 1) * n, to * n);
+            }
         }
     }
 
-    /// Sets element `i` of all blocks, in the order in which they lie, to `value(i)`.
+    /// Sets element `i` of all blocks, in the order in which they lie, to `value(i)`, from -1 to 1.
     pub(crate) fn fill_with(&mut self, value: impl Fn(usize) -> f32) {
         match &mut self.store {
             Store::F32(store) => store.all_mut().iter_mut().enumerate().for_each(|(i, x)| *x = value(i)),
             Store::F16(store) => {
                 store.all_mut().iter_mut().enumerate().for_each(|(i, x)| *x = f16::from_f32(value(i)).to_bits());
+            }
+            Store::Q8(store, scales) => {
+                store
+                    .all_mut()
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, x)| *x = (value(i) * 127.0).round_ties_even() as i8);
+                scales.all_mut().fill(1.0 / 127.0);
             }
         }
     }
@@ -124,6 +172,11 @@ impl Pages {
         match &mut self.store {
             Store::F32(store) => store.all_mut()[block * n..(block + 1) * n].fill(value),
             Store::F16(store) => store.all_mut()[block * n..(block + 1) * n].fill(f16::from_f32(value).to_bits()),
+            Store::Q8(store, scales) => {
+                store.all_mut()[block * n..(block + 1) * n].fill(1);
+                let n = self.shape.vectors();
+                scales.all_mut()[block * n..(block + 1) * n].fill(value);
+            }
         }
     }
 }

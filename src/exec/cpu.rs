@@ -16,7 +16,7 @@ use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, Team, ban
 use crate::model::{CacheSpec, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, Picker, logprobs};
-use crate::ops::{Attend, CpuWeights, Epi, Kv, Linear, Op, RING, ValueId};
+use crate::ops::{Attend, CpuWeights, Epi, Kv, KvStorage, Linear, Op, RING, ValueId};
 use crate::quant::Simd;
 use crate::{Error, Result};
 
@@ -27,6 +27,8 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Fast: a KV cache in f16, activations in eight bits.
     pub numerics: Numerics,
+    /// How keys and values are stored; none: as the numerics have it.
+    pub kv: Option<KvStorage>,
     /// What there is room for.
     pub limits: Limits,
     /// Runs the fused programs, not the canonical one.
@@ -38,7 +40,7 @@ pub struct CpuOptions {
 impl CpuOptions {
     /// For an engine.
     pub fn new(limits: Limits) -> Self {
-        Self { threads: None, numerics: Numerics::default(), limits, fuse: true, keep_values: false }
+        Self { threads: None, numerics: Numerics::default(), kv: None, limits, fuse: true, keep_values: false }
     }
 }
 
@@ -126,7 +128,7 @@ impl CpuExecutor {
         let limits = options.limits;
         let mut buffers = Buffers { lens: Vec::new(), keep: options.keep_values };
         let mut plan = |role| {
-            let fused = if options.fuse { fuse(program, role, &|_| true) } else { program.clone() };
+            let fused = if options.fuse { fuse(program, role, false, &|_| true) } else { program.clone() };
             Plan::new(fused, &limits, &mut buffers)
         };
         let plans = [plan(Role::Prompt), plan(Role::Generated)];
@@ -148,8 +150,8 @@ impl CpuExecutor {
             let [kv_heads, k_dim, v_dim, block] = [kv_heads, k_dim, v_dim, limits.block].map(|d| d as usize);
             let shape = PageShape { kv_heads, k_dim, v_dim, v_in_k, block };
             fits("the KV cache of a layer", shape.len() as u64 * u64::from(limits.blocks))?;
-            let half = options.numerics == Numerics::Fast;
-            caches.push(Cache::Pages(Pages::new(group.index(), shape, limits.blocks as usize, half)));
+            let storage = options.kv.unwrap_or(options.numerics.kv());
+            caches.push(Cache::Pages(Pages::new(group.index(), shape, limits.blocks as usize, storage.bits())));
         }
         let mut values = Vec::new();
         for &len in &buffers.lens {

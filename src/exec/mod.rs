@@ -20,7 +20,7 @@ pub use self_test::{Verdicts, self_test};
 pub use step::{Drawn, FREED, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
-use crate::ops::{GroupId, Rows};
+use crate::ops::{GroupId, KvStorage, Rows};
 
 /// How exact the arithmetic is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -30,6 +30,16 @@ pub enum Numerics {
     /// The KV cache in f16; on the CPU, activations in 8 bits where a block format has an integer dot product.
     #[default]
     Fast,
+}
+
+impl Numerics {
+    /// How keys and values are stored if nobody says otherwise.
+    pub fn kv(self) -> KvStorage {
+        match self {
+            Self::Exact => KvStorage::F32,
+            Self::Fast => KvStorage::F16,
+        }
+    }
 }
 
 /// What an executor has room for.

@@ -8,7 +8,7 @@ use super::self_test::{Verdicts, self_test};
 use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket, Timing};
 use crate::gpu::{Choice, Device};
 use crate::model::{Model, Program};
-use crate::ops::{RING, ValueId};
+use crate::ops::{KvStorage, RING, ValueId};
 use crate::{Error, Result};
 
 /// Where a model shall run.
@@ -47,6 +47,8 @@ pub struct Options {
     pub place: Place,
     /// How exact.
     pub numerics: Numerics,
+    /// How keys and values are stored; none: as the numerics have it.
+    pub kv: Option<KvStorage>,
     /// Positions in a sequence.
     pub context: u32,
     /// Sequences at a time.
@@ -80,6 +82,7 @@ impl Options {
         Self {
             place: Place::default(),
             numerics: Numerics::default(),
+            kv: None,
             context: context.min(program.context),
             seqs: 1,
             outs: 1,
@@ -163,6 +166,7 @@ impl AnyExecutor {
                 let limits = options.limits(&model.program, RING);
                 let gpu = GpuOptions {
                     numerics: options.numerics,
+                    kv: options.kv,
                     limits,
                     unfused: !options.fused,
                     keep_values: options.keep_values,
@@ -175,6 +179,7 @@ impl AnyExecutor {
                 let cpu = CpuOptions {
                     threads: options.threads,
                     numerics: options.numerics,
+                    kv: options.kv,
                     fuse: options.fused,
                     keep_values: options.keep_values,
                     ..CpuOptions::new(options.limits(&model.program, 1))

@@ -28,9 +28,9 @@ pub fn as_vectors(role: Role, rows: Rows) -> bool {
 /// The program that an executor runs for steps of a role.
 ///
 /// `stackable` says whether matrices can lie in one buffer as one matrix (one block format, and within a binding's limit):
-/// a gated pair must.
-pub fn fuse(program: &Program, role: Role, stackable: &dyn Fn(&[WeightId]) -> bool) -> Program {
-    let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), role };
+/// a gated pair must. `whole_heads`: keys and values are stored by whole heads alone (8-bit pages).
+pub fn fuse(program: &Program, role: Role, whole_heads: bool, stackable: &dyn Fn(&[WeightId]) -> bool) -> Program {
+    let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), role, whole_heads };
     pass.nodes = std::mem::take(&mut pass.program.nodes).into_iter().map(Some).collect();
     pass.qkv();
     pass.gated(stackable);
@@ -53,6 +53,7 @@ struct Fuser {
     /// The nodes; those folded into another become none.
     nodes: Vec<Option<Node>>,
     role: Role,
+    whole_heads: bool,
 }
 
 impl Fuser {
@@ -135,7 +136,7 @@ impl Fuser {
                 // A norm needs whole heads, and rotated elements must come in whole words of four pairs: the kernel that
                 // multiplies has four elements at a time.
                 let normed = rope_kv.q_norm.is_some() || rope_kv.k_norm.is_some();
-                let by_fours = !normed && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
+                let by_fours = !normed && !self.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
                 if by_fours && as_vectors(self.role, self.rows(linear.x)) {
                     let out = rope_kv.out;
                     let op = Op::Linear(Linear { epi: Epi::RopeKv(rope_kv), out, ..linear });

@@ -19,6 +19,11 @@ impl KvStorage {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Q8];
 
+    /// Bits of an element.
+    pub fn bits(self) -> u32 {
+        32 / self.lanes()
+    }
+
     /// Elements in a 32-bit word.
     pub fn lanes(self) -> u32 {
         match self {
@@ -64,6 +69,19 @@ pub struct CacheShape {
     pub storage: KvStorage,
     /// Where they lie.
     pub layout: KvLayout,
+}
+
+impl std::str::FromStr for KvStorage {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "f32" => Ok(Self::F32),
+            "f16" => Ok(Self::F16),
+            "q8" => Ok(Self::Q8),
+            _ => Err(Error::argument("type of keys and values", format!("{s:?}; f32, f16 and q8 work"))),
+        }
+    }
 }
 
 impl CacheShape {

@@ -140,7 +140,7 @@ impl WebEngine {
 
         let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
         let limits = limits(options.context.min(model.program.context), device.caps().kind);
-        let gpu = GpuOptions { numerics, limits, unfused: false, keep_values: false };
+        let gpu = GpuOptions { numerics, kv: None, limits, unfused: false, keep_values: false };
         let mut loading = |done, all| tell("load", done as f64, all as f64);
         let mut executor = GpuExecutor::load(&device, &model.program, &model, gpu, &mut loading).await?;
         for (i, role) in Role::ALL.into_iter().enumerate() {

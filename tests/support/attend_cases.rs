@@ -102,7 +102,7 @@ impl AttendCase {
         let mut rng = Rng(self.seqs.len() as u64 + 5);
         let limits = self.limits();
         let weights = random_weights(&op.program, &[F32], &mut rng);
-        let options = GpuOptions { numerics, limits, unfused: true, keep_values: true };
+        let options = GpuOptions { numerics, kv: None, limits, unfused: true, keep_values: true };
         let mut gpu = GpuExecutor::load(device, &op.program, &*weights, options, &mut |_, _| {}).await.unwrap();
         gpu.fill_cache(0x7fc0_7e00); // NaN as f32, and as two f16
         if self.search {

@@ -12,7 +12,7 @@ use wgslm::gpu::Device;
 use wgslm::model::Out;
 use wgslm::model::Program;
 use wgslm::ops::{
-    Act, CpuWeights, Index, LOGPROBS, Logprob, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec, SampleLists,
+    Act, CpuWeights, Index, KvStorage, LOGPROBS, Logprob, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec, SampleLists,
     SampleSpec,
 };
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
@@ -36,6 +36,8 @@ const LONG: f64 = 1e-9;
 /// NMSE with an f16 cache: of attention alone, and of a model.
 const HALF: f64 = 1e-6;
 const HALF_MODEL: f64 = 1e-5;
+/// With one of 8 bits.
+const EIGHT_BIT_MODEL: f64 = 1e-3;
 
 /// Something to compute, and how far from the oracle it may be.
 #[derive(Clone)]
@@ -71,7 +73,7 @@ enum Work {
     /// Attention as a single op.
     AttendTo(CacheCase),
     /// Prompts and generated rows of two sequences; the first prompt has `rows` rows.
-    Model { program: Program, rows: usize },
+    Model { program: Program, rows: usize, kv: KvStorage },
     /// Tokens that are drawn on the device and never seen by the host before they are fed back.
     Draws { program: Program, sample: SampleSpec },
     /// Tokens drawn from logits that the host gives, in such a vocabulary.
@@ -95,7 +97,7 @@ impl Case {
                 let (got, wanted) = results.concat().into_iter().unzip::<f32, f64, Vec<_>, Vec<_>>();
                 (nmse(&got, &wanted), modules)
             }
-            Work::Model { program, rows } => self.model(device, program, *rows).await,
+            Work::Model { program, rows, .. } => self.model(device, program, *rows).await,
             Work::Draws { program, sample } => self.draws(device, program, *sample).await,
             Work::Picks { vocab, deviation } => picks(device, *vocab, *deviation).await,
             Work::Alone(alone) => alone.distance(device).await,
@@ -103,7 +105,8 @@ impl Case {
     }
 
     async fn gpu(&self, device: &Device, program: &Program, weights: &CpuWeights, keep_values: bool) -> GpuExecutor {
-        let options = GpuOptions { unfused: self.unfused, keep_values, ..options(self.numerics) };
+        let kv = if let Work::Model { kv, .. } = self.work { kv } else { self.numerics.kv() };
+        let options = GpuOptions { unfused: self.unfused, keep_values, kv: Some(kv), ..options(self.numerics) };
         let gpu = GpuExecutor::load(device, program, weights, options, &mut |_, _| {}).await.unwrap();
         gpu.fill_cache(0x7fc0_7e00); // NaN as f32, and as two f16
         gpu
@@ -455,7 +458,7 @@ pub async fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<
 }
 
 pub fn options(numerics: Numerics) -> GpuOptions {
-    GpuOptions { numerics, limits: limits(), unfused: false, keep_values: false }
+    GpuOptions { numerics, kv: None, limits: limits(), unfused: false, keep_values: false }
 }
 
 /// An op as prompt and as generated rows, in such numbers.
@@ -780,7 +783,7 @@ fn model(
         numerics,
         unfused,
         bound: if numerics == Numerics::Exact { EXACT } else { HALF_MODEL },
-        work: Work::Model { program: program.clone(), rows },
+        work: Work::Model { program: program.clone(), rows, kv: numerics.kv() },
     }
 }
 
@@ -799,6 +802,16 @@ pub fn models() -> Vec<Case> {
         for (numerics, unfused) in [(Numerics::Exact, false), (Numerics::Exact, true), (Numerics::Fast, false)] {
             cases.push(model(what, &program, formats, numerics, unfused, 70));
         }
+    }
+    // Keys and values in 8 bits, written by each kernel that can: by itself, behind a rotation, behind norms of heads.
+    let normed = llama(Shape { head_norms: true, ..shape });
+    for (program, unfused) in [(llama(odd), true), (llama(odd), false), (normed, false)] {
+        let mut case = model("8-bit pages", &program, &[F32], Numerics::Exact, unfused, 70);
+        case.bound = EIGHT_BIT_MODEL;
+        if let Work::Model { kv, .. } = &mut case.work {
+            *kv = KvStorage::Q8;
+        }
+        cases.push(case);
     }
     cases
 }

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::exec::{AnyExecutor, Executor, Numerics, Outs, Role, SeqStep, Step, StepOut, Token};
+use crate::exec::{AnyExecutor, Executor, Outs, Role, SeqStep, Step, StepOut, Token};
 use crate::kv::{Kv, Table};
 use crate::model::{Model, Rows, WeightSource};
-use crate::ops::{Cost, Load, Op, SampleSpec};
+use crate::ops::{Cost, KvStorage, Load, Op, SampleSpec};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,20 +57,13 @@ pub(super) struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    pub(super) fn new(executor: &'a mut AnyExecutor, model: &'a Model, numerics: Numerics) -> Self {
+    pub(super) fn new(executor: &'a mut AnyExecutor, model: &'a Model, storage: KvStorage) -> Self {
         let limits = executor.limits();
         let mut kv = Kv::new(model.program.groups, limits.blocks, limits.block);
         let mut table = kv.table();
         // The executor has blocks for one sequence of its context.
         let _ = kv.grow(&mut table, limits.context);
-        Self {
-            executor,
-            model,
-            table,
-            kv_bytes: if numerics == Numerics::Fast { 2 } else { 4 },
-            filled: 0,
-            under_way: 0,
-        }
+        Self { executor, model, table, kv_bytes: 4 / storage.lanes(), filled: 0, under_way: 0 }
     }
 
     /// Fills the cache up to a test's depth, and runs what the test runs once.

@@ -14,6 +14,7 @@ use super::open;
 use super::term::Bar;
 use crate::exec::{Numerics, Options, Place, Progress};
 use crate::model::Model;
+use crate::ops::KvStorage;
 use measure::{Kind, Runner, Test};
 use report::{Line, Report};
 
@@ -45,6 +46,9 @@ pub(super) struct Args {
     /// exact or fast.
     #[arg(long, default_value = "fast", value_parser = open::numerics)]
     numerics: Numerics,
+    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
+    #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
+    kv_type: Option<KvStorage>,
     /// Also shows where the time goes, by kernel: one more run of each test.
     #[arg(long)]
     profile: bool,
@@ -88,6 +92,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         let options = Options {
             place: args.device.clone(),
             numerics: args.numerics,
+            kv: args.kv_type,
             threads,
             ..Options::new(&model.program, context)
         };
@@ -98,7 +103,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             executor.profile(false)?;
         }
         let bandwidth = pollster::block_on(executor.bandwidth())?;
-        let mut runner = Runner::new(&mut executor, &model, args.numerics);
+        let mut runner = Runner::new(&mut executor, &model, args.kv_type.unwrap_or(args.numerics.kv()));
         let mut bar = Bar::new();
         bar.name("measuring");
         let all = tests.len() as u64 * u64::from(args.repetitions);

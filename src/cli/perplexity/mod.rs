@@ -13,6 +13,7 @@ use super::term::Bar;
 use crate::engine::{LogProbs, score_from};
 use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place, Progress};
 use crate::model::Model;
+use crate::ops::KvStorage;
 use crate::text::{Special, Tokenizer};
 use crate::{Error, Result};
 use logits::{RANGE, Reader, Writer};
@@ -46,6 +47,9 @@ pub(super) struct Args {
     /// exact or fast.
     #[arg(long, default_value = "fast", value_parser = open::numerics)]
     numerics: Numerics,
+    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
+    #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
+    kv_type: Option<KvStorage>,
     /// Threads of the CPU.
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -152,6 +156,7 @@ fn executor(args: &Args, model: &Model, context: u32) -> std::result::Result<Any
     let options = Options {
         place: args.device.clone(),
         numerics: args.numerics,
+        kv: args.kv_type,
         threads: args.threads.map(usize::from),
         outs: OUTS.min(context),
         ..Options::new(&model.program, context)

@@ -93,8 +93,12 @@ fn states(limits: &Limits) -> u32 {
 }
 
 /// A buffer for every cache of a program.
-pub(super) fn caches(device: &Device, program: &Program, limits: &Limits, f16: bool) -> Result<Vec<CacheBuffer>> {
-    let storage = if f16 { KvStorage::F16 } else { KvStorage::F32 };
+pub(super) fn caches(
+    device: &Device,
+    program: &Program,
+    limits: &Limits,
+    storage: KvStorage,
+) -> Result<Vec<CacheBuffer>> {
     let empty = CacheShape {
         kv_heads: 0,
         k_dim: 0,

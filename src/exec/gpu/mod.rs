@@ -34,6 +34,8 @@ use work::{Room, Work};
 pub struct GpuOptions {
     /// How exact.
     pub numerics: Numerics,
+    /// How keys and values are stored; none: as the numerics have it.
+    pub kv: Option<KvStorage>,
     /// Room for rows, sequences and cache.
     pub limits: Limits,
     /// Runs the canonical program as it is: the oracle of fusion.
@@ -103,9 +105,10 @@ impl GpuExecutor {
     ) -> Result<Self> {
         device.check()?;
         let stackable = |ids: &[crate::ops::WeightId]| weights::stackable(device, program, source, ids);
+        let storage = options.kv.unwrap_or(options.numerics.kv());
         let fuse = |role| match options.unfused {
             true => program.clone(),
-            false => crate::model::fuse(program, role, &stackable),
+            false => crate::model::fuse(program, role, storage == KvStorage::Q8, &stackable),
         };
         let programs = [fuse(Role::Prompt), fuse(Role::Generated)];
         programs.iter().try_for_each(Program::on_gpu)?;
@@ -121,7 +124,7 @@ impl GpuExecutor {
         let merges = items + 4 * room.items;
         let tiles = merges + 4 * room.merges;
         let layout = Layout { tables, table_words, items, merges, tiles, ..Layout::new(device.caps(), seqs, outs) };
-        let caches = memory::caches(device, program, &limits, options.numerics == Numerics::Fast)?;
+        let caches = memory::caches(device, program, &limits, storage)?;
         let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs * RING) * 4)?;
         // Nothing is drawn where there are no logits.
         let vocab = if program.logits().is_some() { program.vocab } else { 0 };
@@ -346,7 +349,18 @@ impl GpuExecutor {
             let half = |i| u32::from(half::f16::from_f32(at(i)).to_bits());
             let words: Vec<u32> = match cache.shape.storage {
                 KvStorage::F16 => (0..words).map(|i| half(2 * i) | half(2 * i + 1) << 16).collect(),
-                _ => (0..words).map(|i| at(i).to_bits()).collect(),
+                KvStorage::F32 => (0..words).map(|i| at(i).to_bits()).collect(),
+                KvStorage::Q8 => {
+                    let byte = |i| u32::from((at(i) * 127.0).round_ties_even() as i8 as u8);
+                    let block = cache.shape.block_words() as usize;
+                    // Behind the elements of a block, the scales of its vectors.
+                    let elements = cache.shape.scale_word(0, 0, 0, false) as usize;
+                    let word = |w: usize| match (w / block * elements + w % block) * 4 {
+                        i if w % block < elements => (0..4).fold(0, |word, j| word | byte(i + j) << (8 * j)),
+                        _ => (1.0f32 / 127.0).to_bits(),
+                    };
+                    (0..words).map(word).collect()
+                }
             };
             cache.buffer.write(&self.device, 0, &words);
         }
