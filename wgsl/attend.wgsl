@@ -2,10 +2,11 @@
 //! q (rows, heads * k_dim) f32 | kv the cache, or k and v of the step's rows | sinks (heads) | out (rows, heads * v_dim) f32
 //! grid: x one workgroup for HEADS query heads of a KV head, y one for an item of the work list
 //! use: lib/step, <cache>, lib/attend, <kv>, <max>
+//! source: the partitions of paged_attention_v2 of vLLM and of FlashDecoding 2023; online softmax, Milakov and Gimelshein 2018
 //!
 //! For single rows. An item is a part of the positions that a row sees, or all its parts one after the other. Parts begin at
 //! multiples of a size that follows from the row's position, and are merged in their order, here or by attend_merge: a row's sums
-//! do not depend on how it was divided. Within a part, online softmax (Milakov & Gimelshein 2018) over tiles of WG
+//! do not depend on how it was divided. Within a part, online softmax over tiles of WG
 //! positions: each key is read once for all heads of the workgroup, by FOURS neighbouring threads that take every fourth four
 //! of its elements; each value by one thread for four elements. Positions outside the mask are neither loaded nor multiplied.
 const FOURS: u32 = 4u;  // threads to a key

@@ -2,6 +2,7 @@
 //! parts (items, heads, 1 + V_FOURS) f32 in fours | sinks (heads) | out (rows, heads * v_dim) f32
 //! grid: x one workgroup for a query head, y one for a row that was divided
 //! use: lib/step, lib/attend
+//! source: paged_attention_v2_reduce of vLLM
 override WG: u32 = 64u;
 
 @compute @workgroup_size(WG)

@@ -1,7 +1,8 @@
-//! attend_tiled: attend, for ROWS rows of a sequence at a time (after FlashAttention-2, Dao 2023)
+//! attend_tiled: attend, for ROWS rows of a sequence at a time
 //! q (rows, heads * k_dim) f32 | kv the cache, or k and v of the step's rows | sinks (heads) | out (rows, heads * v_dim) f32
 //! grid: x one workgroup for HEADS query heads of a KV head, y one for a tile of rows: rows / ROWS + seqs of them
 //! use: lib/step, <cache>, lib/attend, <kv>
+//! source: paged_attention_tiled of vllm-metal, after FlashAttention-2, Dao 2023
 //!
 //! Tiles of rows begin where sequences do: each has rows / ROWS full ones and perhaps one that is not, so the grid is an upper
 //! bound and the tiles that nobody fills return. Whose a tile is tells a list of the host's, or a binary search over the

@@ -2,6 +2,7 @@
 //! x (rows, groups * n) f32 | weight, bias (n) or (groups * n) f32 | out (rows, groups * n) f32
 //! grid: x one workgroup for a group, y one for a row
 //! use: lib/step, <reduce>
+//! source: layer norm, Ba et al. 2016; RMS norm, Zhang and Sennrich 2019
 struct Params {
     n: u32,
     rows_at: u32,   // word of step with the number of rows

@@ -2,6 +2,7 @@
 //! a, b, out (rows, n) f32, in fours: what lies past n in a row's last four is never read as a result
 //! grid: x one thread for four elements, y one row
 //! use: lib/act
+//! source: GELU, Hendrycks and Gimpel 2016; SiLU, Elfwing et al. 2017
 struct Params {
     rows_at: u32,  // word of step with the number of rows
     fours: u32,    // in a row

@@ -2,6 +2,7 @@
 //! x, out (rows, n) f32
 //! grid: x and y one workgroup for a row, `across` workgroups in a row of the grid
 //! use: <reduce>
+//! source: attention's scores to weights, Vaswani et al. 2017
 //! bench only: attention has its own, sampling draws without one
 //!
 //! Elements that come to -1e30 or less are masked. A row of masked elements alone is uniform, 1 / n; a row that holds NaN or

@@ -12,8 +12,8 @@ use wgslm::gpu::Device;
 use wgslm::model::Out;
 use wgslm::model::Program;
 use wgslm::ops::{
-    Act, CpuWeights, Index, KvStorage, LOGPROBS, Logprob, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec, SampleLists,
-    SampleSpec,
+    Act, CpuWeights, Index, KvStorage, LOGPROBS, Logprob, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec,
+    SampleLists, SampleSpec,
 };
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
 

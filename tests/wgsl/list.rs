@@ -14,7 +14,8 @@ const HEAD: &str = "# Kernels
 Made of the headers in `wgsl/` by the test `the_list_of_kernels_is_current`, with WGSLM_BLESS=1. Change the headers, not this file.
 
 *Forms* are the fragments that may fill a role of a kernel; `any block format` stands for one decoder of `wgsl/quant/` each. *Overrides* are
-pipeline constants with their defaults; those of fragments are listed with the fragments, below. *Used by* names the files of `src/ops` that take the kernel.
+pipeline constants with their defaults; those of fragments are listed with the fragments, below. *Used by* names the files of `src/ops` that take the kernel. *Measured*
+is the share of a plain copy's rate in GB/s that `wgslm bench kernels` found, as BENCHMARKS.md has it.
 ";
 
 /// A kernel's or fragment's header, by parts.
@@ -94,7 +95,24 @@ fn users(kernel: &str) -> Vec<String> {
     users
 }
 
+/// What BENCHMARKS.md says of a kernel, in the first table of single kernels: `RMS of 4096 45 %; …`, and the device.
+fn measured(kernel: &str, benchmarks: &str) -> String {
+    let Some((_, section)) = benchmarks.split_once("\n## Single kernels on ") else { return String::new() };
+    let section = section.split("\n## ").next().unwrap_or(section);
+    let device = section.split(" (").next().unwrap_or_default();
+    let one = |line: &str| {
+        let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let (name, form) = cells.first()?.split_once([' ', ','])?;
+        let share = cells.last()?.strip_suffix(" %")?;
+        (name == kernel).then(|| format!("{} {share} %", form.trim()))
+    };
+    let shares: Vec<_> = section.lines().filter(|line| line.starts_with("| ")).filter_map(one).collect();
+    if shares.is_empty() { String::new() } else { format!("{} ({device})", shares.join("; ")) }
+}
+
 fn list() -> String {
+    let benchmarks = Path::new(env!("CARGO_MANIFEST_DIR")).join("BENCHMARKS.md");
+    let benchmarks = fs::read_to_string(benchmarks).expect("BENCHMARKS.md");
     let mut out = HEAD.to_owned();
     let mut kernels = KERNELS.to_vec();
     kernels.sort();
@@ -123,6 +141,7 @@ fn list() -> String {
         assert!(!users.is_empty(), "{name}: no op takes it");
         item("used by", &users.join(", "));
         item("bench only", header.bench_only);
+        item("measured", &measured(name, &benchmarks));
         let prose = header.prose.join("\n");
         if !prose.trim().is_empty() {
             writeln!(out, "\n{}", prose.trim()).unwrap();

@@ -1,5 +1,7 @@
 //! `wgslm bench kernels`: how near single kernels come to what a copy reaches, and what fusing them saves.
 
+mod attention;
+
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
@@ -170,14 +172,19 @@ fn items(device: &Device, quick: bool) -> Result<Vec<Item>> {
         items.push(Item::new(&format!("a draw from 152064, {how}"), plan, counts, 4.0 * 152_064.0));
     }
     for rows in [1, if quick { 64 } else { 512 }] {
-        for (normed, what) in [(false, "rope and KV write"), (true, "norms of heads, rope and KV write")] {
-            for (fused, how) in [(false, "apart"), (true, "fused")] {
+        for (normed, apart, fused) in [
+            (false, "two ropes and a KV write", "rope_kv"),
+            (true, "two norms, two ropes and a KV write", "norm_rope_kv"),
+        ] {
+            for (name, fused) in [(apart, false), (fused, true)] {
                 let (storage, layout) = (KvStorage::F16, KvLayout::Paged);
                 let heads = Heads { rows, heads: 32, kv_heads: 8, storage, layout, normed };
-                items.push(heads.item(device, &mut pipelines, format!("{what}, {rows} rows, {how}"), fused)?);
+                let rows = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
+                items.push(heads.item(device, &mut pipelines, format!("{name}, {rows}"), fused)?);
             }
         }
     }
+    items.extend(attention::items(device, &mut pipelines, quick)?);
     Ok(items)
 }
 
@@ -220,7 +227,7 @@ fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32) -> Res
     let [x, out] = [Buffer::new(device, "x", bytes)?, Buffer::new(device, "out", bytes)?];
     let mut plan = PlanBuilder::new(pipelines);
     Softmax { rows, n, stride: n, scale: 1.0 }.dispatch(&mut plan, &x, &out)?;
-    Ok(Item::new("softmax of 4096", plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
+    Ok(Item::new("softmax, 4096", plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
 }
 
 fn value(device: &Device, single: &mut Single<'_>, rows: u32, width: u32) -> Result<ValueId> {
