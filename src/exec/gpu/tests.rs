@@ -18,7 +18,7 @@ fn load(adapter: &str) -> (Model, GpuExecutor) {
     let model = block_on(Model::open(ModelFile::from_bytes("tiny.gguf", crate::TINY).unwrap())).unwrap();
     let limits =
         Limits { rows: 64, seqs: 2, outs: 2, block: 16, blocks: 32, context: 256, in_flight: 8, checkpoints: 0 };
-    let options = GpuOptions { numerics: Numerics::Exact, limits, unfused: false, keep_values: false };
+    let options = GpuOptions { numerics: Numerics::Exact, kv: None, limits, unfused: false, keep_values: false };
     let gpu = block_on(GpuExecutor::load(&device, &model.program, &model, options, &mut |_, _| {})).unwrap();
     (model, gpu)
 }

@@ -64,7 +64,7 @@ pub(super) async fn family(
 ) -> Result<Vec<String>> {
     let program = (family.program)();
     let weights = weights(&program, format)?;
-    let options = GpuOptions { numerics, limits: LIMITS, unfused: false, keep_values: true };
+    let options = GpuOptions { numerics, kv: None, limits: LIMITS, unfused: false, keep_values: true };
     let gpu = GpuExecutor::load(device, &program, &*weights, options, &mut |_, _| {}).await?;
     gpu.fill_cache(0x7fc0_7e00); // NaN, in f32 and in f16
     let programs = [Role::Prompt, Role::Generated].map(|role| gpu.program(role).clone());
@@ -182,7 +182,8 @@ pub(super) async fn draws(device: &Device) -> Result<()> {
     values[(ROWS * WIDE) as usize - 9] = f32::NAN;
     let table = matrix(BlockFormat::F32, ROWS, WIDE, &values)?;
     let weights = Arc::new(CpuWeights { matrices: vec![table], vectors: Vec::new() });
-    let options = GpuOptions { numerics: Numerics::Exact, limits: LIMITS, unfused: false, keep_values: false };
+    let options =
+        GpuOptions { numerics: Numerics::Exact, kv: None, limits: LIMITS, unfused: false, keep_values: false };
     let mut gpu = GpuExecutor::load(device, &program, &*weights, options, &mut |_, _| {}).await?;
     gpu.plan(Role::Generated, &mut |_, _| {}).await?;
     let options = CpuOptions { threads: Some(1), numerics: Numerics::Exact, ..CpuOptions::new(LIMITS) };
