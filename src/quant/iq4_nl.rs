@@ -2,8 +2,8 @@
 //!
 //! In a file and on the GPU: as Q4_0. Source: `block_iq4_nl` and `kvalues_iq4nl` in ggml; the encoder is our own.
 
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fit, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -62,16 +62,13 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
-    const MINS: bool = false;
+    const SIGNED: bool = true;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
-        let mut q = [0; WEIGHTS];
-        for j in 0..WEIGHTS / 2 {
-            q[j] = block[2 + j] & 15;
-            q[j + WEIGHTS / 2] = block[2 + j] >> 4;
-        }
-        Part::signed(A::lookup(&LEVELS, q), f16_at(block, 0))
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let q = w.bytes(2);
+        let quants = [q.bits(0, 15, 0).lookup(&LEVELS), q.bits(4, 15, 0).lookup(&LEVELS)];
+        each(0, Group::new(quants, w.words(0).halves()));
     }
 }
 

@@ -7,8 +7,8 @@
 
 use super::fit::Scaled;
 use super::iq4_nl::{LEVELS, nearest, step};
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -51,16 +51,18 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
-    const MINS: bool = false;
+    const SIGNED: bool = true;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], g: usize) -> Part {
-        let mut q = [0; 32];
-        for j in 0..16 {
-            q[j] = block[8 + 16 * g + j] & 15;
-            q[j + 16] = block[8 + 16 * g + j] >> 4;
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let (d, high, low) = (w.words(0).halves(), w.words(0).shr(16), w.words(4));
+        for g in 0..8 {
+            let q = w.bytes(8 + 16 * g);
+            let quants = [q.bits(0, 15, 0).lookup(&LEVELS), q.bits(4, 15, 0).lookup(&LEVELS)];
+            let low = low.shr(4 * g as u32).and(V::word(15));
+            let high = high.shr(2 * g as u32).and(V::word(3)).shl(4);
+            each(g, Group::new(quants, low.or(high).add(V::word(-32)).scaled(d)));
         }
-        Part::signed(A::lookup(&LEVELS, q), step_of(block, g))
     }
 }
 

@@ -296,16 +296,6 @@ fn f16_at(block: &[u8], at: usize) -> f32 {
     f32::from_bits(size | (bits & 0x8000) << 16)
 }
 
-/// The fifth bits of 32 weights, one a bit, each in its place.
-#[inline(always)]
-fn fifths(bits: [u8; 4]) -> [i8; 32] {
-    let mut out = [0; 32];
-    for j in 0..32 {
-        out[j] = if bits[j / 8] & 1 << (j % 8) != 0 { 16 } else { 0 };
-    }
-    out
-}
-
 /// The weight of the largest size, with its sign; the first of equals.
 fn largest(weights: &[f32]) -> f32 {
     weights.iter().copied().fold(0.0, |max, w| if w.abs() > max.abs() { w } else { max })

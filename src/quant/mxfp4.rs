@@ -4,8 +4,8 @@
 //! of all blocks, four words a block, then the exponents, four a word. Source: OCP Microscaling Formats 1.0, `block_mxfp4` and
 //! `quantize_row_mxfp4_ref` in ggml.
 
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, lanes, largest, q8};
 
 const WEIGHTS: usize = 32;
@@ -47,16 +47,16 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
-    const MINS: bool = false;
+    const SIGNED: bool = true;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
-        let mut q = [0; WEIGHTS];
-        for j in 0..WEIGHTS / 2 {
-            q[j] = block[1 + j] & 15;
-            q[j + WEIGHTS / 2] = block[1 + j] >> 4;
-        }
-        Part::signed(A::lookup(&DOUBLES, q), half_scale(block[0]))
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let q = w.bytes(1);
+        let quants = [q.bits(0, 15, 0).lookup(&DOUBLES), q.bits(4, 15, 0).lookup(&DOUBLES)];
+        // `half_scale` as a product of two powers of two that are no subnormals.
+        let e = w.words(0).unsigned(0);
+        let power = |half: V| half.add(V::word(63)).shl(23).as_floats();
+        each(0, Group::new(quants, V::mul_floats(power(e.shr(1)), power(e.add(V::word(1)).shr(1)))));
     }
 }
 

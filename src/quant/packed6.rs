@@ -2,6 +2,8 @@
 //! bytes 4..8 minima 0..4, and bytes 8..12 the low four bits of scales 4..8 and, above them, of minima 4..8, whose high two
 //! bits are the top bits of the bytes 0..8. Source: `get_scale_min_k4` in ggml.
 
+use super::simd::Vector;
+
 /// The scale and the minimum of group `g`.
 #[inline(always)]
 pub(super) fn get(packed: &[u8], g: usize) -> (u8, u8) {
@@ -11,6 +13,14 @@ pub(super) fn get(packed: &[u8], g: usize) -> (u8, u8) {
         let high = |byte: u8| byte >> 6 << 4;
         (packed[g + 4] & 15 | high(packed[g - 4]), packed[g + 4] >> 4 | high(packed[g]))
     }
+}
+
+/// The scales, then the minima, of some rows, four a word; given the twelve bytes as words.
+#[inline(always)]
+pub(super) fn all<V: Vector>([first, second, third]: [V; 3]) -> ([V; 2], [V; 2]) {
+    let scales = [first.bits(0, 63, 0), third.bits(0, 15, 0).or(first.bits(6, 3, 4))];
+    let mins = [second.bits(0, 63, 0), third.bits(4, 15, 0).or(second.bits(6, 3, 4))];
+    (scales, mins)
 }
 
 /// Stores them all; `packed` is zeroed.

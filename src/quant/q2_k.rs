@@ -6,8 +6,8 @@
 //! Source: `block_q2_K` and `dequantize_row_q2_K` in ggml; the encoder is our own.
 
 use super::fit::Affine;
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector, both};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -47,18 +47,24 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], row: usize) -> Part {
-        let quants = &block[16 + row / 4 * 32..][..32];
-        let (d, dmin) = (f16_at(block, 80), f16_at(block, 82));
-        let mut q = [0; 32];
-        for j in 0..32 {
-            q[j] = (quants[j] >> (row % 4 * 2) & 3) as i8;
-        }
-        let (a, b) = (block[2 * row], block[2 * row + 1]);
-        Part {
-            q,
-            scale: [d * f32::from(a & 15), d * f32::from(b & 15)],
-            min: [dmin * f32::from(a >> 4), dmin * f32::from(b >> 4)],
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let (d, dmin) = (w.words(80).halves(), w.words(80).shr(16).halves());
+        let scales = w.bytes(0).words();
+        for part in 0..2 {
+            let q = [w.bytes(16 + 32 * part), w.bytes(32 + 32 * part)];
+            for r in 0..4 {
+                let quants = [q[0].bits(2 * r as u32, 3, 0), q[1].bits(2 * r as u32, 3, 0)];
+                let row = 4 * part + r;
+                let scale = both(
+                    #[inline(always)]
+                    |h| scales[row / 2].unsigned(row % 2 * 2 + h).and(V::word(15)).scaled(d),
+                );
+                let min = both(
+                    #[inline(always)]
+                    |h| scales[row / 2].unsigned(row % 2 * 2 + h).shr(4).scaled(dmin),
+                );
+                each(row, Group { quants, scale, min });
+            }
         }
     }
 }

@@ -7,8 +7,8 @@
 //! is our own.
 
 use super::fit::{self, Scaled};
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector, both};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -53,18 +53,31 @@ struct Parts;
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
     const HALVES: bool = true;
-    const MINS: bool = false;
+    const ABOVE: u8 = 4;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], row: usize) -> Part {
-        let (low, high) = (&block[32 + row / 4 * 32..][..32], &block[..32]);
-        let mut q = [0; 32];
-        for j in 0..32 {
-            q[j] = (low[j] >> (row % 4 * 2) & 3 | (high[j] >> row & 1) << 2) as i8 - 4;
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let d = w.words(106).shr(16).halves();
+        let (low_scales, high_scales) = ([w.words(96), w.words(100)], w.words(104));
+        let high = [w.bytes(0), w.bytes(16)];
+        for part in 0..2 {
+            let low = [w.bytes(32 + 32 * part), w.bytes(48 + 32 * part)];
+            for r in 0..4 {
+                let row = 4 * part + r;
+                let quants = both(
+                    #[inline(always)]
+                    |h| low[h].bits(2 * r as u32, 3, 0).or(high[h].bits(row as u32, 1, 2)),
+                );
+                // The scales of groups 4 t to 4 t + 3, of which two are this row's.
+                let t = row / 2;
+                let scales = low_scales[t % 2].bits(t as u32 / 2 * 4, 15, 0).or(high_scales.bits(2 * t as u32, 3, 4));
+                let scale = both(
+                    #[inline(always)]
+                    |h| scales.unsigned(row % 2 * 2 + h).add(V::word(-32)).scaled(d),
+                );
+                each(row, Group { scale, ..Group::new(quants, d) });
+            }
         }
-        let d = f16_at(block, 108);
-        let scale = [f32::from(scale(block, 2 * row)), f32::from(scale(block, 2 * row + 1))];
-        Part { q, scale: [d * scale[0], d * scale[1]], min: [0.0; 2] }
     }
 }
 

@@ -4,10 +4,8 @@
 //! nibbles of all blocks, four words a block, then the scales of all blocks, two a word. Source: `block_q4_0` and
 //! `quantize_row_q4_0_ref` in ggml.
 
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
-#[cfg(target_arch = "x86_64")]
-use super::simd::avx512_rows;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, largest, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -39,18 +37,12 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
-    const MINS: bool = false;
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q4_0);
+    const ABOVE: u8 = 8;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
-        let mut q = [0; WEIGHTS];
-        for j in 0..WEIGHTS / 2 {
-            q[j] = (block[2 + j] & 15) as i8 - 8;
-            q[j + WEIGHTS / 2] = (block[2 + j] >> 4) as i8 - 8;
-        }
-        Part::signed(q, f16_at(block, 0))
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let q = w.bytes(2);
+        each(0, Group::new([q.bits(0, 15, 0), q.bits(4, 15, 0)], w.words(0).halves()));
     }
 }
 

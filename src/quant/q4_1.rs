@@ -4,10 +4,8 @@
 //! the GPU: the nibbles of all blocks, four words a block, then one word a block: d in the low half, m in the high.
 //! Source: `block_q4_1` and `quantize_row_q4_1_ref` in ggml.
 
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
-#[cfg(target_arch = "x86_64")]
-use super::simd::avx512_rows;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -41,17 +39,12 @@ struct Parts;
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
     const MINS: bool = true;
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q4_1);
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
-        let mut q = [0; WEIGHTS];
-        for j in 0..WEIGHTS / 2 {
-            q[j] = (block[4 + j] & 15) as i8;
-            q[j + WEIGHTS / 2] = (block[4 + j] >> 4) as i8;
-        }
-        Part { q, scale: [f16_at(block, 0); 2], min: [-f16_at(block, 2); 2] }
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let (q, head) = (w.bytes(4), w.words(0));
+        let quants = [q.bits(0, 15, 0), q.bits(4, 15, 0)];
+        each(0, Group { min: [V::negated(head.shr(16).halves()); 2], ..Group::new(quants, head.halves()) });
     }
 }
 

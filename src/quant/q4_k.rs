@@ -5,10 +5,8 @@
 //! `dequantize_row_q4_K` in ggml; the encoder is our own.
 
 use super::fit::{Affine, size_and_rms};
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
-#[cfg(target_arch = "x86_64")]
-use super::simd::avx512_rows;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
 
 const WEIGHTS: usize = 256;
@@ -50,18 +48,21 @@ struct Parts;
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
     const MINS: bool = true;
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q4_k);
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], g: usize) -> Part {
-        let (scale, min) = scale_min(block, g);
-        let nibbles = &block[16 + g / 2 * 32..][..32];
-        let mut q = [0; 32];
-        for j in 0..32 {
-            q[j] = (nibbles[j] >> (g % 2 * 4) & 15) as i8;
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let head = w.bytes(0).words();
+        let (d, dmin) = (head[0].halves(), head[0].shr(16).halves());
+        let (scales, mins) = packed6::all([head[1], head[2], head[3]]);
+        for pair in 0..4 {
+            let q = [w.bytes(16 + 32 * pair), w.bytes(32 + 32 * pair)];
+            for odd in 0..2 {
+                let g = 2 * pair + odd;
+                let quants = [q[0].bits(4 * odd as u32, 15, 0), q[1].bits(4 * odd as u32, 15, 0)];
+                let scale = scales[g / 4].unsigned(g % 4).scaled(d);
+                each(g, Group { min: [mins[g / 4].unsigned(g % 4).scaled(dmin); 2], ..Group::new(quants, scale) });
+            }
         }
-        Part { q, scale: [scale; 2], min: [min; 2] }
     }
 }
 

@@ -4,11 +4,9 @@
 //! 22 bytes. On the GPU: the nibbles of all blocks, four words a block, then the fifth bits, a word a block, then the scales,
 //! two a word. Source: `block_q5_0` and `quantize_row_q5_0_ref` in ggml.
 
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
-#[cfg(target_arch = "x86_64")]
-use super::simd::avx512_rows;
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fifths, lanes, largest, put_f16, q8};
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Bytes, Vector};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, largest, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 22;
@@ -41,18 +39,13 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
-    const MINS: bool = false;
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q5_0);
+    const ABOVE: u8 = 16;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
-        let mut q = fifths([block[2], block[3], block[4], block[5]]);
-        for j in 0..WEIGHTS / 2 {
-            q[j] = (q[j] | (block[6 + j] & 15) as i8) - 16;
-            q[j + WEIGHTS / 2] = (q[j + WEIGHTS / 2] | (block[6 + j] >> 4) as i8) - 16;
-        }
-        Part::signed(q, f16_at(block, 0))
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let (q, fifths) = (w.bytes(6), w.words(2));
+        let quants = [q.bits(0, 15, 0).or(Bytes::fifths(fifths, 0)), q.bits(4, 15, 0).or(Bytes::fifths(fifths, 2))];
+        each(0, Group::new(quants, w.words(0).halves()));
     }
 }
 

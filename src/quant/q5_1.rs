@@ -4,9 +4,9 @@
 //! 16..32: 24 bytes. On the GPU: the nibbles of all blocks, four words a block, then the fifth bits, a word a block, then one
 //! word a block: d in the low half, m in the high. Source: `block_q5_1` and `quantize_row_q5_1_ref` in ggml.
 
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fifths, lanes, put_f16, q8};
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Bytes, Vector};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 24;
@@ -42,13 +42,10 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
-        let mut q = fifths([block[4], block[5], block[6], block[7]]);
-        for j in 0..WEIGHTS / 2 {
-            q[j] |= (block[8 + j] & 15) as i8;
-            q[j + WEIGHTS / 2] |= (block[8 + j] >> 4) as i8;
-        }
-        Part { q, scale: [f16_at(block, 0); 2], min: [-f16_at(block, 2); 2] }
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let (q, head, fifths) = (w.bytes(8), w.words(0), w.words(4));
+        let quants = [q.bits(0, 15, 0).or(Bytes::fifths(fifths, 0)), q.bits(4, 15, 0).or(Bytes::fifths(fifths, 2))];
+        each(0, Group { min: [V::negated(head.shr(16).halves()); 2], ..Group::new(quants, head.halves()) });
     }
 }
 

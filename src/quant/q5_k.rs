@@ -5,8 +5,8 @@
 //! GPU form. Source: `block_q5_K` and `dequantize_row_q5_K` in ggml; the encoder is our own.
 
 use super::fit::{Affine, size_and_rms};
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector, both};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
 
 const WEIGHTS: usize = 256;
@@ -50,14 +50,23 @@ impl Unpack<BYTES> for Parts {
     const MINS: bool = true;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], g: usize) -> Part {
-        let (scale, min) = scale_min(block, g);
-        let (nibbles, fifths) = (&block[48 + g / 2 * 32..][..32], &block[16..48]);
-        let mut q = [0; 32];
-        for j in 0..32 {
-            q[j] = (nibbles[j] >> (g % 2 * 4) & 15 | (fifths[j] >> g & 1) << 4) as i8;
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let head = w.bytes(0).words();
+        let (d, dmin) = (head[0].halves(), head[0].shr(16).halves());
+        let (scales, mins) = packed6::all([head[1], head[2], head[3]]);
+        let fifths = [w.bytes(16), w.bytes(32)];
+        for pair in 0..4 {
+            let q = [w.bytes(48 + 32 * pair), w.bytes(64 + 32 * pair)];
+            for odd in 0..2 {
+                let g = 2 * pair + odd;
+                let quants = both(
+                    #[inline(always)]
+                    |h| q[h].bits(4 * odd as u32, 15, 0).or(fifths[h].bits(g as u32, 1, 4)),
+                );
+                let scale = scales[g / 4].unsigned(g % 4).scaled(d);
+                each(g, Group { min: [mins[g / 4].unsigned(g % 4).scaled(dmin); 2], ..Group::new(quants, scale) });
+            }
         }
-        Part { q, scale: [scale; 2], min: [min; 2] }
     }
 }
 

@@ -7,10 +7,8 @@
 //! encoder is our own.
 
 use super::fit::{self, Scaled};
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
-#[cfg(target_arch = "x86_64")]
-use super::simd::avx512_rows;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector, both};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
 
 const WEIGHTS: usize = 256;
@@ -49,22 +47,26 @@ struct Parts;
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 8;
     const HALVES: bool = true;
-    const MINS: bool = false;
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q6_k);
+    const ABOVE: u8 = 32;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], row: usize) -> Part {
-        let (half, r) = (row / 4, row % 4);
-        let low = &block[half * 64 + r % 2 * 32..][..32];
-        let high = &block[128 + half * 32..][..32];
-        let mut q = [0; 32];
-        for j in 0..32 {
-            q[j] = (low[j] >> (r / 2 * 4) & 15 | (high[j] >> (2 * r) & 3) << 4) as i8 - 32;
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        let d = w.words(206).shr(16).halves();
+        let scales = w.bytes(192).words();
+        for part in 0..2 {
+            let high = [w.bytes(128 + 32 * part), w.bytes(144 + 32 * part)];
+            let low = [64 * part, 64 * part + 32];
+            let low = [[w.bytes(low[0]), w.bytes(low[0] + 16)], [w.bytes(low[1]), w.bytes(low[1] + 16)]];
+            for r in 0..4 {
+                let quants = both(
+                    #[inline(always)]
+                    |h| low[r % 2][h].bits(r as u32 / 2 * 4, 15, 0).or(high[h].bits(2 * r as u32, 3, 4)),
+                );
+                let scales = scales[2 * part + r / 2];
+                let scale = [scales.signed(r % 2 * 2).scaled(d), scales.signed(r % 2 * 2 + 1).scaled(d)];
+                each(4 * part + r, Group { scale, ..Group::new(quants, d) });
+            }
         }
-        let d = f16_at(block, 208);
-        let scale = [f32::from(block[192 + 2 * row] as i8), f32::from(block[193 + 2 * row] as i8)];
-        Part { q, scale: [d * scale[0], d * scale[1]], min: [0.0; 2] }
     }
 }
 

@@ -6,7 +6,7 @@
 //! minima have a running sum of their own, subtracted at the end.
 
 use super::fit::ROUND;
-use super::simd::{self, Arithmetic, Simd};
+use super::simd::{self, Blocks, Bytes, Simd, Vector};
 use super::tile::Tile;
 
 /// Rows of weights that are multiplied together: each is a lane of the vectors.
@@ -63,6 +63,18 @@ impl Q8 {
         }
     }
 
+    /// The quants of each half.
+    #[inline(always)]
+    pub(super) fn halves(&self) -> &[[i8; 16]; 2] {
+        bytemuck::cast_ref(&self.quants)
+    }
+
+    /// `-by` times the sum of a half's quants: what corrects products with quants of weights that are above by so much.
+    #[inline(always)]
+    pub(super) fn sum_below(&self, by: u8, half: usize) -> i32 {
+        (self.corrections[half] >> 7) * i32::from(by) // a multiple of 128
+    }
+
     /// `scale` times the sum of a half's quants.
     #[inline(always)]
     pub(super) fn half_sum(&self, half: usize) -> f32 {
@@ -70,47 +82,38 @@ impl Q8 {
     }
 }
 
-/// 32 weights as whole numbers: `weight i = scale[i / 16] * q[i] - min[i / 16]`.
-pub(super) struct Part {
-    pub(super) q: [i8; 32],
-    pub(super) scale: [f32; 2],
+/// 32 columns of some rows as whole numbers: in half h, `weight = scale[h] * (quant - ABOVE) - min[h]`.
+pub(super) struct Group<V: Vector> {
+    pub(super) quants: [Bytes<V>; 2],
+    pub(super) scale: [V::Floats; 2],
     /// Not read of formats without minima.
-    pub(super) min: [f32; 2],
+    pub(super) min: [V::Floats; 2],
 }
 
-impl Part {
-    /// Weights with one scale and no minimum.
+impl<V: Vector> Group<V> {
+    /// One scale and no minimum.
     #[inline(always)]
-    pub(super) fn signed(q: [i8; 32], scale: f32) -> Self {
-        Part { q, scale: [scale; 2], min: [0.0; 2] }
-    }
-
-    /// The quants as a form wants them.
-    #[inline(always)]
-    pub(super) fn biased<A: Arithmetic>(&self) -> [u8; 32] {
-        let mut out = [0; 32];
-        for (out, q) in out.iter_mut().zip(self.q) {
-            *out = q as u8 ^ A::BIAS;
-        }
-        out
+    pub(super) fn new(quants: [Bytes<V>; 2], scale: V::Floats) -> Self {
+        Self { quants, scale: [scale; 2], min: [V::float(0.0); 2] }
     }
 }
 
 /// How a format's blocks give their weights as whole numbers. What is in here must be inlined by attribute: it is compiled
-/// for the features of each form.
+/// for the instructions of each form.
 pub(super) trait Unpack<const BYTES: usize> {
     /// Groups of 32 weights in a block.
     const GROUPS: usize;
     /// The halves of a group have scales (and minima) of their own.
     const HALVES: bool = false;
     /// Whether weights have minima.
-    const MINS: bool;
-    /// A form of its own for rows alone, where the general one is slower.
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: Option<simd::Rows512> = None;
+    const MINS: bool = false;
+    /// Quants have a sign, and the form's bias.
+    const SIGNED: bool = false;
+    /// Otherwise they are below 64, and this much above what they stand for.
+    const ABOVE: u8 = 0;
 
-    /// A group of a block.
-    fn part<A: Arithmetic>(block: &[u8; BYTES], group: usize) -> Part;
+    /// Calls `each` with the groups of a block of some rows, in order.
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, each: impl FnMut(usize, Group<V>));
 }
 
 type Products = fn(simd: Simd, tiles: &[Tile], x: &[&[Q8]], out: &mut [[f32; LANES]]);
@@ -165,7 +168,9 @@ mod tests {
                 let x: Vec<&[Q8]> = q8.chunks(k / 32).collect();
                 let mut expected = vec![[0.0; LANES]; many];
                 for (x, out) in x.iter().zip(&mut expected) {
-                    (eight.rows)(Simd::Portable, &w, row_bytes, x, out);
+                    for (row, out) in w.chunks(row_bytes).zip(out) {
+                        *out = format.dot_q8(Simd::Portable, row, x).unwrap();
+                    }
                 }
                 for simd in Simd::available() {
                     let mut check = |out: &[[f32; LANES]], what: &str| {

@@ -3,10 +3,8 @@
 //! In a file: d (f16), q (32 × i8): 34 bytes. On the GPU: the quants of all blocks, four a word, then the scales of
 //! all blocks, two a word. Source: `block_q8_0` and `quantize_row_q8_0_ref` in ggml.
 
-use super::q8::{Part, Unpack};
-use super::simd::Arithmetic;
-#[cfg(target_arch = "x86_64")]
-use super::simd::avx512_rows;
+use super::q8::{Group, Unpack};
+use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
 
 const WEIGHTS: usize = 32;
@@ -37,17 +35,11 @@ struct Parts;
 
 impl Unpack<BYTES> for Parts {
     const GROUPS: usize = 1;
-    const MINS: bool = false;
-    #[cfg(target_arch = "x86_64")]
-    const AVX512: Option<super::simd::Rows512> = Some(avx512_rows::q8_0);
+    const SIGNED: bool = true;
 
     #[inline(always)]
-    fn part<A: Arithmetic>(block: &[u8; BYTES], _: usize) -> Part {
-        let mut q = [0; WEIGHTS];
-        for j in 0..WEIGHTS {
-            q[j] = block[2 + j] as i8;
-        }
-        Part::signed(q, f16_at(block, 0))
+    fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
+        each(0, Group::new([w.bytes(2).biased(), w.bytes(18).biased()], w.words(0).halves()));
     }
 }
 

@@ -2,8 +2,7 @@
 //! columns of sixteen rows, so that a product needs no sum across lanes. Prompts are read this way.
 
 use super::q8::{LANES, Q8, Unpack};
-use super::row_products;
-use super::simd::Arithmetic;
+use super::simd::{Vector, columns, each_group};
 
 /// 32 columns of [`LANES`] rows of weights.
 #[repr(C)]
@@ -19,83 +18,94 @@ pub(crate) struct Tile {
 /// Rows of activations that are multiplied together: a tile is loaded once for all of them.
 const ROWS: usize = 4;
 
-/// Unpacks [`LANES`] rows; those beyond the last repeat it.
+/// Unpacks [`LANES`] rows, or as many as `w` has.
 #[inline(always)]
-pub(super) fn unpack<U: Unpack<BYTES>, A: Arithmetic, const BYTES: usize>(
-    w: &[u8],
-    row_bytes: usize,
-    out: &mut [Tile],
-) {
-    row_products::groups::<U, A, BYTES>(
-        w,
-        row_bytes,
-        #[inline(always)]
-        |g, group| {
-            let tile = &mut out[g];
-            A::columns(&group.quants, &mut tile.quants);
-            (tile.scale, tile.min) = (group.scale, group.min);
-        },
-    );
+pub(super) fn unpack<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(w: &[u8], row_bytes: usize, out: &mut [Tile]) {
+    let rows = 4 * V::PARTS;
+    for first in (0..w.len() / row_bytes).step_by(rows) {
+        each_group::<U, V, BYTES>(
+            w,
+            row_bytes,
+            first,
+            #[inline(always)]
+            |g, group| {
+                let tile = &mut out[g];
+                for half in 0..2 {
+                    let q = group.quants[half];
+                    // As bytes with a sign and the bias.
+                    let q = if U::SIGNED { q } else { q.plus(V::BIAS.wrapping_sub(U::ABOVE)) };
+                    columns(q, first, &mut tile.quants[4 * half..]);
+                    V::store_floats(group.scale[half], &mut tile.scale[half][first..][..rows]);
+                    V::store_floats(group.min[half], &mut tile.min[half][first..][..rows]);
+                }
+            },
+        );
+    }
 }
 
 /// The body of all forms: `out[i][j] = row j · x[i]`.
 #[inline(always)]
-pub(super) fn products<A: Arithmetic, const HALVES: bool, const MINS: bool>(
+pub(super) fn products<V: Vector, const HALVES: bool, const MINS: bool>(
     tiles: &[Tile],
     x: &[&[Q8]],
     out: &mut [[f32; LANES]],
 ) {
     let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<ROWS>(), out.as_chunks_mut::<ROWS>());
-    for (x, out) in x.iter().zip(out) {
-        some::<A, HALVES, MINS, ROWS>(tiles, x, out);
-    }
-    for (x, out) in x_rest.as_chunks().0.iter().zip(out_rest.as_chunks_mut().0) {
-        some::<A, HALVES, MINS, 1>(tiles, x, out);
+    for first in (0..LANES).step_by(4 * V::PARTS) {
+        for (x, out) in x.iter().zip(&mut *out) {
+            some::<V, HALVES, MINS, ROWS>(tiles, first, x, out);
+        }
+        for (x, out) in x_rest.as_chunks().0.iter().zip(out_rest.as_chunks_mut().0) {
+            some::<V, HALVES, MINS, 1>(tiles, first, x, out);
+        }
     }
 }
 
+/// The products of the rows from lane `first` on.
 #[inline(always)]
-fn some<A: Arithmetic, const HALVES: bool, const MINS: bool, const N: usize>(
+fn some<V: Vector, const HALVES: bool, const MINS: bool, const N: usize>(
     tiles: &[Tile],
+    first: usize,
     x: &[&[Q8]; N],
     out: &mut [[f32; LANES]; N],
 ) {
+    let rows = 4 * V::PARTS;
     let x = x.map(|x| &x[..tiles.len()]);
-    let (mut y, mut mins) = ([A::floats(0.0); N], [A::floats(0.0); N]);
+    let (mut y, mut mins) = ([V::float(0.0); N], [V::float(0.0); N]);
     for (g, tile) in tiles.iter().enumerate() {
-        let mut w = [A::quads(&tile.quants[0]); 8];
+        let mut w = [V::word(0); 8];
         for (w, quants) in w.iter_mut().zip(&tile.quants) {
-            *w = A::quads(quants);
+            *w = V::from_bytes(&quants[4 * first..][..4 * rows]);
         }
-        let scale = A::load(&tile.scale[0]);
-        let min = A::load(&tile.min[0]);
+        let (mut scale, mut min) = ([V::float(0.0); 2], [V::float(0.0); 2]);
+        for half in 0..2 {
+            scale[half] = V::load_floats(&tile.scale[half][first..][..rows]);
+            min[half] = V::load_floats(&tile.min[half][first..][..rows]);
+        }
         for i in 0..N {
             let x = &x[i][g];
-            let correction = |half: usize| A::ints(if A::BIAS == 0 { 0 } else { x.corrections[half] });
-            let mut sums = [correction(0), correction(1)];
-            let fours = x.quants.as_chunks::<4>().0;
+            let mut sums = [V::word(x.sum_below(V::BIAS, 0)), V::word(x.sum_below(V::BIAS, 1))];
+            let fours: &[i32; 8] = bytemuck::cast_ref(&x.quants);
             for j in 0..4 {
-                sums[0] = A::dot4(sums[0], w[j], &fours[j]);
-                sums[1] = A::dot4(sums[1], w[4 + j], &fours[4 + j]);
+                sums[0] = V::dot_signed(sums[0], w[j], V::word(fours[j]));
+                sums[1] = V::dot_signed(sums[1], w[4 + j], V::word(fours[4 + j]));
             }
-            let by = A::floats(x.scale);
             if HALVES {
-                y[i] = A::add(y[i], A::mul(A::mul(scale, by), A::to_floats(sums[0])));
-                y[i] = A::add(y[i], A::mul(A::mul(A::load(&tile.scale[1]), by), A::to_floats(sums[1])));
-                if MINS {
-                    mins[i] = A::add(mins[i], A::mul(min, A::floats(x.half_sum(0))));
-                    mins[i] = A::add(mins[i], A::mul(A::load(&tile.min[1]), A::floats(x.half_sum(1))));
+                for half in 0..2 {
+                    y[i] = V::add_scaled(y[i], scale[half], x.scale, sums[half]);
+                    if MINS {
+                        mins[i] = V::add_product(mins[i], min[half], x.half_sum(half));
+                    }
                 }
             } else {
-                let sum = A::to_floats(A::add_ints(sums[0], sums[1]));
-                y[i] = A::add(y[i], A::mul(A::mul(scale, by), sum));
+                y[i] = V::add_scaled(y[i], scale[0], x.scale, sums[0].add(sums[1]));
                 if MINS {
-                    mins[i] = A::add(mins[i], A::mul(min, A::floats(x.sum)));
+                    mins[i] = V::add_product(mins[i], min[0], x.sum);
                 }
             }
         }
     }
-    for i in 0..N {
-        A::store(A::sub(y[i], mins[i]), &mut out[i]);
+    for (out, (y, mins)) in out.iter_mut().zip(y.into_iter().zip(mins)) {
+        V::store_floats(V::sub_floats(y, mins), &mut out[first..][..rows]);
     }
 }

@@ -1,17 +1,14 @@
-//! x86-64 with AVX2, and with AVX-VNNI: two vectors of eight lanes.
-//!
-//! The functions of the arithmetic have no features of their own, because only so they can be inlined by attribute; they are
-//! called by bodies that are compiled for the features.
+//! x86-64 with AVX2, and with AVX-VNNI: two parts, so eight rows at once.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use std::arch::x86_64::*;
-use std::mem::transmute;
 
-use super::super::q8::{LANES, Q8};
-use super::Arithmetic;
+use super::super::q8::Q8;
+use super::vector::Vector;
 
-/// AVX2, with AVX-VNNI or not.
-pub(super) struct Avx2<const VNNI: bool>;
+/// A vector with AVX2, with AVX-VNNI or not.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2<const VNNI: bool>(__m256i);
 
 /// With the instructions of AVX2.
 pub(super) mod plain {
@@ -34,157 +31,99 @@ pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
     Q8::quantize_body(x, out);
 }
 
-impl<const VNNI: bool> Avx2<VNNI> {
-    /// `sum[l] += q[4 l] x[4 l] + ... + q[4 l + 3] x[4 l + 3]`
-    #[inline(always)]
-    fn dot(sum: __m256i, q: __m256i, x: __m256i) -> __m256i {
-        // SAFETY: called by functions that have the features.
-        unsafe {
-            if VNNI {
-                return _mm256_dpbusd_avx_epi32(sum, q, x);
-            }
-            // One side of the products has no sign: that of q goes to x. Pairs fit i16: 128 * 127 * 2.
-            let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(x, q));
-            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
+/// Four words, from places `step` bytes apart.
+///
+/// # Safety
+/// They can be read.
+#[inline(always)]
+pub(super) unsafe fn gather(at: *const u8, step: usize) -> __m128i {
+    // SAFETY: as the caller says; any x86-64 has the instructions.
+    unsafe {
+        let word = |i: usize| _mm_cvtsi32_si128(at.add(i * step).cast::<i32>().read_unaligned());
+        let pair = |i: usize| _mm_unpacklo_epi32(word(i), word(i + 1));
+        _mm_unpacklo_epi64(pair(0), pair(2))
     }
 }
 
-impl<const VNNI: bool> Arithmetic for Avx2<VNNI> {
-    const BIAS: u8 = if VNNI { 128 } else { 0 };
-    type Products = __m256i;
-    // SAFETY: any 32 bytes are a vector.
-    const NOTHING: __m256i = unsafe { transmute::<[u8; 32], __m256i>([0; 32]) };
-    type Quads = [__m256i; 2];
-    type Ints = [__m256i; 2];
-    type Floats = [__m256; 2];
-
+impl<const VNNI: bool> Avx2<VNNI> {
+    /// Neighbours' products, as sixteen i16: they fit for q below 128.
     #[inline(always)]
-    fn products(q: &[u8; 32], x: &[i8; 32]) -> __m256i {
-        // SAFETY: called by functions that have the features; any 32 bytes are a vector.
-        unsafe {
-            Self::dot(_mm256_setzero_si256(), transmute::<[u8; 32], __m256i>(*q), transmute::<[i8; 32], __m256i>(*x))
-        }
-    }
-
-    #[inline(always)]
-    fn across(rows: &[__m256i; LANES]) -> [[__m256i; 2]; 2] {
+    fn pairs(q: __m256i, x: __m256i) -> __m256i {
         // SAFETY: called by functions that have the features.
-        unsafe {
-            // Four rows: the sums of their first halves, then those of their second.
-            let four = |i: usize| {
-                let (a, b) = (_mm256_hadd_epi32(rows[i], rows[i + 1]), _mm256_hadd_epi32(rows[i + 2], rows[i + 3]));
-                _mm256_hadd_epi32(a, b)
-            };
-            let (a, b, c, d) = (four(0), four(4), four(8), four(12));
-            [
-                [_mm256_permute2x128_si256::<0x20>(a, b), _mm256_permute2x128_si256::<0x20>(c, d)],
-                [_mm256_permute2x128_si256::<0x31>(a, b), _mm256_permute2x128_si256::<0x31>(c, d)],
-            ]
-        }
+        unsafe { _mm256_maddubs_epi16(q, x) }
     }
 
+    /// Adds neighbours of sixteen i16 to the words of `sum`.
     #[inline(always)]
-    fn columns(rows: &[[u8; 32]; LANES], out: &mut [[u8; 4 * LANES]; 8]) {
-        for half in 0..2 {
-            for eight in 0..2 {
-                // SAFETY: called by functions that have the features; loads of 16 bytes at 0 or 16 of 32, stores of 32 at 0
-                // or 32 of 64.
-                unsafe {
-                    // Of row r and of row r + 4.
-                    let load = |r: usize| {
-                        let row = |r: usize| _mm_loadu_si128(rows[8 * eight + r].as_ptr().add(16 * half).cast());
-                        _mm256_set_m128i(row(r + 4), row(r))
-                    };
-                    let v = [load(0), load(1), load(2), load(3)];
-                    let (a, b) = (_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
-                    let (c, d) = (_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
-                    let mut store =
-                        |c: usize, v| _mm256_storeu_si256(out[4 * half + c].as_mut_ptr().add(32 * eight).cast(), v);
-                    store(0, _mm256_unpacklo_epi64(a, c));
-                    store(1, _mm256_unpackhi_epi64(a, c));
-                    store(2, _mm256_unpacklo_epi64(b, d));
-                    store(3, _mm256_unpackhi_epi64(b, d));
-                }
+    fn add_pairs(sum: __m256i, pairs: __m256i) -> Self {
+        // SAFETY: called by functions that have the features.
+        Self(unsafe { _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))) })
+    }
+}
+
+super::vector_impl! {
+    impl<const VNNI: bool> Vector for Avx2<VNNI> {
+        const PARTS: usize = 2;
+        const BIAS: u8 = if VNNI { 128 } else { 0 };
+        type Floats = __m256;
+
+        unsafe fn load(at: *const u8, step: usize) -> Self {
+            Self(_mm256_loadu2_m128i(at.add(step).cast(), at.cast()))
+        }
+        unsafe fn gather(at: *const u8, step: usize) -> Self {
+            Self(_mm256_set_m128i(gather(at.add(4 * step), step), gather(at, step)))
+        }
+        fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        fn from_bytes(bytes: &[u8]) -> Self { Self(_mm256_loadu_si256(bytes[..32].as_ptr().cast())) }
+        fn to_bytes(self, out: &mut [u8]) { _mm256_storeu_si256(out[..32].as_mut_ptr().cast(), self.0) }
+        fn spread(bytes: &[i8; 16]) -> Self { Self(_mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast()))) }
+        fn word(x: i32) -> Self { Self(_mm256_set1_epi32(x)) }
+        fn and(self, other: Self) -> Self { Self(_mm256_and_si256(self.0, other.0)) }
+        fn or(self, other: Self) -> Self { Self(_mm256_or_si256(self.0, other.0)) }
+        fn add(self, other: Self) -> Self { Self(_mm256_add_epi32(self.0, other.0)) }
+        fn add_bytes(self, other: Self) -> Self { Self(_mm256_add_epi8(self.0, other.0)) }
+        fn shl(self, n: u32) -> Self { Self(_mm256_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32))) }
+        fn shr(self, n: u32) -> Self { Self(_mm256_srl_epi32(self.0, _mm_cvtsi32_si128(n as i32))) }
+        fn sar(self, n: u32) -> Self { Self(_mm256_sra_epi32(self.0, _mm_cvtsi32_si128(n as i32))) }
+        fn low_words(self, other: Self) -> Self { Self(_mm256_unpacklo_epi32(self.0, other.0)) }
+        fn high_words(self, other: Self) -> Self { Self(_mm256_unpackhi_epi32(self.0, other.0)) }
+        fn low_pairs(self, other: Self) -> Self { Self(_mm256_unpacklo_epi64(self.0, other.0)) }
+        fn high_pairs(self, other: Self) -> Self { Self(_mm256_unpackhi_epi64(self.0, other.0)) }
+        fn shuffle(self, places: Self) -> Self { Self(_mm256_shuffle_epi8(self.0, places.0)) }
+        fn set(self, bits: Self, to: u8) -> Self {
+            Self(_mm256_cmpeq_epi8(_mm256_and_si256(self.0, bits.0), bits.0)).and(Self::byte(to))
+        }
+        fn dot(sum: Self, q: Self, x: Self) -> Self {
+            if VNNI { Self(_mm256_dpbusd_avx_epi32(sum.0, q.0, x.0)) } else { Self::add_pairs(sum.0, Self::pairs(q.0, x.0)) }
+        }
+        fn dot_signed(sum: Self, q: Self, x: Self) -> Self {
+            if VNNI {
+                return Self::dot(sum, q, x);
             }
+            // One side of the products has no sign: that of q goes to x. Pairs fit i16: 128 * 127 * 2.
+            Self::add_pairs(sum.0, Self::pairs(_mm256_abs_epi8(q.0), _mm256_sign_epi8(x.0, q.0)))
         }
-    }
-
-    #[inline(always)]
-    fn quads(q: &[u8; 4 * LANES]) -> [__m256i; 2] {
-        // SAFETY: any 64 bytes are two vectors.
-        unsafe { transmute::<[u8; 4 * LANES], [__m256i; 2]>(*q) }
-    }
-
-    #[inline(always)]
-    fn dot4(sum: [__m256i; 2], q: [__m256i; 2], x: &[i8; 4]) -> [__m256i; 2] {
-        // SAFETY: called by functions that have the features; any four bytes are an i32.
-        unsafe {
-            let x = _mm256_set1_epi32(transmute::<[i8; 4], i32>(*x));
-            [Self::dot(sum[0], q[0], x), Self::dot(sum[1], q[1], x)]
+        fn dot_pair(q: [Self; 2], x: [Self; 2]) -> Self {
+            if VNNI {
+                return Self::dot(Self::dot(Self::word(0), q[0], x[0]), q[1], x[1]);
+            }
+            // Four products of 63 * 127 fit i16.
+            let pairs = _mm256_add_epi16(Self::pairs(q[0].0, x[0].0), Self::pairs(q[1].0, x[1].0));
+            Self(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
-    }
-
-    #[inline(always)]
-    fn ints(x: i32) -> [__m256i; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe { [_mm256_set1_epi32(x); 2] }
-    }
-
-    #[inline(always)]
-    fn add_ints(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn to_floats(x: [__m256i; 2]) -> [__m256; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
-    }
-
-    #[inline(always)]
-    fn floats(x: f32) -> [__m256; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe { [_mm256_set1_ps(x); 2] }
-    }
-
-    #[inline(always)]
-    fn load(x: &[f32; LANES]) -> [__m256; 2] {
-        // SAFETY: sixteen f32 are two vectors.
-        unsafe { transmute::<[f32; LANES], [__m256; 2]>(*x) }
-    }
-
-    #[inline(always)]
-    fn store(x: [__m256; 2], out: &mut [f32; LANES]) {
-        // SAFETY: two vectors are sixteen f32.
-        *out = unsafe { transmute::<[__m256; 2], [f32; LANES]>(x) };
-    }
-
-    #[inline(always)]
-    fn add(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe { [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn sub(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe { [_mm256_sub_ps(a[0], b[0]), _mm256_sub_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe { [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])] }
-    }
-
-    #[inline(always)]
-    fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32] {
-        // SAFETY: called by functions that have the features; any 32 bytes are a vector.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(transmute::<[i8; 16], __m128i>(*table));
-            transmute(_mm256_shuffle_epi8(table, transmute::<[u8; 32], __m256i>(q)))
+        fn floats(self) -> __m256 { _mm256_cvtepi32_ps(self.0) }
+        fn halves(self) -> __m256 {
+            // The low halves of each part's words to its first eight bytes.
+            let low = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 0, 1, 4, 5, 8, 9, 12, 13);
+            let halves = _mm256_shuffle_epi8(self.0, _mm256_broadcastsi128_si256(low));
+            _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b00_00_10_00>(halves)))
         }
+        fn as_floats(self) -> __m256 { _mm256_castsi256_ps(self.0) }
+        fn float(x: f32) -> __m256 { _mm256_set1_ps(x) }
+        fn load_floats(x: &[f32]) -> __m256 { _mm256_loadu_ps(x[..8].as_ptr()) }
+        fn store_floats(x: __m256, out: &mut [f32]) { _mm256_storeu_ps(out[..8].as_mut_ptr(), x) }
+        fn add_floats(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
+        fn sub_floats(a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }
+        fn mul_floats(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
     }
 }

@@ -1,16 +1,17 @@
-//! x86-64 with AVX-512 and VNNI: one vector of sixteen lanes. As in `avx2`, the arithmetic is called by bodies that are compiled
-//! for the features.
+//! x86-64 with AVX-512 and VNNI: four parts, so sixteen rows at once.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use std::arch::x86_64::*;
-use std::mem::transmute;
 
 use super::super::q8::{LANES, Q8, Unpack};
 use super::super::row_products;
 use super::super::tile::{self, Tile};
-use super::{Arithmetic, avx512_rows, bodies};
+use super::vector::Vector;
+use super::{avx2, bodies};
 
-pub(super) struct Avx512;
+/// A vector.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512(__m512i);
 
 bodies!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512);
 
@@ -19,119 +20,60 @@ pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
     Q8::quantize_body(x, out);
 }
 
-impl Arithmetic for Avx512 {
-    const BIAS: u8 = 128;
-    type Products = __m256i;
-    // SAFETY: any 32 bytes are a vector.
-    const NOTHING: __m256i = unsafe { transmute::<[u8; 32], __m256i>([0; 32]) };
-    type Quads = __m512i;
-    type Ints = __m512i;
-    type Floats = __m512;
+/// Four parts.
+#[inline(always)]
+fn parts(a: __m128i, b: __m128i, c: __m128i, d: __m128i) -> Avx512 {
+    // SAFETY: called by functions that have the features.
+    unsafe {
+        let v = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(a), b);
+        Avx512(_mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v, c), d))
+    }
+}
 
-    #[inline(always)]
-    fn products(q: &[u8; 32], x: &[i8; 32]) -> __m256i {
-        // SAFETY: called by functions that have the features; any 32 bytes are a vector.
-        unsafe {
-            let (q, x) = (transmute::<[u8; 32], __m256i>(*q), transmute::<[i8; 32], __m256i>(*x));
-            _mm256_dpbusd_epi32(_mm256_setzero_si256(), q, x)
+super::vector_impl! {
+    impl Vector for Avx512 {
+        const PARTS: usize = 4;
+        const BIAS: u8 = 128;
+        type Floats = __m512;
+
+        unsafe fn load(at: *const u8, step: usize) -> Self {
+            let part = |i: usize| _mm_loadu_si128(at.add(i * step).cast());
+            parts(part(0), part(1), part(2), part(3))
         }
-    }
-
-    #[inline(always)]
-    fn across(rows: &[__m256i; LANES]) -> [__m512i; 2] {
-        // SAFETY: called by functions that have the features.
-        unsafe {
-            // Four rows: the sums of their first halves, then those of their second.
-            let four = |i: usize| {
-                let (a, b) = (_mm256_hadd_epi32(rows[i], rows[i + 1]), _mm256_hadd_epi32(rows[i + 2], rows[i + 3]));
-                _mm256_hadd_epi32(a, b)
-            };
-            let two = |a, b| _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b);
-            let (ab, cd) = (two(four(0), four(4)), two(four(8), four(12)));
-            [_mm512_shuffle_i32x4::<0b10_00_10_00>(ab, cd), _mm512_shuffle_i32x4::<0b11_01_11_01>(ab, cd)]
+        unsafe fn gather(at: *const u8, step: usize) -> Self {
+            let part = |i: usize| avx2::gather(at.add(4 * i * step), step);
+            parts(part(0), part(1), part(2), part(3))
         }
-    }
-
-    #[inline(always)]
-    fn columns(rows: &[[u8; 32]; LANES], out: &mut [[u8; 4 * LANES]; 8]) {
-        // SAFETY: called by functions that have the features; there are sixteen rows of 32 bytes.
-        let columns = unsafe { avx512_rows::columns_of(rows) };
-        // SAFETY: eight vectors are eight times 64 bytes.
-        *out = unsafe { transmute::<[__m512i; 8], [[u8; 4 * LANES]; 8]>(columns) };
-    }
-
-    #[inline(always)]
-    fn quads(q: &[u8; 4 * LANES]) -> __m512i {
-        // SAFETY: any 64 bytes are a vector.
-        unsafe { transmute::<[u8; 4 * LANES], __m512i>(*q) }
-    }
-
-    #[inline(always)]
-    fn dot4(sum: __m512i, q: __m512i, x: &[i8; 4]) -> __m512i {
-        // SAFETY: called by functions that have the features; any four bytes are an i32.
-        unsafe { _mm512_dpbusd_epi32(sum, q, _mm512_set1_epi32(transmute::<[i8; 4], i32>(*x))) }
-    }
-
-    #[inline(always)]
-    fn ints(x: i32) -> __m512i {
-        // SAFETY: called by functions that have the features.
-        unsafe { _mm512_set1_epi32(x) }
-    }
-
-    #[inline(always)]
-    fn add_ints(a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: called by functions that have the features.
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-
-    #[inline(always)]
-    fn to_floats(x: __m512i) -> __m512 {
-        // SAFETY: called by functions that have the features.
-        unsafe { _mm512_cvtepi32_ps(x) }
-    }
-
-    #[inline(always)]
-    fn floats(x: f32) -> __m512 {
-        // SAFETY: called by functions that have the features.
-        unsafe { _mm512_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    fn load(x: &[f32; LANES]) -> __m512 {
-        // SAFETY: sixteen f32 are a vector.
-        unsafe { transmute::<[f32; LANES], __m512>(*x) }
-    }
-
-    #[inline(always)]
-    fn store(x: __m512, out: &mut [f32; LANES]) {
-        // SAFETY: a vector is sixteen f32.
-        *out = unsafe { transmute::<__m512, [f32; LANES]>(x) };
-    }
-
-    #[inline(always)]
-    fn add(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: called by functions that have the features.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sub(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: called by functions that have the features.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn mul(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: called by functions that have the features.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32] {
-        // SAFETY: called by functions that have the features; any 32 bytes are a vector.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(transmute::<[i8; 16], __m128i>(*table));
-            transmute(_mm256_shuffle_epi8(table, transmute::<[u8; 32], __m256i>(q)))
+        fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        fn from_bytes(bytes: &[u8]) -> Self { Self(_mm512_loadu_si512(bytes[..64].as_ptr().cast())) }
+        fn to_bytes(self, out: &mut [u8]) { _mm512_storeu_si512(out[..64].as_mut_ptr().cast(), self.0) }
+        fn spread(bytes: &[i8; 16]) -> Self { Self(_mm512_broadcast_i32x4(_mm_loadu_si128(bytes.as_ptr().cast()))) }
+        fn word(x: i32) -> Self { Self(_mm512_set1_epi32(x)) }
+        fn and(self, other: Self) -> Self { Self(_mm512_and_si512(self.0, other.0)) }
+        fn or(self, other: Self) -> Self { Self(_mm512_or_si512(self.0, other.0)) }
+        fn add(self, other: Self) -> Self { Self(_mm512_add_epi32(self.0, other.0)) }
+        fn add_bytes(self, other: Self) -> Self { Self(_mm512_add_epi8(self.0, other.0)) }
+        fn shl(self, n: u32) -> Self { Self(_mm512_sll_epi32(self.0, _mm_cvtsi32_si128(n as i32))) }
+        fn shr(self, n: u32) -> Self { Self(_mm512_srl_epi32(self.0, _mm_cvtsi32_si128(n as i32))) }
+        fn sar(self, n: u32) -> Self { Self(_mm512_sra_epi32(self.0, _mm_cvtsi32_si128(n as i32))) }
+        fn low_words(self, other: Self) -> Self { Self(_mm512_unpacklo_epi32(self.0, other.0)) }
+        fn high_words(self, other: Self) -> Self { Self(_mm512_unpackhi_epi32(self.0, other.0)) }
+        fn low_pairs(self, other: Self) -> Self { Self(_mm512_unpacklo_epi64(self.0, other.0)) }
+        fn high_pairs(self, other: Self) -> Self { Self(_mm512_unpackhi_epi64(self.0, other.0)) }
+        fn shuffle(self, places: Self) -> Self { Self(_mm512_shuffle_epi8(self.0, places.0)) }
+        fn set(self, bits: Self, to: u8) -> Self {
+            Self(_mm512_maskz_mov_epi8(_mm512_test_epi8_mask(self.0, bits.0), _mm512_set1_epi8(to as i8)))
         }
+        fn dot(sum: Self, q: Self, x: Self) -> Self { Self(_mm512_dpbusd_epi32(sum.0, q.0, x.0)) }
+        fn dot_signed(sum: Self, q: Self, x: Self) -> Self { Self::dot(sum, q, x) }
+        fn floats(self) -> __m512 { _mm512_cvtepi32_ps(self.0) }
+        fn halves(self) -> __m512 { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(self.0)) }
+        fn as_floats(self) -> __m512 { _mm512_castsi512_ps(self.0) }
+        fn float(x: f32) -> __m512 { _mm512_set1_ps(x) }
+        fn load_floats(x: &[f32]) -> __m512 { _mm512_loadu_ps(x[..16].as_ptr()) }
+        fn store_floats(x: __m512, out: &mut [f32]) { _mm512_storeu_ps(out[..16].as_mut_ptr(), x) }
+        fn add_floats(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
+        fn sub_floats(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
+        fn mul_floats(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
     }
 }

@@ -1,17 +1,21 @@
 //! The forms of products in whole numbers: the same bodies compiled for more features of the CPU, with the instructions that
-//! multiply bytes. What unpacks a block is plain code, which the compiler vectorises for the features of each form; formats
-//! that many files use have their own code for AVX-512.
+//! multiply bytes.
 #![allow(unsafe_code, reason = "code compiled for features of the CPU is called once they were found")]
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod avx512_rows;
+mod blocks;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
+mod vector;
 
 use portable::Portable;
+
+pub(super) use blocks::{Blocks, columns, each_group};
+pub(super) use vector::{Bytes, Vector, both};
 
 use super::q8::{LANES, Q8, Unpack};
 use super::row_products;
@@ -29,12 +33,16 @@ pub enum Simd {
     AvxVnni,
     /// x86-64 with AVX-512 and its VNNI.
     Avx512,
+    /// AArch64.
+    Neon,
+    /// AArch64 with the products of four bytes (`dotprod`).
+    NeonDot,
 }
 
 impl Simd {
     /// The forms that this CPU has, the fastest last.
     pub fn available() -> Vec<Self> {
-        let all = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512];
+        let all = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Neon, Self::NeonDot];
         all.into_iter().filter(|simd| simd.is_available()).collect()
     }
 
@@ -61,54 +69,47 @@ impl Simd {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
             _ => false,
         }
     }
 }
 
-/// Sixteen whole rows of `stride` bytes times a row of activations, with the features of [`Simd::Avx512`].
-#[cfg(target_arch = "x86_64")]
-pub(super) type Rows512 = unsafe fn(w: &[u8], stride: usize, x: &[Q8]) -> [f32; LANES];
-
-/// Sixteen lanes, and products of bytes.
-pub(super) trait Arithmetic {
-    /// What quants of weights are xor-ed with: 128 where the products want them without a sign.
-    const BIAS: u8;
-    /// Products of 32 weights, in part added up.
-    type Products: Copy;
-    /// No products.
-    const NOTHING: Self::Products;
-    /// Four quants of each of sixteen rows.
-    type Quads: Copy;
-    /// Sixteen i32.
-    type Ints: Copy;
-    /// Sixteen f32.
-    type Floats: Copy;
-
-    /// The products of 32 weights, with the bias, and activations.
-    fn products(q: &[u8; 32], x: &[i8; 32]) -> Self::Products;
-    /// The sums of each half of the products of each row.
-    fn across(rows: &[Self::Products; LANES]) -> [Self::Ints; 2];
-    /// Puts rows beside each other: `out[c][4 r + i] = rows[r][4 c + i]`.
-    fn columns(rows: &[[u8; 32]; LANES], out: &mut [[u8; 4 * LANES]; 8]);
-    fn quads(q: &[u8; 4 * LANES]) -> Self::Quads;
-    /// `sum[l] += q[4 l] x[0] + ... + q[4 l + 3] x[3]`; q with the bias, x without.
-    fn dot4(sum: Self::Ints, q: Self::Quads, x: &[i8; 4]) -> Self::Ints;
-    /// The same in all lanes.
-    fn ints(x: i32) -> Self::Ints;
-    fn add_ints(a: Self::Ints, b: Self::Ints) -> Self::Ints;
-    fn to_floats(x: Self::Ints) -> Self::Floats;
-    /// The same in all lanes.
-    fn floats(x: f32) -> Self::Floats;
-    fn load(x: &[f32; LANES]) -> Self::Floats;
-    fn store(x: Self::Floats, out: &mut [f32; LANES]);
-    fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    fn sub(a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
-    /// `table[q]`; q below 16.
-    fn lookup(table: &[i8; 16], q: [u8; 32]) -> [i8; 32];
+/// Writes the functions of a [`Vector`] without their attributes and blocks.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! vector_impl {
+    (
+        impl $(<const $generic:ident: bool>)? Vector for $name:ty {
+            const PARTS: usize = $parts:expr;
+            const BIAS: u8 = $bias:expr;
+            type Floats = $floats:ty;
+            $(unsafe fn $load:ident($($load_arg:tt)*) -> Self $load_body:block)*
+            $(fn $op:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*
+        }
+    ) => {
+        impl $(<const $generic: bool>)? Vector for $name {
+            const PARTS: usize = $parts;
+            const BIAS: u8 = $bias;
+            type Floats = $floats;
+            $(#[inline(always)]
+            unsafe fn $load($($load_arg)*) -> Self {
+                // SAFETY: called by functions that have the instructions, and can read there.
+                unsafe { $load_body }
+            })*
+            $(#[inline(always)]
+            #[allow(unused_unsafe, reason = "some do no more than call others")]
+            fn $op($($arg)*) $(-> $out)? {
+                // SAFETY: called by functions that have the instructions; slices were checked.
+                unsafe { $body }
+            })*
+        }
+    };
 }
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use vector_impl;
 
 /// Calls a function of the form's module; plain code where the CPU does not have the form.
 macro_rules! in_form {
@@ -123,15 +124,21 @@ macro_rules! in_form {
             // SAFETY: the CPU has the features.
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 if $simd.is_available() => unsafe { avx512::$name::<$($generic),*>($($arg),*) },
+            // SAFETY: every AArch64 has the instructions.
+            #[cfg(target_arch = "aarch64")]
+            Simd::Neon => unsafe { neon::plain::$name::<$($generic),*>($($arg),*) },
+            // SAFETY: the CPU has the instructions.
+            #[cfg(target_arch = "aarch64")]
+            Simd::NeonDot if $simd.is_available() => unsafe { neon::dot::$name::<$($generic),*>($($arg),*) },
             _ => $portable,
         }
     };
 }
 
 /// Defines the bodies compiled for features of the CPU.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! bodies {
-    ($features:literal, $arithmetic:ty) => {
+    ($features:literal, $vector:ty) => {
         #[target_feature(enable = $features)]
         pub(in super::super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
             w: &[u8],
@@ -139,7 +146,7 @@ macro_rules! bodies {
             x: &[Q8],
             out: &mut [f32; LANES],
         ) {
-            row_products::body::<U, $arithmetic, BYTES>(w, row_bytes, x, out);
+            row_products::body::<U, $vector, BYTES>(w, row_bytes, x, out);
         }
 
         #[target_feature(enable = $features)]
@@ -148,7 +155,7 @@ macro_rules! bodies {
             row_bytes: usize,
             out: &mut [Tile],
         ) {
-            tile::unpack::<U, $arithmetic, BYTES>(w, row_bytes, out);
+            tile::unpack::<U, $vector, BYTES>(w, row_bytes, out);
         }
 
         #[target_feature(enable = $features)]
@@ -157,11 +164,11 @@ macro_rules! bodies {
             x: &[&[Q8]],
             out: &mut [[f32; LANES]],
         ) {
-            tile::products::<$arithmetic, HALVES, MINS>(tiles, x, out);
+            tile::products::<$vector, HALVES, MINS>(tiles, x, out);
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use bodies;
 
 /// [`Eight::rows`](super::q8::Eight::rows)
@@ -174,14 +181,6 @@ pub(super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
 ) {
     let bytes = x.len() / U::GROUPS * BYTES;
     assert!(row_bytes == bytes && w.len() >= row_bytes, "rows of {row_bytes} bytes for {} activations", 32 * x.len());
-    #[cfg(target_arch = "x86_64")]
-    if let (Simd::Avx512, Some(form), true) = (simd, U::AVX512, w.len() >= LANES * row_bytes)
-        && simd.is_available()
-    {
-        // SAFETY: the CPU has the features, and there are sixteen whole rows for x.
-        *out = unsafe { form(w, row_bytes, x) };
-        return;
-    }
     in_form!(
         simd,
         rows::<U, BYTES>(w, row_bytes, x, out),

@@ -1,0 +1,79 @@
+//! The blocks that stand at one place of several rows.
+#![allow(unsafe_code, reason = "loads at offsets within rows whose length was checked")]
+
+use std::marker::PhantomData;
+
+use super::super::q8::{Group, LANES, Unpack};
+use super::vector::{Bytes, Vector};
+
+/// A block of each of `4 * PARTS` rows.
+pub(in super::super) struct Blocks<V, const BYTES: usize> {
+    at: *const u8,
+    stride: usize,
+    vector: PhantomData<V>,
+}
+
+impl<V: Vector, const BYTES: usize> Blocks<V, BYTES> {
+    /// 16 bytes of each row's block, from byte `at` of it.
+    #[inline(always)]
+    pub(in super::super) fn bytes(&self, at: usize) -> Bytes<V> {
+        assert!(at + 16 <= BYTES);
+        let mut out = [V::word(0); 4];
+        for (e, out) in out.iter_mut().enumerate() {
+            // SAFETY: each row has a block here (`each_group`).
+            *out = unsafe { V::load(self.at.add(at + e * self.stride), 4 * self.stride) };
+        }
+        Bytes(out)
+    }
+
+    /// The word at byte `at` of each row's block.
+    #[inline(always)]
+    pub(in super::super) fn words(&self, at: usize) -> V {
+        assert!(at + 4 <= BYTES);
+        // SAFETY: each row has a block here (`each_group`).
+        unsafe { V::gather(self.at.add(at), self.stride) }
+    }
+}
+
+/// Calls `each` with every 32 columns of the `4 * PARTS` rows from row `first` on, in order; rows that `w` does not have are zeros.
+#[inline(always)]
+pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(
+    w: &[u8],
+    row_bytes: usize,
+    first: usize,
+    mut each: impl FnMut(usize, Group<V>),
+) {
+    let rows = 4 * V::PARTS;
+    let w = w.get(first * row_bytes..).unwrap_or_default();
+    let whole = w.len() >= rows * row_bytes;
+    let mut copies = [[0; BYTES]; LANES];
+    for b in 0..row_bytes / BYTES {
+        let (at, stride) = if whole {
+            for line in 0..(rows * BYTES).div_ceil(64) {
+                // The next rows, which lie behind these, while these are multiplied; nothing is read at an address beyond the file.
+                V::fetch(w.as_ptr().wrapping_add(rows * (row_bytes + b * BYTES) + 64 * line));
+            }
+            (w[b * BYTES..].as_ptr(), row_bytes)
+        } else {
+            for (row, copy) in w.chunks_exact(row_bytes).zip(&mut copies) {
+                copy.copy_from_slice(&row[b * BYTES..][..BYTES]);
+            }
+            (copies.as_ptr().cast(), BYTES)
+        };
+        // From here on every row has a block of BYTES bytes at `at + row * stride`: of the file's, or a copy.
+        let blocks = Blocks { at, stride, vector: PhantomData };
+        U::block(
+            &blocks,
+            #[inline(always)]
+            |g, group| each(b * U::GROUPS + g, group),
+        );
+    }
+}
+
+/// Puts 16 columns of `4 * PARTS` of [`LANES`] rows beside each other: `out[c][4 r + i]` is column `4 c + i` of row r.
+#[inline(always)]
+pub(in super::super) fn columns<V: Vector>(q: Bytes<V>, first: usize, out: &mut [[u8; 4 * LANES]]) {
+    for (words, out) in q.words().into_iter().zip(out) {
+        words.to_bytes(&mut out[4 * first..][..16 * V::PARTS]);
+    }
+}

@@ -1,0 +1,252 @@
+//! What the instruction sets have in common: vectors of one, two or four parts of 128 bits.
+
+use super::super::q8::Q8;
+
+/// A vector of parts, each of 16 bytes or four words of 32 bits. What is in here is inlined into bodies that are compiled for
+/// the instructions; only they may call it.
+pub(in super::super) trait Vector: Copy {
+    /// Parts of 128 bits.
+    const PARTS: usize;
+    /// What is added to bytes with a sign before [`dot_signed`](Self::dot_signed): 128 where one side of the products has no
+    /// sign, so that they come out too large by 128 times the other side; else 0.
+    const BIAS: u8;
+    /// A float for each word.
+    type Floats: Copy;
+
+    /// 16 bytes to each part, from places `step` bytes apart.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn load(at: *const u8, step: usize) -> Self;
+    /// Each word, from places `step` bytes apart.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn gather(at: *const u8, step: usize) -> Self;
+    /// Fetches what lies there into a cache; any address will do.
+    fn fetch(_: *const u8) {}
+    /// Consecutive bytes, as many as there are.
+    fn from_bytes(bytes: &[u8]) -> Self;
+    /// The reverse.
+    fn to_bytes(self, out: &mut [u8]);
+    /// The same bytes in each part.
+    fn spread(bytes: &[i8; 16]) -> Self;
+    /// The same in all words.
+    fn word(x: i32) -> Self;
+
+    fn and(self, other: Self) -> Self;
+    fn or(self, other: Self) -> Self;
+    /// Adds words.
+    fn add(self, other: Self) -> Self;
+    /// Adds bytes.
+    fn add_bytes(self, other: Self) -> Self;
+    /// Shifts words left.
+    fn shl(self, n: u32) -> Self;
+    /// Shifts words right.
+    fn shr(self, n: u32) -> Self;
+    /// Shifts words right, with their sign.
+    fn sar(self, n: u32) -> Self;
+    /// The first two words of each part of both, in turns.
+    fn low_words(self, other: Self) -> Self;
+    /// The last two words of each part of both, in turns.
+    fn high_words(self, other: Self) -> Self;
+    /// The first two words of each part of one, then of the other.
+    fn low_pairs(self, other: Self) -> Self;
+    /// The last two words of each part of one, then of the other.
+    fn high_pairs(self, other: Self) -> Self;
+    /// `self[places[i]]` of the bytes of each part; places below 16.
+    fn shuffle(self, places: Self) -> Self;
+    /// `to` where a byte has the one bit of `bits`, else 0.
+    fn set(self, bits: Self, to: u8) -> Self;
+
+    /// `sum[i] += q[4 i] x[4 i] + ... + q[4 i + 3] x[4 i + 3]`; q below 64, x with a sign.
+    fn dot(sum: Self, q: Self, x: Self) -> Self;
+    /// The same with q of any sign, biased.
+    fn dot_signed(sum: Self, q: Self, x: Self) -> Self;
+    /// The sum of two products; as [`dot`](Self::dot).
+    #[inline(always)]
+    fn dot_pair(q: [Self; 2], x: [Self; 2]) -> Self {
+        Self::dot(Self::dot(Self::word(0), q[0], x[0]), q[1], x[1])
+    }
+
+    /// Words as whole numbers.
+    fn floats(self) -> Self::Floats;
+    /// The f16 in the low half of each word.
+    fn halves(self) -> Self::Floats;
+    /// Words as the bits of floats.
+    fn as_floats(self) -> Self::Floats;
+    /// The same in all floats.
+    fn float(x: f32) -> Self::Floats;
+    fn load_floats(x: &[f32]) -> Self::Floats;
+    fn store_floats(x: Self::Floats, out: &mut [f32]);
+    fn add_floats(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn sub_floats(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn mul_floats(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+
+    /// The same in all bytes.
+    #[inline(always)]
+    fn byte(x: u8) -> Self {
+        Self::word(i32::from_ne_bytes([x; 4]))
+    }
+
+    /// Bits of each byte, those of `mask << from`, moved to `mask << to`.
+    #[inline(always)]
+    fn bits(self, from: u32, mask: u8, to: u32) -> Self {
+        // What comes from neighbours does not pass the mask.
+        let moved = if from >= to { self.shr(from - to) } else { self.shl(to - from) };
+        moved.and(Self::byte(mask << to))
+    }
+
+    /// Byte `i` of each word.
+    #[inline(always)]
+    fn unsigned(self, i: usize) -> Self {
+        self.shr(8 * i as u32).and(Self::word(255))
+    }
+
+    /// Byte `i` of each word, with its sign.
+    #[inline(always)]
+    fn signed(self, i: usize) -> Self {
+        self.shl(24 - 8 * i as u32).sar(24)
+    }
+
+    /// `by * words`
+    #[inline(always)]
+    fn scaled(self, by: Self::Floats) -> Self::Floats {
+        Self::mul_floats(by, self.floats())
+    }
+
+    /// `y + (scale * by) * words`
+    #[inline(always)]
+    fn add_scaled(y: Self::Floats, scale: Self::Floats, by: f32, words: Self) -> Self::Floats {
+        Self::add_floats(y, words.scaled(Self::mul_floats(scale, Self::float(by))))
+    }
+
+    /// `y + x * by`
+    #[inline(always)]
+    fn add_product(y: Self::Floats, x: Self::Floats, by: f32) -> Self::Floats {
+        Self::add_floats(y, Self::mul_floats(x, Self::float(by)))
+    }
+
+    #[inline(always)]
+    fn negated(x: Self::Floats) -> Self::Floats {
+        Self::mul_floats(x, Self::float(-1.0))
+    }
+}
+
+/// 16 bytes of each of `4 * PARTS` rows: row `4 l + e` is part l of the e-th vector, so that rows come in order when the words
+/// of the parts are added up.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Bytes<V>(pub(super) [V; 4]);
+
+/// `[f(0), f(1)]`, for the halves of a group: inlined for certain, unlike `array::map`.
+#[inline(always)]
+pub(in super::super) fn both<T>(f: impl Fn(usize) -> T) -> [T; 2] {
+    [f(0), f(1)]
+}
+
+impl<V: Vector> Bytes<V> {
+    #[inline(always)]
+    fn map(self, f: impl Fn(V) -> V) -> Self {
+        let [a, b, c, d] = self.0;
+        Self([f(a), f(b), f(c), f(d)])
+    }
+
+    /// [`Vector::bits`]
+    #[inline(always)]
+    pub(in super::super) fn bits(self, from: u32, mask: u8, to: u32) -> Self {
+        self.map(
+            #[inline(always)]
+            |v| v.bits(from, mask, to),
+        )
+    }
+
+    #[inline(always)]
+    pub(in super::super) fn or(self, other: Self) -> Self {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        Self([a.or(e), b.or(f), c.or(g), d.or(h)])
+    }
+
+    /// Adds the same to each byte.
+    #[inline(always)]
+    pub(in super::super) fn plus(self, x: u8) -> Self {
+        self.map(
+            #[inline(always)]
+            |v| v.add_bytes(V::byte(x)),
+        )
+    }
+
+    /// Bytes with a sign, biased.
+    #[inline(always)]
+    pub(in super::super) fn biased(self) -> Self {
+        self.plus(V::BIAS)
+    }
+
+    /// `table[byte]`, biased; bytes below 16.
+    #[inline(always)]
+    pub(in super::super) fn lookup(self, table: &[i8; 16]) -> Self {
+        let mut biased = [0; 16];
+        for (biased, x) in biased.iter_mut().zip(table) {
+            *biased = x.wrapping_add_unsigned(V::BIAS);
+        }
+        self.map(
+            #[inline(always)]
+            |v| V::spread(&biased).shuffle(v),
+        )
+    }
+
+    /// 16 for each bit that is set, 0 for others: 16 bits of each row's word, from byte `first` on, one a byte.
+    #[inline(always)]
+    pub(in super::super) fn fifths(words: V, first: u8) -> Self {
+        let bits = V::spread(&[1, 2, 4, 8, 16, 32, 64, -128, 1, 2, 4, 8, 16, 32, 64, -128]);
+        let places = V::spread(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
+        let mut out = Self([words; 4]);
+        for (e, out) in out.0.iter_mut().enumerate() {
+            // Row 4 l + e is word e of part l.
+            *out = words.shuffle(places.add_bytes(V::byte(4 * e as u8 + first))).set(bits, 16);
+        }
+        out
+    }
+
+    /// Word j of each row, for each j.
+    #[inline(always)]
+    pub(in super::super) fn words(self) -> [V; 4] {
+        let [a, b, c, d] = self.0;
+        let ([e, f], [g, h]) = ([a.low_words(b), a.high_words(b)], [c.low_words(d), c.high_words(d)]);
+        [e.low_pairs(g), e.high_pairs(g), f.low_pairs(h), f.high_pairs(h)]
+    }
+
+    /// The sum of the words of each row.
+    #[inline(always)]
+    fn across(self) -> V {
+        let [a, b, c, d] = self.0;
+        let (e, f) = (a.low_words(b).add(a.high_words(b)), c.low_words(d).add(c.high_words(d)));
+        e.low_pairs(f).add(e.high_pairs(f))
+    }
+
+    /// The products of each row with a half of x; bytes as [`Vector::dot`] takes them, or biased.
+    #[inline(always)]
+    pub(in super::super) fn dot(self, x: &Q8, half: usize, signed: bool) -> V {
+        let x = V::spread(&x.halves()[half]);
+        let dot = if signed { V::dot_signed } else { V::dot };
+        self.map(
+            #[inline(always)]
+            |q| dot(V::word(0), q, x),
+        )
+        .across()
+    }
+
+    /// The products of each row with both halves of x.
+    #[inline(always)]
+    pub(in super::super) fn dot_both(q: [Self; 2], x: &Q8, signed: bool) -> V {
+        let x = x.halves();
+        let x = [V::spread(&x[0]), V::spread(&x[1])];
+        let mut out = q[0];
+        for (out, (a, b)) in out.0.iter_mut().zip(q[0].0.into_iter().zip(q[1].0)) {
+            *out = match signed {
+                true => V::dot_signed(V::dot_signed(V::word(0), a, x[0]), b, x[1]),
+                false => V::dot_pair([a, b], x),
+            };
+        }
+        out.across()
+    }
+}
