@@ -16,6 +16,7 @@ var<workgroup> lower: array<atomic<u32>, 256>;
 var<workgroup> upper: array<atomic<u32>, 256>;
 var<workgroup> found: u32;
 var<workgroup> left: vec2<u32>;  // what is still missing to the goal
+var<workgroup> tokens_kept: u32;
 
 const ALL: vec2<u32> = vec2<u32>(0xffffffffu);
 
@@ -122,7 +123,10 @@ fn last_place(lid: u32, d: u32, flags: u32) -> vec2<u32> {
     let o = draw_word(d, OUT);
     let top_k = draw_word(d, TOP_K);
     let top_p = draw_word(d, TOP_P);
-    let count = bins[d * BIN_WORDS];
+    if lid == 0u {
+        tokens_kept = bins[d * BIN_WORDS];
+    }
+    let count = workgroupUniformLoad(&tokens_kept);  // the compiler must know that barriers behind it are reached by all
     var last = ALL;
     if top_k != 0u && top_k < count {
         last = reach(lid, d, flags, false, vec2<u32>(top_k, 0u), last);

@@ -110,7 +110,7 @@ enum Draw {
 #[derive(Debug)]
 struct Flight {
     ticket: Ticket,
-    requests: Vec<(RequestId, Draw)>,
+    requests: Vec<(RequestId, SeqId, Draw)>,
 }
 
 impl Scheduler {
@@ -436,12 +436,12 @@ impl Scheduler {
                     self.requests.get_mut(&s.request).expect("it was planned").pending +=
                         u32::from(s.draw != Draw::None);
                 }
-                let requests = plan.seqs.iter().map(|s| (s.request, s.draw)).collect();
+                let requests = plan.seqs.iter().map(|s| (s.request, s.seq, s.draw)).collect();
                 self.flights.push_back(Flight { ticket, requests });
                 let prompts = plan.seqs.iter().filter(|s| s.role == Role::Prompt);
                 prompts.for_each(|s| self.prompt_checkpoint(s));
             }
-            Err(error) => self.fail(plan.seqs.iter().map(|s| s.request), error),
+            Err(error) => self.fail(plan.seqs.iter().map(|s| (s.request, s.seq)), error),
         }
     }
 
@@ -512,15 +512,18 @@ impl Scheduler {
         self.kv.take_state()
     }
 
-    fn fail(&mut self, requests: impl Iterator<Item = RequestId>, error: Error) {
+    /// Ends requests of a step with an error. What their sequences have in the cache is unknown.
+    fn fail(&mut self, requests: impl Iterator<Item = (RequestId, SeqId)>, error: Error) {
         let error = Arc::new(error);
-        for id in requests {
-            // What these requests have in the cache is unknown.
-            if let Some(active) = self.requests.get(&id) {
-                let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
-                kept.sequence.evict(&mut self.kv);
+        for (id, seq) in requests {
+            let Some(kept) = self.sequences.get_mut(&seq) else { continue };
+            kept.sequence.evict(&mut self.kv);
+            // A request may have ended since, and another one go on where it was.
+            let user =
+                kept.user.filter(|user| *user == id || self.requests.get(user).is_some_and(|r| r.slot.is_some()));
+            if let Some(user) = user {
+                self.finish(user, Finish::Error(error.clone()));
             }
-            self.finish(id, Finish::Error(error.clone()));
         }
     }
 
@@ -530,11 +533,11 @@ impl Scheduler {
         assert_eq!(flight.ticket, ticket, "steps finish in order");
         let out = match out {
             Ok(out) => out,
-            Err(error) => return self.fail(flight.requests.iter().map(|(id, _)| *id), error),
+            Err(error) => return self.fail(flight.requests.iter().map(|(id, seq, _)| (*id, *seq)), error),
         };
         let mut drawn = out.drawn.iter().zip(&out.logprobs);
         let mut logits = out.logits.chunks_exact(self.vocab as usize);
-        for (id, draw) in flight.requests {
+        for (id, _, draw) in flight.requests {
             // Results of requests that have ended are skipped, not left out.
             let (drawn, logits) = match draw {
                 Draw::None => continue,
@@ -568,9 +571,10 @@ impl Scheduler {
     fn accept(&mut self, id: RequestId, token: Option<u32>, logprobs: Vec<Logprob>) {
         let active = self.requests.get_mut(&id).expect("it draws");
         let Some(token) = token else {
-            let pos = self.sequences[&active.seq].sequence.len();
-            let error = Error::Numerical { seq: active.seq.0 as u32, pos };
-            return self.fail(std::iter::once(id), error);
+            let seq = active.seq;
+            let pos = self.sequences[&seq].sequence.len();
+            let error = Error::Numerical { seq: seq.0 as u32, pos };
+            return self.fail(std::iter::once((id, seq)), error);
         };
         if active.request.stop.contains(&token) {
             return self.finish(id, Finish::Stop(token));

@@ -609,3 +609,22 @@ fn a_cancelled_request_is_told_of_at_once() {
     assert_eq!(bench.engine.executor().blocked(), waited, "nobody waits for what is under way");
     bench.run();
 }
+
+#[test]
+fn what_a_lost_step_wrote_is_not_kept() {
+    // The request is cancelled before its step is found lost; its conversation goes on.
+    let mut bench = Bench::new(TIGHT, 5);
+    let sequence = Some(bench.engine.open());
+    let request = Request { sequence, max_tokens: Some(4), ..Request::new((1..8).collect()) };
+    for (lost, reused) in [(false, 6), (true, 0)] {
+        let Engine { executor, scheduler, .. } = &mut bench.engine;
+        executor.fails = lost.then_some(executor.next + 1);
+        let id = scheduler.submit(request.clone()).unwrap();
+        let plan = scheduler.schedule(1).unwrap();
+        scheduler.run(&plan, |step| executor.enqueue(step));
+        bench.engine.cancel(id);
+        bench.run();
+        let (_, _, usage) = bench.answer(request.clone());
+        assert_eq!(usage.reused, reused, "lost: {lost}");
+    }
+}

@@ -249,6 +249,8 @@ fn describe(error: &Error) -> Value {
         Error::Limit { .. } => "limit",
         Error::Device(_) => "device",
         Error::DeviceLost(_) => "device_lost",
+        Error::Miscomputed { .. } => "miscomputed",
+        Error::LostStep { .. } => "lost_step",
         Error::Numerical { .. } => "numerical",
         Error::Template(_) => "template",
     };

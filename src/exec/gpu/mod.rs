@@ -16,7 +16,9 @@ mod work;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, RowEntry, Step, StepOut, Ticket, Timing, seeded};
+use super::{
+    CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, RowEntry, SeqStep, Step, StepOut, Ticket, Timing, seeded,
+};
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
@@ -282,9 +284,11 @@ impl GpuExecutor {
         self.recording.as_ref().map_or(0, Recording::len) + self.in_flight.iter().map(Submission::len).sum::<usize>()
     }
 
-    /// Whether a step may share a submission: it decodes, and gives no more than draws.
+    /// Whether a step may share a submission: it decodes a row of each sequence (not a text again that the cache lost), and gives no
+    /// more than draws.
     fn is_short(&self, step: &Step<'_>) -> bool {
-        let decodes = step.seqs.iter().all(|seq| seq.role == Role::Generated && !seq.read_logits);
+        let short = |seq: &SeqStep<'_>| seq.role == Role::Generated && seq.tokens.len() == 1 && !seq.read_logits;
+        let decodes = step.seqs.iter().all(short);
         decodes && self.pooled_width() == 0 && self.timer.is_none()
     }
 
