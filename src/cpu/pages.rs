@@ -1,9 +1,8 @@
 //! Keys and values of one layer, in pages.
 
 use half::f16;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
-use super::Shared;
+use super::{Shared, simd};
 
 /// A cache of one layer: `[block][ K: kv_head, slot, k_dim | V: kv_head, slot, v_dim ]`, or without V where a value is the
 /// first `v_dim` elements of its key.
@@ -75,45 +74,56 @@ impl Pages {
         block * shape.vectors() + (before + head) * shape.block + slot
     }
 
-    /// The first element of a vector, and how many it has.
-    fn place(&self, kind: Kind, (block, slot): (usize, usize), head: usize) -> (usize, usize) {
+    /// The first element of a vector, how many it has, and how far it is to that of the next slot.
+    fn place(&self, kind: Kind, (block, slot): (usize, usize), head: usize) -> (usize, usize, usize) {
         let shape = &self.shape;
         let start = block * shape.len();
         let key = start + (head * shape.block + slot) * shape.k_dim;
         match kind {
-            Kind::K => (key, shape.k_dim),
-            Kind::V if shape.v_in_k => (key, shape.v_dim),
+            Kind::K => (key, shape.k_dim, shape.k_dim),
+            Kind::V if shape.v_in_k => (key, shape.v_dim, shape.k_dim),
             Kind::V => {
                 let keys = shape.kv_heads * shape.block * shape.k_dim;
-                (start + keys + (head * shape.block + slot) * shape.v_dim, shape.v_dim)
+                (start + keys + (head * shape.block + slot) * shape.v_dim, shape.v_dim, shape.v_dim)
             }
         }
     }
 
-    /// A vector, in f32; `scratch` is where it is converted to if it is stored otherwise.
+    /// The vectors of `count` slots of a block from `at` on, in f32, and how far it is from one to the next; `scratch` is where they
+    /// are converted to if they are stored otherwise.
     #[inline]
-    pub(crate) fn load<'a>(&'a self, kind: Kind, at: (usize, usize), head: usize, scratch: &'a mut [f32]) -> &'a [f32] {
-        let (start, n) = self.place(kind, at, head);
+    pub(crate) fn load<'a>(
+        &'a self,
+        kind: Kind,
+        at: (usize, usize),
+        count: usize,
+        head: usize,
+        scratch: &'a mut [f32],
+    ) -> (&'a [f32], usize) {
+        let (start, n, stride) = self.place(kind, at, head);
+        let len = (count - 1) * stride + n;
         match &self.store {
-            Store::F32(store) => store.slice(start..start + n),
+            Store::F32(store) => (store.slice(start..start + len), stride),
             Store::F16(store) => {
-                let bits: &[f16] = store.slice(start..start + n).reinterpret_cast();
-                bits.convert_to_f32_slice(&mut scratch[..n]);
-                &scratch[..n]
+                let scratch = &mut scratch[..len];
+                simd::halves_to_floats(store.slice(start..start + len), scratch);
+                (scratch, stride)
             }
             Store::Q8(store, scales) => {
-                let scale = scales.get(self.scale(kind, at, head));
-                for (x, q) in scratch.iter_mut().zip(store.slice(start..start + n)) {
-                    *x = f32::from(*q) * scale;
+                let scratch = &mut scratch[..len];
+                let first = self.scale(kind, at, head);
+                let vectors = scratch.chunks_mut(stride).zip(store.slice(start..start + len).chunks(stride));
+                for ((vector, stored), scale) in vectors.zip(scales.slice(first..first + count)) {
+                    vector.iter_mut().zip(stored).for_each(|(x, q)| *x = f32::from(*q) * scale);
                 }
-                &scratch[..n]
+                (scratch, stride)
             }
         }
     }
 
     /// Stores a vector.
     pub(crate) fn store(&self, kind: Kind, at: (usize, usize), head: usize, vector: &[f32]) {
-        let (start, n) = self.place(kind, at, head);
+        let (start, n, _) = self.place(kind, at, head);
         match &self.store {
             Store::F32(store) => store.slice_mut(start..start + n).copy_from_slice(vector),
             Store::F16(store) => {

@@ -7,6 +7,9 @@
 //! here, too.
 #![allow(unsafe_code, reason = "code compiled for features of the CPU is called once they were found")]
 
+use half::f16;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+
 /// Running sums of a dot product.
 const LANES: usize = 32;
 
@@ -46,6 +49,43 @@ widened! {
     pub(crate) fn add_scaled(acc: &mut [f32], by: f32, x: &[f32]) = add_scaled_body;
 }
 
+widened! {
+    /// `out[t] = rows[t] · x` for rows that are `stride` elements apart.
+    pub(crate) fn row_dots(rows: &[f32], stride: usize, x: &[f32], out: &mut [f32]) = row_dots_body;
+}
+
+widened! {
+    /// `acc[i] += Σ_t by[t] rows[t][i]`, t in order, for rows that are `stride` elements apart.
+    pub(crate) fn add_rows(acc: &mut [f32], by: &[f32], rows: &[f32], stride: usize) = add_rows_body;
+}
+
+widened! {
+    /// `x[i] = e^(x[i] - max)`: a few units in the last place from exact; 0 where it is below 2^-126.
+    pub(crate) fn exp_below(x: &mut [f32], max: f32) = exp_below_body;
+}
+
+/// Converts the bits of f16; `out` is as long.
+pub(crate) fn halves_to_floats(bits: &[u16], out: &mut [f32]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx,f16c")]
+        fn f16c(bits: &[[u16; 8]], out: &mut [[f32; 8]]) {
+            use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
+            for (bits, out) in bits.iter().zip(out) {
+                // SAFETY: eight u16 are 16 bytes, eight f32 are 32.
+                unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(bits.as_ptr().cast()))) };
+            }
+        }
+        if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
+            let ((bits, bits_left), (out, out_left)) = (bits.as_chunks(), out.as_chunks_mut());
+            // SAFETY: the CPU has them.
+            unsafe { f16c(bits, out) };
+            return bits_left.reinterpret_cast::<f16>().convert_to_f32_slice(out_left);
+        }
+    }
+    bits.reinterpret_cast::<f16>().convert_to_f32_slice(out);
+}
+
 /// `w · x`
 pub(crate) fn dot(w: &[f32], x: &[f32]) -> f32 {
     dots([w], x)[0]
@@ -79,9 +119,19 @@ fn dots_body<const W: usize>(w: [&[f32]; W], x: &[f32]) -> [f32; W] {
             }
         }
     }
-    for (sums, w) in sums.iter_mut().zip(w) {
-        for ((sum, w), x) in sums.iter_mut().zip(&w[x_whole.len() * LANES..]).zip(x_tail) {
-            *sum += w * x;
+    if !x_tail.is_empty() {
+        // Filled up with zeros, which change no sum: so the sums stay in registers.
+        let padded = |tail: &[f32]| {
+            let mut out = [0.0; LANES];
+            out[..tail.len()].copy_from_slice(tail);
+            out
+        };
+        let x = padded(x_tail);
+        for (sums, w) in sums.iter_mut().zip(w) {
+            let w = padded(&w[x_whole.len() * LANES..][..x_tail.len()]);
+            for j in 0..LANES {
+                sums[j] += w[j] * x[j];
+            }
         }
     }
     sums.map(total)
@@ -92,6 +142,59 @@ fn add_scaled_body(acc: &mut [f32], by: f32, x: &[f32]) {
     for (acc, x) in acc.iter_mut().zip(x) {
         *acc += by * x;
     }
+}
+
+#[inline(always)]
+fn row_dots_body(rows: &[f32], stride: usize, x: &[f32], out: &mut [f32]) {
+    for (t, out) in out.iter_mut().enumerate() {
+        *out = dots_body([&rows[t * stride..][..x.len()]], x)[0];
+    }
+}
+
+#[inline(always)]
+fn add_rows_body(acc: &mut [f32], by: &[f32], rows: &[f32], stride: usize) {
+    let (whole, tail) = acc.as_chunks_mut::<LANES>();
+    let first_of_tail = whole.len() * LANES;
+    for (i, acc) in whole.iter_mut().enumerate() {
+        // Kept in registers while the rows pass.
+        let mut sums = *acc;
+        for (t, by) in by.iter().enumerate() {
+            let row = &rows[t * stride + i * LANES..][..LANES];
+            for j in 0..LANES {
+                sums[j] += by * row[j];
+            }
+        }
+        *acc = sums;
+    }
+    for (t, by) in by.iter().enumerate() {
+        add_scaled_body(tail, *by, &rows[t * stride + first_of_tail..][..tail.len()]);
+    }
+}
+
+#[inline(always)]
+fn exp_below_body(x: &mut [f32], max: f32) {
+    for x in x {
+        *x = exp(*x - max);
+    }
+}
+
+/// `e^x` for x up to 88, branch-free: `2^n e^r` with n whole and |r| <= ln 2 / 2, where the polynomial is that of the Cephes
+/// library's `expf`. NaN stays.
+#[inline(always)]
+fn exp(x: f32) -> f32 {
+    /// Adding it rounds to a whole number, which then stands in the low bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LOWEST: f32 = -87.336_55; // ln 2^-126
+    let whole = x * std::f32::consts::LOG2_E + ROUND;
+    let n = whole - ROUND;
+    let r = x - n * 0.693_359_4 + n * 2.121_944_4e-4; // ln 2 in two parts, so that the first product is exact
+    let mut p = 1.987_569_1e-4;
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = p * r + c;
+    }
+    let power = f32::from_bits((whole.to_bits() << 23).wrapping_add(127 << 23));
+    let y = (p * (r * r) + r + 1.0) * power;
+    if x < LOWEST { 0.0 } else { y }
 }
 
 #[inline(always)]
@@ -110,6 +213,37 @@ fn total(mut sums: [f32; LANES]) -> f32 {
 mod tests {
     use super::*;
     use crate::quant::BlockFormat;
+
+    #[test]
+    fn exponentials_are_within_three_units_of_the_last_place() {
+        let mut x: Vec<f32> = (0..200_000).map(|i| i as f32 * -0.0005).collect();
+        let exact: Vec<f64> = x.iter().map(|x| f64::from(*x + 0.25).exp()).collect();
+        exp_below(&mut x, -0.25);
+        for (y, exact) in x.iter().zip(exact) {
+            assert!((f64::from(*y) - exact).abs() <= 3.6e-7 * exact + 1.2e-38, "{y} for {exact}");
+        }
+        let mut special = [0.0, -1e30, f32::NEG_INFINITY, f32::NAN];
+        exp_below(&mut special, 0.0);
+        assert_eq!(special[..3], [1.0, 0.0, 0.0]);
+        assert!(special[3].is_nan());
+    }
+
+    #[test]
+    fn rows_at_once_give_what_single_rows_give() {
+        for (n, stride, count) in [(1, 3, 4), (64, 64, 16), (65, 130, 7), (96, 100, 5)] {
+            let rows: Vec<f32> = (0..stride * count).map(|i| ((i * 53 % 97) as f32 - 48.0) * 0.021).collect();
+            let x: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.013).collect();
+            let by: Vec<f32> = (0..count).map(|t| t as f32 * 0.3 - 1.0).collect();
+            let (mut dots, mut acc, mut expected) = (vec![0.0; count], x.clone(), x.clone());
+            row_dots(&rows, stride, &x, &mut dots);
+            add_rows(&mut acc, &by, &rows, stride);
+            for (t, row) in rows.chunks(stride).enumerate() {
+                assert_eq!(dots[t], dot(&row[..n], &x));
+                add_scaled(&mut expected, by[t], &row[..n]);
+            }
+            assert_eq!(acc, expected);
+        }
+    }
 
     #[test]
     fn the_order_is_that_of_quantised_rows() {

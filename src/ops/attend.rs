@@ -3,6 +3,8 @@
 pub(crate) mod gpu;
 mod v1;
 
+use std::ops::Range;
+
 use super::cpu::CpuRun;
 use super::oracle::{OracleRun, Rows64, heads};
 use super::{CacheId, ValueId, VectorId};
@@ -72,6 +74,8 @@ pub enum Mask {
 /// Positions whose scores are taken together: tile i holds positions `64 i .. 64 (i + 1)` of the sequence, whatever the
 /// row, the block size, or how the positions came, so that a row's result depends on nothing else.
 const TILE: usize = 64;
+/// Positions whose keys or values are converted at once: few enough that they stay in the first cache.
+const RUN: usize = 16;
 /// Below every score, and finite, so that differences are.
 const LOWEST: f32 = -1e30;
 
@@ -95,9 +99,16 @@ impl Attend {
             let mut first = seen.start;
             while first < seen.end {
                 let tile = first..seen.end.min((first / TILE + 1) * TILE);
+                let scores = &mut scores[..tile.len()];
+                let mut run_from = first;
+                while run_from < tile.end {
+                    let (keys, stride, n) = keys.load(Kind::K, run_from..tile.end, kv_head, k_dim, scratch);
+                    simd::row_dots(keys, stride, q, &mut scores[run_from - first..][..n]);
+                    run_from += n;
+                }
                 let mut tile_max = max;
                 for (score, t) in scores.iter_mut().zip(tile.clone()) {
-                    let dot = simd::dot(keys.load(Kind::K, t, kv_head, k_dim, scratch), q) * self.scale;
+                    let dot = *score * self.scale;
                     *score = if self.softcap == 0.0 { dot } else { self.softcap * (dot / self.softcap).tanh() };
                     if let Some(slopes) = self.slopes {
                         *score -= run.vector(slopes)[head] * keys.own.abs_diff(t) as f32;
@@ -110,10 +121,13 @@ impl Attend {
                     sum *= shrink;
                     max = tile_max;
                 }
-                for (score, t) in scores.iter().zip(tile.clone()) {
-                    let weight = (score - max).exp();
-                    sum += weight;
-                    simd::add_scaled(out, weight, keys.load(Kind::V, t, kv_head, v_dim, scratch));
+                simd::exp_below(scores, max);
+                sum += simd::sum(scores, |weight| weight);
+                let mut run_from = first;
+                while run_from < tile.end {
+                    let (values, stride, n) = keys.load(Kind::V, run_from..tile.end, kv_head, v_dim, scratch);
+                    simd::add_rows(out, &scores[run_from - first..][..n], values, stride);
+                    run_from += n;
                 }
                 first = tile.end;
             }
@@ -131,13 +145,13 @@ impl Attend {
     }
 
     pub(super) fn cpu_scratch(&self) -> usize {
-        TILE + self.k_dim.max(self.v_dim) as usize
+        TILE + RUN * self.k_dim.max(self.v_dim) as usize
     }
 }
 
 impl Mask {
     /// The positions of a sequence of `count` that the row at `own` sees.
-    fn sees(self, own: usize, count: usize) -> std::ops::Range<usize> {
+    fn sees(self, own: usize, count: usize) -> Range<usize> {
         match self {
             Self::Causal => 0..own + 1,
             Self::Window(n) => (own + 1).saturating_sub(n as usize)..own + 1,
@@ -183,15 +197,29 @@ impl<'a> Keys<'a> {
         Self { run, seq: row.seq as usize, own, count, kv }
     }
 
-    /// A key or value of `n` elements.
+    /// Keys or values of `n` elements of the first of some positions, how far it is from one to the next, and of how many they are.
     #[inline]
-    fn load<'b>(&'b self, kind: Kind, t: usize, head: usize, n: usize, scratch: &'b mut [f32]) -> &'b [f32] {
+    fn load<'b>(
+        &'b self,
+        kind: Kind,
+        positions: Range<usize>,
+        head: usize,
+        n: usize,
+        scratch: &'b mut [f32],
+    ) -> (&'b [f32], usize, usize) {
+        let t = positions.start;
         match &self.kv {
-            Held::Cache(pages) => pages.load(kind, self.run.step.kv_slot(pages.group, self.seq, t), head, scratch),
+            Held::Cache(pages) => {
+                let block = self.run.step.block;
+                let count = positions.len().min(RUN).min(block - t % block);
+                let at = self.run.step.kv_slot(pages.group, self.seq, t);
+                let (rows, stride) = pages.load(kind, at, count, head, scratch);
+                (rows, stride, count)
+            }
             Held::Rows { k, v, row0, kv_heads } => {
-                let start = ((row0 + t) * kv_heads + head) * n;
+                let (start, stride) = (((row0 + t) * kv_heads + head) * n, kv_heads * n);
                 let rows = if matches!(kind, Kind::K) { k } else { v };
-                rows.slice(start..start + n)
+                (rows.slice(start..start + (positions.len() - 1) * stride + n), stride, positions.len())
             }
         }
     }
