@@ -3,13 +3,17 @@
 use std::io::{Write, stdout};
 
 use super::exit::Exit;
-use crate::gpu::{Device, Kind};
+use super::{open, verdicts};
+use crate::gpu::{Choice, Device, Kind, Tuning};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Prints a JSON array.
     #[arg(long)]
     json: bool,
+    /// Says what is chosen for each GPU, and why. Opens them.
+    #[arg(long, conflicts_with = "json")]
+    verbose: bool,
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
@@ -38,8 +42,53 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         writeln!(out, "cpu  {threads} thread{}", if threads == 1 { "" } else { "s" })?;
         for a in &adapters {
             writeln!(out, "{:<4} {} ({}, {}, {})", a.index, a.name, kind(a.kind), a.backend, a.driver)?;
+            if args.verbose {
+                choices(&mut out, a.index)?;
+            }
         }
     }
     out.flush()?;
+    Ok(())
+}
+
+/// What is chosen for an adapter, a line each.
+fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
+    let choice = Choice { index: Some(index), tuning: open::tuning()?, ..Choice::default() };
+    let mut line = |what: &str, value: String| writeln!(out, "     {what:<10} {value}");
+    let device = match pollster::block_on(Device::open(&choice)) {
+        Ok(device) => device,
+        Err(error) => return Ok(line("refused", error.to_string())?),
+    };
+    let caps = device.caps();
+    let mib = |bytes: u64| bytes >> 20;
+    let limits = format!("{} MiB a binding, {} MiB a buffer", mib(caps.max_binding), mib(caps.max_buffer));
+    line("limits", format!("{limits}: larger matrices are split by rows, larger caches are refused"))?;
+    line(
+        "reductions",
+        match caps.subgroups {
+            Some((least, most)) => {
+                format!("by subgroups of {least} to {most}, right for any size: the device has them")
+            }
+            None => "through workgroup memory: the device has no subgroups".to_owned(),
+        },
+    )?;
+    let table = Tuning::of(caps.kind).numbers();
+    for ((name, number), (_, usual)) in caps.tuning.numbers().into_iter().zip(table) {
+        let why = if number == usual { "the table for such devices" } else { "WGSLM_TUNING" };
+        line(name, format!("{number} threads a workgroup: {why}"))?;
+    }
+    line(
+        "timestamps",
+        if device.has_timestamps() { "yes: --profile works" } else { "no: --profile does not work" }.to_owned(),
+    )?;
+    line(
+        "self-test",
+        match verdicts::known().passed(&device) {
+            0 => "not run with these kernels: the first start of a model runs it".to_owned(),
+            n => format!(
+                "{n} parts passed with these kernels and this driver; a model that needs others runs them at its start"
+            ),
+        },
+    )?;
     Ok(())
 }

@@ -147,8 +147,16 @@ pub(super) fn numerics(s: &str) -> Result<Numerics, String> {
 /// Makes an executor, with a progress bar.
 pub(super) fn executor(model: &Model, options: &Options) -> Result<AnyExecutor, Exit> {
     let mut bar = Bar::new();
+    let tuning = tuning()?;
     Ok(verdicts::keeping(|verdicts| {
-        let options = Options { verdicts: Some(verdicts), ..options.clone() };
+        let options = Options { verdicts: Some(verdicts), tuning, ..options.clone() };
         pollster::block_on(AnyExecutor::open(model, &options, &mut |progress| bar.show(progress)))
     })?)
+}
+
+/// The text of the file that `WGSLM_TUNING` names: numbers that replace those that a GPU's kernels are tuned by, for experiments.
+pub(super) fn tuning() -> Result<String, Exit> {
+    let Some(path) = std::env::var_os("WGSLM_TUNING").filter(|path| !path.is_empty()) else { return Ok(String::new()) };
+    let path = PathBuf::from(path);
+    std::fs::read_to_string(&path).map_err(|e| Exit::usage(format!("WGSLM_TUNING: {}: {e}", path.display())))
 }

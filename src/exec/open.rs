@@ -65,6 +65,8 @@ pub struct Options {
     pub keep_values: bool,
     /// What devices have passed of the self-test, to be kept by the caller; none leaves the self-test out.
     pub verdicts: Option<Arc<Verdicts>>,
+    /// What replaces numbers of a GPU's [`Tuning`](crate::gpu::Tuning), in lines `name = number`: for experiments.
+    pub tuning: String,
 }
 
 /// What an executor tells of its making.
@@ -91,6 +93,7 @@ impl Options {
             fused: true,
             keep_values: false,
             verdicts: Some(Arc::default()),
+            tuning: String::new(),
         }
     }
 
@@ -125,7 +128,7 @@ impl Options {
 
 /// Opens a device whose kernels compute rightly.
 async fn tested(choice: &Choice, model: &Model, options: &Options) -> Result<Device> {
-    let device = Device::open(choice).await?;
+    let device = Device::open(&Choice { tuning: options.tuning.clone(), ..choice.clone() }).await?;
     match &options.verdicts {
         Some(verdicts) => self_test(&device, &model.program, model, options.numerics, verdicts).await,
         None => Ok(device),

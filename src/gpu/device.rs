@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use super::Tuning;
 use crate::{Error, Result};
 
 /// What kind of adapter it is.
@@ -48,6 +49,8 @@ pub struct Choice {
     pub no_subgroups: bool,
     /// Leaves wgpu's runtime checks in shaders on. They are off natively, because our kernels clamp what comes from outside.
     pub checked: bool,
+    /// What replaces numbers of the device's [`Tuning`], in lines `name = number`: for experiments.
+    pub tuning: String,
 }
 
 /// What a device can do, as far as a kernel's choice depends on it.
@@ -75,6 +78,8 @@ pub struct Caps {
     pub uniform_align: u32,
     /// Alignment of an offset in a storage binding, in bytes.
     pub storage_align: u32,
+    /// What kernels are tuned by.
+    pub tuning: Tuning,
 }
 
 /// A device with its queue.
@@ -164,6 +169,8 @@ impl Device {
         let (device, queue) = adapter.request_device(&desc).await.map_err(|e| Error::Device(e.to_string()))?;
         let mut opened = Self::from_host(&adapter.get_info(), device, queue);
         opened.checked = choice.checked;
+        let tuning = opened.caps.tuning.with(&choice.tuning)?;
+        opened.caps = Arc::new(Caps { tuning, ..(*opened.caps).clone() });
         let lost = opened.lost.clone();
         opened.device.set_device_lost_callback(move |_, _| lost.store(true, Ordering::Release));
         let failed = opened.failed.clone();
@@ -195,6 +202,7 @@ impl Device {
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             uniform_align: limits.min_uniform_buffer_offset_alignment,
             storage_align: limits.min_storage_buffer_offset_alignment,
+            tuning: Tuning::of(kind(info)),
         };
         Self {
             device,
@@ -211,6 +219,11 @@ impl Device {
     /// What it can do.
     pub fn caps(&self) -> &Caps {
         &self.caps
+    }
+
+    /// Whether the time of single dispatches can be told.
+    pub fn has_timestamps(&self) -> bool {
+        self.device.features().contains(wgpu::Features::TIMESTAMP_QUERY)
     }
 
     /// The same device, with subgroup operations left unused.

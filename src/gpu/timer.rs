@@ -20,7 +20,7 @@ pub(crate) struct Timer {
 impl Timer {
     /// Fails where the device has no timestamps.
     pub(crate) fn new(device: &Device) -> Result<Self> {
-        if !device.device.features().contains(wgpu::Features::TIMESTAMP_QUERY) {
+        if !device.has_timestamps() {
             let what = format!("profiling on {}, which has no timestamps,", device.caps().name);
             return Err(Error::unsupported(what, "the CPU (--device cpu) works"));
         }

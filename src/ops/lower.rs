@@ -2,7 +2,7 @@
 
 use super::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, Kind, PlanBuilder};
+use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, PlanBuilder};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -128,7 +128,6 @@ pub(crate) struct Layout {
 impl Layout {
     /// What a device asks for. Sequences and outputs lie where they are said to; tables and lists are for the caller to place.
     pub(crate) fn new(caps: &Caps, seqs: u32, outs: u32) -> Self {
-        let software = caps.kind == Kind::Software;
         Self {
             seqs,
             outs,
@@ -139,10 +138,9 @@ impl Layout {
             tiles: 0,
             pos_ids: true,
             subgroups: caps.subgroups.is_some(),
-            // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
-            reduce: if software { 8 } else { 32 },
+            reduce: caps.tuning.reduce,
             subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
-            attend: if software { 16 } else { 64 },
+            attend: caps.tuning.attend,
             search: false,
             tree: 0,
             v1: None,

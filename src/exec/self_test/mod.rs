@@ -111,7 +111,8 @@ fn key(device: &Device) -> String {
     let caps = device.caps();
     let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };
     let (name, backend, driver) = (&caps.name, &caps.backend, &caps.driver);
-    format!("{name}\t{backend}\t{driver}\t{form}\t{:016x}\t", kernels_hash()).replace('\n', " ")
+    let tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
+    format!("{name}\t{backend}\t{driver}\t{form}{tuned}\t{:016x}\t", kernels_hash()).replace('\n', " ")
 }
 
 /// FNV-1a over everything that kernels are composed of, and the version of what dispatches them.

@@ -1,0 +1,78 @@
+//! What kernels are tuned by: a table by kind of device, and lines of a file in its place for experiments.
+//!
+//! Nothing here depends on load or batch. The numbers hold for an executor's life, so results do not change while it runs.
+
+use super::Kind;
+use crate::{Error, Result};
+
+/// Numbers that kernels are tuned by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Threads of a workgroup that reduces.
+    pub reduce: u32,
+    /// Threads of a workgroup of `attend`, at least.
+    pub attend: u32,
+}
+
+/// A number by its name in files, what it is, and what it may be.
+type Entry = (&'static str, fn(&mut Tuning) -> &mut u32, std::ops::RangeInclusive<u32>);
+
+const ENTRIES: [Entry; 2] = [("reduce", |t| &mut t.reduce, 4..=256), ("attend", |t| &mut t.attend, 16..=256)];
+
+impl Tuning {
+    /// What is known to be good for a kind of device.
+    pub fn of(kind: Kind) -> Self {
+        match kind {
+            // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
+            Kind::Software => Self { reduce: 8, attend: 16 },
+            Kind::Discrete | Kind::Integrated | Kind::Other => Self { reduce: 32, attend: 64 },
+        }
+    }
+
+    /// The same but for what a text says, in lines `name = number`; `#` begins a comment.
+    pub fn with(mut self, text: &str) -> Result<Self> {
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
+        for line in lines.filter(|line| !line.is_empty()) {
+            let wrong = |problem: String| Error::argument("tuning", format!("{line:?}: {problem}"));
+            let (name, value) = line.split_once('=').ok_or_else(|| wrong("name = number works".to_owned()))?;
+            let Some((_, field, range)) = ENTRIES.iter().find(|(known, ..)| *known == name.trim()) else {
+                let names = ENTRIES.map(|(name, ..)| name).join(", ");
+                return Err(wrong(format!("{names} work")));
+            };
+            let fits = |n: &u32| n.is_power_of_two() && range.contains(n);
+            let number = value.trim().parse().ok().filter(fits);
+            let wanted = || wrong(format!("a power of two from {} to {} works", range.start(), range.end()));
+            *field(&mut self) = number.ok_or_else(wanted)?;
+        }
+        Ok(self)
+    }
+
+    /// Each number with its name.
+    pub fn numbers(mut self) -> Vec<(&'static str, u32)> {
+        ENTRIES.iter().map(|(name, field, _)| (*name, *field(&mut self))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_replaces_what_it_names() {
+        let table = Tuning::of(Kind::Discrete);
+        assert_eq!(table.with("").unwrap(), table);
+        let changed = table.with("# of an experiment\n\n  reduce = 64 # threads\n").unwrap();
+        assert_eq!(changed, Tuning { reduce: 64, ..table });
+        assert_eq!(changed.numbers()[0], ("reduce", 64));
+        for (text, problem) in [
+            ("reduce", "name = number"),
+            ("rows = 4", "reduce, attend work"),
+            ("attend = 24", "a power of two from 16 to 256"),
+            ("attend = 8", "a power of two from 16 to 256"),
+            ("reduce = many", "a power of two"),
+        ] {
+            let error = table.with(text).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+}
