@@ -183,7 +183,7 @@ fn a_host_shares_its_device(adapter: &str) {
         assert_eq!(shared.caps().subgroups, None, "a device of default features");
         // A scope of the host's stays open while weights are loaded and kernels are compiled in scopes of ours.
         let scope = host.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let tested = block_on(self_test(&shared, &model.program, &model, Numerics::Fast, &verdicts)).unwrap();
+        let tested = block_on(self_test(&shared, &model.program, &model, Numerics::Fast, None, &verdicts)).unwrap();
         let gpu = load(&tested, &model).unwrap();
         let mut steps = Some(scope);
         let ids = generate(gpu, &model, &prompt, |step| {

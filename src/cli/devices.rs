@@ -59,7 +59,7 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         Ok(device) => device,
         Err(error) => return Ok(line("refused", error.to_string())?),
     };
-    let caps = device.caps();
+    let (caps, verdicts) = (device.caps(), verdicts::known());
     let mib = |bytes: u64| bytes >> 20;
     let limits = format!("{} MiB a binding, {} MiB a buffer", mib(caps.max_binding), mib(caps.max_buffer));
     line("limits", format!("{limits}: larger matrices are split by rows, larger caches are refused"))?;
@@ -83,7 +83,10 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
     )?;
     line(
         "self-test",
-        match verdicts::known().passed(&device) {
+        match verdicts.passed(&device) {
+            0 if verdicts.passed(&device.without_subgroups()) > 0 => {
+                "passed without subgroups alone: models run without them".to_owned()
+            }
             0 => "not run with these kernels: the first start of a model runs it".to_owned(),
             n => format!(
                 "{n} parts passed with these kernels and this driver; a model that needs others runs them at its start"

@@ -9,8 +9,8 @@ use crate::Error;
 /// For the end of `--help`.
 pub(super) const TABLE: &str = "\
 Exit codes:
-  0 done   1 failed   2 wrong usage   3 model not found   5 damaged model file   6 no such device
-  7 too little memory   8 device lost   130 interrupted";
+  0 done   1 failed   2 wrong usage   3 model not found   5 damaged model file   6 no device that works
+  7 too little memory   8 device lost, or a step on it   130 interrupted";
 
 /// Why a command ends early.
 #[derive(Debug)]
@@ -64,9 +64,9 @@ impl From<&Error> for Exit {
             Error::Argument { .. } => 2,
             Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => 3,
             Error::Malformed { .. } => 5,
-            Error::Device(_) => 6,
+            Error::Device(_) | Error::Miscomputed { .. } => 6,
             Error::Limit { .. } => 7,
-            Error::DeviceLost(_) => 8,
+            Error::DeviceLost(_) | Error::LostStep { .. } => 8,
             _ => 1,
         };
         Self::Failed { code, message: error.to_string() }
@@ -80,5 +80,22 @@ impl From<io::Error> for Exit {
             io::ErrorKind::BrokenPipe => Self::Quiet,
             _ => Self::failure(format!("stdout: {error}")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_a_device_have_its_codes() {
+        let text = String::new;
+        let wrong = Error::Miscomputed { device: text(), kernel: text(), problem: text(), instead: text() };
+        let errors = [Error::Device(text()), wrong, Error::DeviceLost(text()), Error::LostStep { step: 3 }];
+        let codes = errors.map(|error| match Exit::from(error) {
+            Exit::Failed { code, .. } => code,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(codes, [6, 6, 8, 8]);
     }
 }

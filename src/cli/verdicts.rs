@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::term;
 use crate::exec::Verdicts;
 
 /// The file of this user, if there is a place for one: `wgslm/devices.tsv` in the cache folder.
@@ -20,11 +21,13 @@ pub(super) fn known() -> Arc<Verdicts> {
     Arc::new(Verdicts::parse(&String::from_utf8_lossy(&text)))
 }
 
-/// Runs `work`, which may test devices, and keeps what it found. Where that cannot be kept, the test runs again.
+/// Runs `work`, which may test devices, keeps what they passed and tells of their faults. Where nothing can be kept, the test runs
+/// again.
 pub(super) fn keeping<T>(work: impl FnOnce(Arc<Verdicts>) -> T) -> T {
     let verdicts = known();
     let before = verdicts.text();
     let result = work(Arc::clone(&verdicts));
+    verdicts.faults().iter().for_each(|fault| term::note(fault));
     let after = verdicts.text();
     if let Some(path) = path().filter(|_| after != before) {
         let _ = replace(&path, &after);

@@ -14,7 +14,8 @@ use crate::{Error, Result};
 /// Where a model shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// On a GPU if there is a real one and it has a kernel for every op of the model, else on the CPU.
+    /// On a GPU if there is a real one, it has a kernel for every op of the model and it computes rightly, else on the CPU;
+    /// [`Verdicts::faults`] tells of one that does not.
     #[default]
     Auto,
     /// On the best GPU; a software adapter if there is no other.
@@ -130,7 +131,13 @@ impl Options {
 async fn tested(choice: &Choice, model: &Model, options: &Options) -> Result<Device> {
     let device = Device::open(&Choice { tuning: options.tuning.clone(), ..choice.clone() }).await?;
     match &options.verdicts {
-        Some(verdicts) => self_test(&device, &model.program, model, options.numerics, verdicts).await,
+        Some(verdicts) => {
+            let tested = self_test(&device, &model.program, model, options.numerics, options.kv, verdicts).await;
+            if let (Place::Auto, Err(fault)) = (&options.place, &tested) {
+                verdicts.tell(format!("the CPU is used: {fault}"));
+            }
+            tested
+        }
         None => Ok(device),
     }
 }
@@ -160,8 +167,10 @@ impl AnyExecutor {
             None => None,
             Some(choice) => match tested(&choice, model, options).await {
                 Ok(device) => Some(device),
-                Err(_) if options.place == Place::Auto => None,
-                Err(error) => return Err(error),
+                Err(error) if options.place != Place::Auto || matches!(error, Error::Argument { .. }) => {
+                    return Err(error);
+                }
+                Err(_) => None,
             },
         };
         let mut executor = match device {

@@ -16,22 +16,26 @@ use super::Numerics;
 use crate::gpu::Device;
 use crate::gpu::compose::lib::LIB;
 use crate::model::{Program, WeightSource};
-use crate::ops::{KERNELS, WeightId};
+use crate::ops::{KERNELS, KvStorage, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 use family::FAMILIES;
 
 /// What devices have passed, for whoever can keep it: a line for each adapter, driver, text of the kernels and family.
 ///
-/// Failures are not kept: who fails is asked again, and a driver that was mended is not refused for ever.
+/// Failures are told, and not kept: who fails is asked again, and a driver that was mended is not refused for ever.
 #[derive(Debug, Default)]
-pub struct Verdicts(Mutex<BTreeSet<String>>);
+pub struct Verdicts {
+    passed: Mutex<BTreeSet<String>>,
+    faults: Mutex<Vec<String>>,
+}
 
 impl Verdicts {
     /// From [`text`](Self::text). Lines of other versions of the kernels are left out; one that is damaged is one that nobody asks for.
     pub fn parse(text: &str) -> Self {
         let hash = format!("\t{:016x}\t", kernels_hash());
-        Self(Mutex::new(text.lines().filter(|line| line.contains(&hash)).map(str::to_owned).collect()))
+        let lines = text.lines().filter(|line| line.contains(&hash)).map(str::to_owned);
+        Self { passed: Mutex::new(lines.collect()), faults: Mutex::default() }
     }
 
     /// A line for each test that was passed, in alphabetical order.
@@ -45,29 +49,45 @@ impl Verdicts {
         self.lines().iter().filter(|line| line.starts_with(&key)).count()
     }
 
+    /// The faults for which a device was passed over, or used without its subgroups, since this was made: a line each, with what is
+    /// used instead.
+    pub fn faults(&self) -> Vec<String> {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn tell(&self, fault: String) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
+    }
+
     fn lines(&self) -> MutexGuard<'_, BTreeSet<String>> {
         // A panic while it is held cannot leave a line half written.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The device, if the kernels that a model uses compute rightly on it; the same without subgroups, if they do only then.
 ///
-/// What `verdicts` say that it has passed is not tested again. Works on any device, a host's too.
+/// Keys and values are stored as `kv` says; none: as the numerics have it. What `verdicts` say that it has passed is not tested
+/// again. Works on any device, a host's too.
 pub async fn self_test(
     device: &Device,
     program: &Program,
     weights: &impl WeightSource,
     numerics: Numerics,
+    kv: Option<KvStorage>,
     verdicts: &Verdicts,
 ) -> Result<Device> {
     let ids = (0..program.weights.len() as u32).map(WeightId);
     let formats: HashSet<BlockFormat> = ids.map(|id| weights.format(id)).collect();
-    match passes(device, program, &formats, numerics, verdicts).await {
+    let stored = (numerics, kv.unwrap_or(numerics.kv()));
+    match passes(device, program, &formats, stored, verdicts).await {
         Err(wrong @ Error::Miscomputed { .. }) if device.caps().subgroups.is_some() => {
             let plain = device.without_subgroups();
-            match passes(&plain, program, &formats, numerics, verdicts).await {
-                Ok(()) => Ok(plain),
+            match passes(&plain, program, &formats, stored, verdicts).await {
+                Ok(()) => {
+                    verdicts.tell(format!("used without subgroups: {wrong}"));
+                    Ok(plain)
+                }
                 Err(_) => Err(wrong),
             }
         }
@@ -80,7 +100,7 @@ async fn passes(
     device: &Device,
     program: &Program,
     formats: &HashSet<BlockFormat>,
-    numerics: Numerics,
+    (numerics, kv): (Numerics, KvStorage),
     verdicts: &Verdicts,
 ) -> Result<()> {
     let key = key(device);
@@ -90,17 +110,17 @@ async fn passes(
             None => formats.contains(*format),
         });
         for &format in formats {
-            let line = format!("{key}{} {} {numerics:?}", family.name, format.info().name);
+            let line = format!("{key}{} {} {numerics:?} {kv:?}", family.name, format.info().name);
             if verdicts.lines().contains(&line) {
                 continue;
             }
-            let _modules = run::family(device, family, format, numerics).await?;
+            let _modules = run::family(device, family, format, numerics, kv).await?;
             verdicts.lines().insert(line);
         }
     }
-    let line = format!("{key}sample");
+    let line = format!("{key}draws");
     if program.logits().is_some() && !verdicts.lines().contains(&line) {
-        run::draws(device).await?;
+        let _modules = run::draws(device).await?;
         verdicts.lines().insert(line);
     }
     Ok(())

@@ -4,18 +4,21 @@ use std::sync::Arc;
 
 use super::family::{CONTEXT, Family, VOCAB};
 use crate::exec::{
-    CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step,
-    Token,
+    CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep,
+    Step, StepOut, Token,
 };
 use crate::file::Bytes;
 use crate::gpu::{Caps, Device};
 use crate::model::{Builder, Out, Program};
-use crate::ops::{Attend, CpuWeights, Index, Kv, Matrix, Op, Penalties, SampleLists, SampleSpec};
+use crate::ops::sample::LOGPROBS;
+use crate::ops::{
+    Attend, CpuWeights, GroupId, Index, Kv, KvStorage, Logprob, Matrix, Op, Penalties, SampleLists, SampleSpec,
+};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
 const LIMITS: Limits =
-    Limits { rows: 320, seqs: 16, outs: 32, block: 16, blocks: 32, context: CONTEXT, in_flight: 2, checkpoints: 0 };
+    Limits { rows: 320, seqs: 16, outs: 32, block: 16, blocks: 32, context: CONTEXT, in_flight: 2, checkpoints: 1 };
 
 /// Numbers of a known stream, evenly between -1 and 1.
 struct Stream(u32);
@@ -54,22 +57,23 @@ fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
     Ok(Arc::new(weights))
 }
 
-/// Prompts and generated rows of two sequences over pages in disorder, then a row whose token the device drew; fails with the first op
-/// that is wrong. Gives the shader modules that ran.
+/// Prompts and generated rows of two sequences over pages in disorder, one of which moves to another slot and block in between, then
+/// a row whose token the device drew; fails with the first op that is wrong. Gives the shader modules that ran.
 pub(super) async fn family(
     device: &Device,
     family: &Family,
     format: BlockFormat,
     numerics: Numerics,
+    kv: KvStorage,
 ) -> Result<Vec<String>> {
     let program = (family.program)();
     let weights = weights(&program, format)?;
-    let options = GpuOptions { numerics, kv: None, limits: LIMITS, unfused: false, keep_values: true };
+    let options = GpuOptions { numerics, kv: Some(kv), limits: LIMITS, unfused: false, keep_values: true };
     let gpu = GpuExecutor::load(device, &program, &*weights, options, &mut |_, _| {}).await?;
     gpu.fill_cache(0x7fc0_7e00); // NaN, in f32 and in f16
     let programs = [Role::Prompt, Role::Generated].map(|role| gpu.program(role).clone());
     let oracle = Oracle::of_roles(programs, weights, LIMITS);
-    let mut both = Both { gpu, oracle, family, format, numerics };
+    let mut both = Both { gpu, oracle, family, format, kv };
 
     let n = family.rows;
     let tokens: Vec<_> = (0..n as u32 + 4).map(|i| Token::Host((i * 37 + 5) % VOCAB)).collect();
@@ -85,13 +89,31 @@ pub(super) async fn family(
     let seqs = [seq(0, prompt, 0, &tokens[..n], &tables[0]), seq(1, prompt, 0, &tokens[7..12], &tables[1])];
     both.step(&seqs, &seqs).await?;
     if !program.whole() {
+        // A block of the first sequence becomes one of the second's that it does not need, and its states go to slot 2, both
+        // through the checkpoint; what was there is gone.
+        let (checkpoint, last) = (LIMITS.seqs, short[short.len() - 1]);
+        let mut ops = vec![
+            CacheOp::CopyState { from: 0, to: checkpoint },
+            CacheOp::CopyState { from: 1, to: 0 },
+            CacheOp::CopyState { from: checkpoint, to: 2 },
+        ];
+        for group in (0..program.groups).map(GroupId) {
+            let (from, to) = (long[0], last);
+            ops.extend([CacheOp::Copy { group, from, to }, CacheOp::Zero { group, block: from }]);
+        }
+        both.gpu.cache(&ops)?;
+        both.oracle.cache(&ops);
+        let mut moved = long.to_vec();
+        moved[0] = last;
+        let moved = vec![moved.as_slice(); program.groups as usize];
+
         let sample = program.logits().map(|_| SampleSpec::GREEDY);
-        let first = SeqStep { sample, ..seq(0, generated, n, &tokens[n..n + 1], &tables[0]) };
+        let first = SeqStep { sample, ..seq(2, generated, n, &tokens[n..n + 1], &moved) };
         let seqs = [first, seq(1, generated, 5, &tokens[12..15], &tables[1])];
         let drawn = both.step(&seqs, &seqs).await?.first().copied().flatten();
         let (known, fed) = ([Token::Host(drawn.unwrap_or(0))], [Token::Drawn]);
         let fed = if drawn.is_some() { fed } else { known };
-        let next = |token| [seq(0, generated, n + 1, token, &tables[0])];
+        let next = |token| [seq(2, generated, n + 1, token, &moved)];
         both.step(&next(&fed), &next(&known)).await?;
     }
     Ok(both.gpu.modules())
@@ -103,24 +125,29 @@ struct Both<'a> {
     oracle: Oracle,
     family: &'a Family,
     format: BlockFormat,
-    numerics: Numerics,
+    kv: KvStorage,
 }
 
 impl Both<'_> {
     /// Runs a step, which both are given in their own words, and compares every value that its program wrote. Gives what was drawn.
     async fn step(&mut self, of_gpu: &[SeqStep<'_>], of_oracle: &[SeqStep<'_>]) -> Result<Vec<Option<u32>>> {
-        /// Largest NMSE of a value in f32, and of one that depends on a cache in f16.
-        const BOUNDS: [f64; 2] = [1e-9, 1e-5];
+        /// Largest NMSE of a value in f32.
+        const EXACT: f64 = 1e-9;
+        // And of one that depends on a cache.
+        let behind = match self.kv {
+            KvStorage::F32 => EXACT,
+            KvStorage::F16 => 1e-5,
+            KvStorage::Q8 => 1e-3,
+        };
         let role = of_gpu[0].role;
         self.gpu.plan(role, &mut |_, _| {}).await?;
-        let drawn = finish(&mut self.gpu, &Step { seqs: of_gpu }).await?;
+        let (drawn, _) = finish(&mut self.gpu, &Step { seqs: of_gpu }).await?;
         self.oracle.step(&Step { seqs: of_oracle })?;
-        let mut bound = BOUNDS[0];
+        let mut bound = EXACT;
         for (i, node) in self.gpu.program(role).nodes.iter().enumerate() {
             let Some(value) = node.op.writes() else { continue };
-            let cached = matches!(node.op, Op::Attend(Attend { kv: Kv::Cache(_), .. }));
-            if self.numerics == Numerics::Fast && cached {
-                bound = BOUNDS[1];
+            if matches!(node.op, Op::Attend(Attend { kv: Kv::Cache(_), .. })) {
+                bound = behind;
             }
             let wanted = self.oracle.value(value);
             let got = self.gpu.value(role, value, wanted.len() as u32).await?;
@@ -155,19 +182,31 @@ fn miscomputed(caps: &Caps, kernel: String, problem: String) -> Error {
     Error::Miscomputed { device, kernel, problem, instead }
 }
 
+/// The tokens of a step's draws, and the probabilities that they tell.
+type Draws = (Vec<Option<u32>>, Vec<Vec<Logprob>>);
+
 /// Runs a step to its end; gives its draws.
-async fn finish(executor: &mut impl Executor, step: &Step<'_>) -> Result<Vec<Option<u32>>> {
+async fn finish(executor: &mut impl Executor, step: &Step<'_>) -> Result<Draws> {
     executor.enqueue(step)?;
     let mut result = None;
     while result.is_none() {
         executor.wait().await?;
-        executor.poll(&mut |_, out| result = Some(out.map(|out| out.drawn.iter().map(|d| d.token).collect())));
+        let draws = |out: &StepOut| (out.drawn.iter().map(|d| d.token).collect(), out.logprobs.clone());
+        executor.poll(&mut |_, out| result = Some(out.map(draws)));
     }
-    result.unwrap_or_else(|| Ok(Vec::new()))
+    result.unwrap_or_else(|| Ok(Draws::default()))
 }
 
-/// Draws with every filter, penalties, biases and maps, from rows of a table; a row with NaN among them.
-pub(super) async fn draws(device: &Device) -> Result<()> {
+/// Whether two lists of probabilities have the same tokens, and what is the same but for rounding.
+fn same(a: &[Logprob], b: &[Logprob]) -> bool {
+    const ROUNDING: f32 = 1e-3;
+    let near = |(a, b): (&Logprob, &Logprob)| a.token == b.token && (a.logprob - b.logprob).abs() <= ROUNDING;
+    a.len() == b.len() && a.iter().zip(b).all(near)
+}
+
+/// Draws with every filter, penalties, biases, maps, probabilities and stops, from rows of a table; a row with NaN among them.
+/// Gives the shader modules that ran.
+pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
     const WIDE: u32 = 5000;
     const ROWS: u32 = 8;
     let mut b = Builder::new(WIDE, CONTEXT);
@@ -204,6 +243,7 @@ pub(super) async fn draws(device: &Device) -> Result<()> {
     let allowed: Vec<u32> = (0..WIDE.div_ceil(32)).map(|word| 0x5a5a_a5a5 ^ word).collect();
     let bias: Vec<(u32, f32)> = (0..40u32).map(|i| (i * 113, 5.0 + i as f32 * 0.1)).collect();
     let counts: Vec<[u32; 2]> = (0..40u32).map(|i| [i * 113, 1 + i % 3]).collect();
+    let mut stops = [[WIDE - 1; 2]; 16];
     for step in 0..8 {
         // Other rows in each step, few with a bias; then the same again and again, most with one.
         let turn = if step < 4 { step } else { 0 };
@@ -224,18 +264,27 @@ pub(super) async fn draws(device: &Device) -> Result<()> {
                 pending: step,
                 bias: if biased(i) { &bias } else { &[] },
                 allowed: (i > 8).then_some(allowed.as_slice()),
-                ..SampleLists::default()
+                stops: &stops[i],
+                logprobs: [None, Some(0), Some(3), Some(LOGPROBS)][(i + step as usize) % 4],
             },
             read_logits: false,
         };
         let seqs: Vec<_> = (0..16).map(seq).collect();
-        let got = finish(&mut gpu, &Step { seqs: &seqs }).await?;
-        let wanted = finish(&mut cpu, &Step { seqs: &seqs }).await?;
+        let (got, told) = finish(&mut gpu, &Step { seqs: &seqs }).await?;
+        let (wanted, known) = finish(&mut cpu, &Step { seqs: &seqs }).await?;
+        let fault = |kernel: &str, problem| Err(miscomputed(device.caps(), kernel.to_owned(), problem));
         if let Some(at) = got.iter().zip(&wanted).position(|(a, b)| a != b) {
             let (got, wanted, spec) = (got[at], wanted[at], specs[at % specs.len()]);
-            let problem = format!("draws {got:?} instead of {wanted:?} with {spec:?}");
-            return Err(miscomputed(device.caps(), "sample".to_owned(), problem));
+            return fault("sample", format!("draws {got:?} instead of {wanted:?} with {spec:?}"));
+        }
+        if let Some((got, wanted)) = told.iter().zip(&known).find(|(a, b)| !same(a, b)) {
+            return fault("sample_logprobs", format!("tells {got:?} instead of {wanted:?}"));
+        }
+        // What some of them drew now ends their texts.
+        if step == 4 {
+            let ends = stops.iter_mut().zip(&wanted).step_by(3);
+            ends.for_each(|(stops, token)| stops[1] = token.unwrap_or(WIDE - 1));
         }
     }
-    Ok(())
+    Ok(gpu.modules())
 }
