@@ -280,9 +280,9 @@ pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
         if let Some((got, wanted)) = told.iter().zip(&known).find(|(a, b)| !same(a, b)) {
             return fault("sample_logprobs", format!("tells {got:?} instead of {wanted:?}"));
         }
-        // What some of them drew now ends their texts.
+        // What some of them drew now ends their texts; others go on, those with penalties among them.
         if step == 4 {
-            let ends = stops.iter_mut().zip(&wanted).step_by(3);
+            let ends = stops.iter_mut().zip(&wanted).take(6).step_by(2);
             ends.for_each(|(stops, token)| stops[1] = token.unwrap_or(WIDE - 1));
         }
     }

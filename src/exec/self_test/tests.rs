@@ -39,7 +39,9 @@ fn gpu_right_kernels_pass() {
         (plain, Numerics::Fast, KvStorage::F16),
         (device("swiftshader"), Numerics::Fast, KvStorage::F16),
     ] {
-        let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv).unwrap());
+        // Values within keys are in no cache of eight bits.
+        let kv_of = |family: &Family| if family.name == "latent" && kv == KvStorage::Q8 { KvStorage::F16 } else { kv };
+        let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv_of(family)).unwrap());
         let modules: Vec<_> = families.chain(pollster::block_on(run::draws(&device)).unwrap()).collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
     }
