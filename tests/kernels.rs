@@ -19,7 +19,7 @@ use programs::*;
 use wgslm::Error;
 use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep,
-    Token,
+    Step, Token,
 };
 use wgslm::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Kind, Pipelines, PlanBuilder, StepCounts};
 use wgslm::model::Program;
@@ -243,6 +243,7 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     let step = StepBuffer::new(&device, Room { rows: 4, ..Room::default() }).unwrap();
     assert!(step.write_run(&device, 5, 0, &[]).unwrap_err().to_string().contains("room for 4"));
     assert!(step.write_run(&device, 1, 0, &[0]).is_err());
+    assert!(step.write_run(&device, 2, u32::MAX - 1, &[]).unwrap_err().to_string().contains("32 bits"));
     assert!(step.write_rows(&device, &[], &[]).is_err());
     let buffer = |words: u64| Buffer::new(&device, "b", words * 4).unwrap();
     let mut pipelines = Pipelines::new(&device);
@@ -302,10 +303,73 @@ fn gpu_v1_attention_refuses_long_contexts() {
         single.add(Op::Attend(attend_of(q, out, kv, 64)))?;
         single.finish()
     };
-    assert_eq!(attend(220, KvLayout::Vectorised).unwrap().dispatches.len(), 1);
-    let error = attend(221, KvLayout::Vectorised).unwrap_err();
-    assert!(matches!(error, Error::Limit { .. }) && error.to_string().contains("V2"), "{error}");
+    // How many scores there is room for depends on the threads of a workgroup, which the error tells with the memory.
+    let Err(Error::Limit { available, instead, .. }) = attend(4096, KvLayout::Vectorised) else {
+        panic!("room for 65536 scores")
+    };
+    assert!(instead.contains("V2"), "{instead}");
+    let most: u32 = available.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
+    assert_eq!(attend(most / 16, KvLayout::Vectorised).unwrap().dispatches.len(), 1);
+    assert!(matches!(attend(most / 16 + 1, KvLayout::Vectorised), Err(Error::Limit { .. })));
     assert!(attend(4, KvLayout::Paged).unwrap_err().to_string().contains("vectorised"));
+}
+
+/// V1 knows no trees, whether it is chosen before attention is added or after.
+#[test]
+fn gpu_v1_attention_refuses_trees() {
+    let device = device(LAVAPIPE);
+    let step = StepBuffer::new(&device, Room { rows: 4, blocks: 2, tree: true, ..Room::default() }).unwrap();
+    let (storage, layout) = (KvStorage::F16, KvLayout::Vectorised);
+    let shape = CacheShape { kv_heads: 1, k_dim: 8, v_dim: 8, slots: 16, blocks: 2, storage, layout };
+    let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
+    for first in [true, false] {
+        let mut pipelines = Pipelines::new(&device);
+        let mut single = Single::new(&mut pipelines, &step);
+        let [q, out] = [0; 2].map(|_| single.value(&buffer(256), 8).unwrap());
+        let kv = Kv::Cache(single.cache(&buffer(shape.bytes()), shape).unwrap());
+        if first {
+            single.v1();
+        }
+        let added = single.add(Op::Attend(attend_of(q, out, kv, 8)));
+        single.v1();
+        let error = added.and_then(|()| single.finish().map(drop)).unwrap_err();
+        assert!(error.to_string().contains("tree"), "{error}");
+    }
+}
+
+/// Values within keys are not stored in 8 bits: known from the program alone.
+#[test]
+fn gpu_refuses_latent_attention_in_eight_bits() {
+    let latent = AttendCase { place: cases::attend_cases::Place::Latent, ..AttendCase::PLAIN }.op().program;
+    assert!(latent.on_gpu(KvStorage::F16).is_ok());
+    assert!(latent.on_gpu(KvStorage::Q8).unwrap_err().to_string().contains("--device cpu"));
+    assert!(AttendCase::PLAIN.op().program.on_gpu(KvStorage::Q8).is_ok());
+}
+
+/// Seeded pages hold the same numbers on a GPU, where heads of 6 elements are padded, and on the CPU.
+#[test]
+fn gpu_seeded_pages_are_the_cpus() {
+    let program = llama(Shape { head_dim: 6, ..Shape::SMALL });
+    let weights = random_weights(&program, &[F32], &mut Rng(21));
+    let tokens = host(&[7]);
+    let table: Vec<u32> = (0..16).rev().collect();
+    let tables = [table.as_slice()];
+    for kv in KvStorage::ALL {
+        let options = GpuOptions { kv: Some(kv), ..options(Numerics::Exact) };
+        let mut gpu = gpu(LAVAPIPE, &program, &weights, options);
+        gpu.seed_caches(3);
+        let seqs = [rows(0, Role::Generated, &tokens, 200, &tables)];
+        let (got, _) = run(&mut gpu, &seqs);
+        let options = CpuOptions { numerics: Numerics::Exact, kv: Some(kv), ..CpuOptions::new(limits()) };
+        let mut cpu = CpuExecutor::new(&program, weights.clone(), options).unwrap();
+        cpu.seed_caches(3);
+        cpu.enqueue(&Step { seqs: &seqs }).unwrap();
+        pollster::block_on(cpu.wait()).unwrap();
+        let mut wanted = Vec::new();
+        cpu.poll(&mut |_, out| wanted.extend(out.unwrap().logits.iter().copied().map(f64::from)));
+        let distance = nmse(&got, &wanted);
+        assert!(distance < 1e-4, "{kv:?}: {distance:e}");
+    }
 }
 
 #[test]
@@ -403,6 +467,33 @@ fn gpu_attend() {
     let (even, odd): (Vec<_>, Vec<_>) = cases.iter().enumerate().partition(|(i, _)| i % 2 == 0);
     for (form, cases) in FORMS.into_iter().zip([&even, &odd, &odd, &even]) {
         check(form, cases.iter().map(|c| c.1));
+    }
+}
+
+/// A value that is infinite or no number reaches the rows that see it, and none beside them in its tile.
+#[test]
+fn gpu_attention_keeps_broken_values_to_the_rows_that_see_them() {
+    let results = |form, case: &AttendCase| pollster::block_on(case.outputs(&device(form), Numerics::Exact)).0;
+    let [heads, dim] = [3, 16];
+    for (form, window, role, (first, rows), broken) in [
+        (LAVAPIPE, None, Role::Prompt, (0, 21), 10),
+        (LAVAPIPE, Some(5), Role::Prompt, (60, 21), 66),
+        (LAVAPIPE, Some(5), Role::Prompt, (60, 21), 58),
+        (LAVAPIPE, None, Role::Generated, (30, 4), 32),
+        (SWIFTSHADER, Some(9), Role::Prompt, (0, 21), 3),
+    ] {
+        let mask = window.map_or(Mask::Causal, Mask::Window);
+        let shape = [heads, 1, dim, dim];
+        let whole = AttendCase { shape, mask, role, seqs: vec![(first, rows)], by_position: true, ..AttendCase::PLAIN };
+        let case = AttendCase { broken: Some(broken), ..whole.clone() };
+        let [got, wanted] = [&case, &whole].map(|case| results(form, case));
+        let width = (heads * dim) as usize;
+        for (own, (got, wanted)) in (first..).zip(got.chunks(width).zip(wanted.chunks(width))) {
+            match own >= broken && own - broken < window.unwrap_or(u32::MAX) {
+                true => assert!(got.iter().all(|x| !x.is_finite()), "{case:?}: position {own}"),
+                false => assert_eq!(got, wanted, "{case:?}: position {own}"),
+            }
+        }
     }
 }
 

@@ -8,7 +8,8 @@
 //! multiples of a size that follows from the row's position, and are merged in their order, here or by attend_merge: a row's sums
 //! do not depend on how it was divided. Within a part, online softmax over tiles of WG
 //! positions: each key is read once for all heads of the workgroup, by FOURS neighbouring threads that take every fourth four
-//! of its elements; each value by one thread for four elements. Positions outside the mask are neither loaded nor multiplied.
+//! of its elements; each value by one thread for four elements. Positions in front of those that a row
+//! sees and behind them are not loaded; of drafts that are not on its way, keys are and their scores dropped, values are not.
 const FOURS: u32 = 4u;  // threads to a key
 const KEYS: u32 = 4u;   // keys of a thread, so that a tile has WG
 var<workgroup> dots: array<vec4<f32>, WG * FOURS>;  // [thread of a key][position in the tile]: the dot product of each head

@@ -8,7 +8,8 @@
 //! bound and the tiles that nobody fills return. Whose a tile is tells a list of the host's, or a binary search over the
 //! first rows of the sequences (SEARCH). A tile of TILE positions is scored by threads for four rows and four keys each, and
 //! summed up by threads for eight rows and four elements of a head's value. Tiles are counted from position 0: the order of a
-//! row's sums depends on its position alone. Positions that no row of the tile sees are not loaded.
+//! row's sums depends on its position alone. Positions that no row of the tile sees are not loaded, and
+//! what only some see is not added to the others.
 const ROWS: u32 = 8u;
 override WG: u32 = 64u;
 override TILE: u32 = 32u;        // 4 * (WG / (2 * HEADS)): each thread has four positions
@@ -37,6 +38,11 @@ fn tile_seq(tile: u32) -> u32 {
     return low;
 }
 
+/// weight * value, and 0 where the weight is 0, whatever the value.
+fn weighed(weight: f32, value: vec4<f32>) -> vec4<f32> {
+    return select(vec4<f32>(0.0), weight * value, weight != 0.0);
+}
+
 @compute @workgroup_size(WG)
 fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: vec3<u32>) {
     let seq = tile_seq(id.y);
@@ -56,6 +62,8 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     let lowest = min(own_position(first_row, seq), path_of(first_row, own_position(first_row, seq), count).base);
     let begin = seen_by(lowest, count).x;
     let end = seen_by(own_position(last_row, seq), count).y;
+    // What all rows of the tile see; in front of it and behind it stands what only some do.
+    let by_all = vec2<u32>(seen_by(own_position(last_row, seq), count).x, seen_by(own_position(first_row, seq), count).y);
 
     // For scores, a thread has a quad: four rows of a head; rows and heads past the last are computed as it is, and dropped.
     let quads = 2u * HEADS;
@@ -173,21 +181,39 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                 sum_b[r] *= shrink_b[r];
             }
             let stop = min(tile + TILE, end);
-            for (var pos = tile + lane; pos < stop; pos += lanes) {
+            var pos = tile + lane;
+            let stop_all = select(tile, min(stop, by_all.y), TREE == 0u && tile >= by_all.x);
+            for (; pos < stop_all; pos += lanes) {
+                let a = weight[(pos - tile) * quads + 2u * own_head];
+                let b = weight[(pos - tile) * quads + 2u * own_head + 1u];
+                let value = value_four(value_at(seq, kv_head, pos), four) * value_scale(seq, kv_head, pos);
+                total_a += a;
+                total_b += b;
+                sum_a[0] += a.x * value;
+                sum_a[1] += a.y * value;
+                sum_a[2] += a.z * value;
+                sum_a[3] += a.w * value;
+                sum_b[0] += b.x * value;
+                sum_b[1] += b.y * value;
+                sum_b[2] += b.z * value;
+                sum_b[3] += b.w * value;
+            }
+            // A value that a row does not see may be infinite or no number, which a weight of 0 does not undo.
+            for (; pos < stop; pos += lanes) {
                 if pos >= begin {
                     let a = weight[(pos - tile) * quads + 2u * own_head];
                     let b = weight[(pos - tile) * quads + 2u * own_head + 1u];
                     let value = value_four(value_at(seq, kv_head, pos), four) * value_scale(seq, kv_head, pos);
                     total_a += a;
                     total_b += b;
-                    sum_a[0] += a.x * value;
-                    sum_a[1] += a.y * value;
-                    sum_a[2] += a.z * value;
-                    sum_a[3] += a.w * value;
-                    sum_b[0] += b.x * value;
-                    sum_b[1] += b.y * value;
-                    sum_b[2] += b.z * value;
-                    sum_b[3] += b.w * value;
+                    sum_a[0] += weighed(a.x, value);
+                    sum_a[1] += weighed(a.y, value);
+                    sum_a[2] += weighed(a.z, value);
+                    sum_a[3] += weighed(a.w, value);
+                    sum_b[0] += weighed(b.x, value);
+                    sum_b[1] += weighed(b.y, value);
+                    sum_b[2] += weighed(b.z, value);
+                    sum_b[3] += weighed(b.w, value);
                 }
             }
         }

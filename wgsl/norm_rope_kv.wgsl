@@ -29,6 +29,7 @@ override HAS_Q_NORM_W: bool = false;
 override HAS_K_NORM_W: bool = false;
 override ROPE_DIMS: u32 = 0u;     // rotated elements of a head, even; 0: none
 override NEOX: bool = false;      // pairs are half of ROPE_DIMS apart; else neighbours
+const LEAST: f32 = 1.5e-36;       // of a vector of 8 bits, below which its scale would be no normal f32: it is stored as zeros
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> angles: array<vec2<u32>>;
@@ -110,6 +111,7 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             let base = page_base(row_seq(r), pos);
             let own = (head - params.heads) % KV_HEADS;
             var by = 1.0;
+            var down = 1.0;
             if KV_SCALED {
                 // NaN and infinity must stay seen: by their bits, since a maximum may pass over NaN.
                 var most = 0u;
@@ -117,9 +119,14 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                     most = max(most, bitcast<u32>(y[i]) & 0x7fffffffu);
                 }
                 let broken = wg_max(select(0.0, 1.0, most >= 0x7f800000u), lid) > 0.0;
-                let largest = wg_max(bitcast<f32>(min(most, 0x7f7fffffu)), lid);
-                if largest > 0.0 {
-                    by = 1.0 / largest;
+                var largest = wg_max(bitcast<f32>(min(most, 0x7f7fffffu)), lid);
+                if largest < LEAST {
+                    largest = 0.0;
+                    by = 0.0;
+                } else {
+                    // The inverse of a huge number would be too small for an f32.
+                    down = select(1.0, 0.00390625, largest > 1e37);
+                    by = 1.0 / (largest * down);
                 }
                 if lid == 0u {
                     // Scales lie behind the elements, four of which are a word.
@@ -129,7 +136,7 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             }
             let at = select(k_at(base, own, pos), v_at(base, own, pos), is_v);
             for (var i = 4u * lid; i < room; i += 4u * WG) {
-                let four = by * vec4<f32>(y[i], y[i + 1u], y[i + 2u], y[i + 3u]);
+                let four = by * (down * vec4<f32>(y[i], y[i + 1u], y[i + 2u], y[i + 3u]));
                 if is_v && V_APART {
                     store_apart(at, i, four);
                 } else {

@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 use super::exit::Exit;
 use crate::file::{Array, Description, ModelFile, Value};
 use crate::model::{CacheSpec, Model, Program};
+use crate::ops::KvStorage;
 use crate::text::Tokenizer;
 
 #[derive(Debug, clap::Args)]
@@ -147,7 +148,7 @@ fn model_json(model: &Model) -> Json {
         "context": program.context,
         "gives": if program.logits().is_some() { "logits" } else { "vectors" },
         "chat_template": model.chat_template.is_some(),
-        "gpu": match program.on_gpu() {
+        "gpu": match program.on_gpu(KvStorage::default()) {
             Ok(()) => Json::Bool(true),
             Err(error) => error.to_string().into(),
         },

@@ -37,6 +37,9 @@ impl PageShape {
     }
 }
 
+/// Below it, the scale of a vector of 8 bits would be no normal number: it is stored as zeros.
+const LEAST: f32 = 1.5e-36;
+
 /// The elements, as they are stored.
 enum Store {
     F32(Shared<f32>),
@@ -135,6 +138,7 @@ impl Pages {
                 // What is not finite makes the scale NaN, and with it the vector.
                 let finite = vector.iter().all(|x| x.is_finite());
                 let most = if finite { vector.iter().fold(0f32, |most, x| most.max(x.abs())) } else { f32::NAN };
+                let most = if most < LEAST { 0.0 } else { most };
                 scales.set(self.scale(kind, at, head), most / 127.0);
                 let inverse = if most > 0.0 { 127.0 / most } else { 0.0 };
                 for (place, x) in store.slice_mut(start..start + n).iter_mut().zip(vector) {

@@ -98,6 +98,11 @@ impl Options {
         }
     }
 
+    /// How keys and values are stored.
+    fn storage(&self) -> KvStorage {
+        self.kv.unwrap_or(self.numerics.kv())
+    }
+
     fn limits(&self, program: &Program, in_flight: u32) -> Limits {
         /// Rows of a prompt that run at once: enough for matrix × matrix kernels, and not too much memory.
         const ROWS: u32 = 512;
@@ -155,11 +160,11 @@ impl AnyExecutor {
     /// Makes an executor ready for a model's steps: weights loaded, kernels compiled.
     pub async fn open(model: &Model, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
         if matches!(options.place, Place::Gpu | Place::Adapter(_)) {
-            model.program.on_gpu()?;
+            model.program.on_gpu(options.storage())?;
         }
         let choice = match options.place {
             Place::Cpu => None,
-            Place::Auto => model.program.on_gpu().is_ok().then(Choice::default),
+            Place::Auto => model.program.on_gpu(options.storage()).is_ok().then(Choice::default),
             Place::Gpu => Some(Choice { software: true, ..Choice::default() }),
             Place::Adapter(index) => Some(Choice { index: Some(index), ..Choice::default() }),
         };

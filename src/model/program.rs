@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 
 pub use crate::ops::Rows;
 use crate::ops::check::Shapes;
+use crate::ops::lower::no_kernel;
 use crate::ops::{
     Act, Attend, CacheId, Combine, Conv, Decay, Delta, Embed, Epi, ExpertLinear, GroupId, HeadLinear, Index, Join, Kv,
-    KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick, Pointwise, Pool, Pooling, Pre, Rope, RopeId, RopeSpec,
-    Route, RouteSpec, RowWise, Scan, Slice, ValueId, VectorId, WeightId,
+    KvStorage, KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick, Pointwise, Pool, Pooling, Pre, Rope, RopeId,
+    RopeSpec, Route, RouteSpec, RowWise, Scan, Slice, ValueId, VectorId, WeightId,
 };
 use crate::{Error, Result};
 
@@ -281,8 +282,13 @@ impl Program {
         Ok(())
     }
 
-    /// Fails, by name, if no kernel does one of the ops: what a GPU executor says before it loads a weight.
-    pub fn on_gpu(&self) -> Result<()> {
+    /// Fails, by name, if no kernel does one of the ops, or stores keys and values so: what a GPU executor says before it loads a
+    /// weight.
+    pub fn on_gpu(&self, kv: KvStorage) -> Result<()> {
+        let latent = |cache: &CacheSpec| matches!(cache, CacheSpec::Pages { v_in_k: true, .. });
+        if kv == KvStorage::Q8 && self.caches.iter().any(latent) {
+            return Err(no_kernel("an 8-bit cache with values within keys (latent attention)"));
+        }
         self.nodes.iter().try_for_each(|node| node.op.on_gpu())
     }
 

@@ -11,7 +11,7 @@ pub enum KvStorage {
     #[default]
     F16,
     /// 8-bit integers, and an f32 scale for each key and value: x ≈ integer * scale, scale = max |x| / 127. A vector that
-    /// holds NaN or infinity has NaN for its scale.
+    /// holds NaN or infinity has NaN for its scale; one whose scale would be no normal f32 is zeros.
     Q8,
 }
 
@@ -22,6 +22,11 @@ impl KvStorage {
     /// Bits of an element.
     pub fn bits(self) -> u32 {
         32 / self.lanes()
+    }
+
+    /// Bytes of a vector of `dim` elements, its scale included.
+    pub fn vector_bytes(self, dim: u32) -> u32 {
+        dim * 4 / self.lanes() + if self == Self::Q8 { 4 } else { 0 }
     }
 
     /// Elements in a 32-bit word.
@@ -142,6 +147,19 @@ impl CacheShape {
         let elements = heads * u64::from(self.k_room() + self.v_room()) / 4;
         let before = if of_value { heads } else { 0 };
         u64::from(block) * self.block_words() + elements + before + u64::from(head * self.slots + slot)
+    }
+
+    /// The places of all elements of paged keys and values, by blocks and without what pads them: element `n` of a CPU's pages.
+    pub(crate) fn elements(&self) -> impl Iterator<Item = u64> {
+        let Self { kv_heads, k_dim, v_dim, slots, blocks, .. } = *self;
+        let shape = *self;
+        let vectors = move |head| (0..slots).map(move |slot| (head, slot));
+        (0..blocks).flat_map(move |block| {
+            let all = (0..kv_heads).flat_map(vectors);
+            let keys = all.clone().map(move |(head, slot)| (shape.k_element(block, head, slot, 0), k_dim));
+            let values = all.map(move |(head, slot)| (shape.v_element(block, head, slot, 0), v_dim));
+            keys.chain(values).flat_map(|(first, dim)| first..first + u64::from(dim))
+        })
     }
 
     fn block_element(&self, block: u32) -> u64 {

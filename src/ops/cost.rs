@@ -1,6 +1,6 @@
 //! What an op costs, for the profiler and the benches.
 
-use super::{Attend, Embed, ExpertLinear, HeadLinear, Kv, Linear, Mask, Op, WeightId};
+use super::{Attend, Embed, ExpertLinear, HeadLinear, Kv, KvStorage, Linear, Mask, Op, WeightId};
 use crate::quant::BlockFormat;
 
 /// What an op costs for a step.
@@ -19,8 +19,8 @@ pub struct Load {
     pub rows: u32,
     /// The position of its first row.
     pub pos: u32,
-    /// Bytes of one element of the KV cache.
-    pub kv_bytes: u32,
+    /// How the KV cache stores its elements.
+    pub kv: KvStorage,
 }
 
 impl std::ops::Add for Cost {
@@ -87,7 +87,10 @@ impl Attend {
             most = most.max(sees.saturating_add(own - load.pos).min(own + 1));
         }
         let bytes = match self.kv {
-            Kv::Cache(_) => f64::from(most) * f64::from(self.kv_heads) * dims * f64::from(load.kv_bytes),
+            Kv::Cache(_) => {
+                let vectors = [self.k_dim, self.v_dim].map(|dim| load.kv.vector_bytes(dim));
+                f64::from(most) * f64::from(self.kv_heads) * vectors.map(f64::from).iter().sum::<f64>()
+            }
             Kv::Packed { .. } => 0.0,
         };
         Cost { bytes, flops: 2.0 * seen * f64::from(self.heads) * dims }

@@ -95,16 +95,18 @@ impl StepBuffer {
         Ok(Self { buffer, layout, room })
     }
 
-    /// `count` rows of one sequence, the first at position `first`; its cache lies in the blocks of `table`.
+    /// `count` rows of one sequence, the first at position `first`; its cache lies in the blocks of `table`. Whether those are enough
+    /// is not checked here, where nobody knows how large they are.
     pub fn write_run(&self, device: &Device, count: u32, first: u32, table: &[u32]) -> Result<StepCounts> {
         if self.room.pos_ids {
             return Err(Error::argument("write_run", "the rows of this step say where they stand"));
         }
         self.fits(count, 1, table.len())?;
+        let end = end(first, count)?;
         self.buffer.write(device, 0, &[count, 1, 0, table.len() as u32, first]);
-        self.buffer.write(device, u64::from(self.layout.seqs), &[0, count, 0, first + count]);
+        self.buffer.write(device, u64::from(self.layout.seqs), &[0, count, 0, end]);
         self.buffer.write(device, u64::from(self.layout.tables), table);
-        self.write_items(device, (first..first + count).collect());
+        self.write_items(device, (first..end).collect());
         Ok(StepCounts { rows: count, seqs: 1, items: count, ..StepCounts::default() })
     }
 
@@ -117,6 +119,7 @@ impl StepBuffer {
         let stride = tables.iter().map(|t| t.len()).max().unwrap_or(0);
         let seqs = rows.iter().map(|r| r.seq as usize + 1).max().unwrap_or(0).max(tables.len());
         self.fits(rows.len() as u32, seqs as u32, stride)?;
+        rows.iter().try_for_each(|row| end(row.pos, 1).map(drop))?;
         let words: Vec<u32> = rows.iter().flat_map(|row| [0, 0, row.pos, row.seq]).collect();
         let mut spans = vec![[0u32; 4]; seqs];
         for (r, row) in rows.iter().enumerate() {
@@ -164,7 +167,7 @@ impl StepBuffer {
         }
         let count = paths.len() as u32;
         let counts = if self.room.pos_ids {
-            let rows: Vec<_> = (first..first + count).map(|pos| Place { pos, seq: 0 }).collect();
+            let rows: Vec<_> = (first..end(first, count)?).map(|pos| Place { pos, seq: 0 }).collect();
             self.write_rows(device, &rows, &[table])?
         } else {
             self.write_run(device, count, first, table)?
@@ -196,6 +199,13 @@ impl StepBuffer {
         );
         Err(Error::argument("step", problem))
     }
+}
+
+/// The position behind `count` rows from `first` on.
+fn end(first: u32, count: u32) -> Result<u32> {
+    let problem =
+        || Error::argument("step", format!("{count} rows from position {first} on, past the last of 32 bits"));
+    first.checked_add(count).ok_or_else(problem)
 }
 
 /// Where the cosines and sines of a rotation come from.
@@ -450,6 +460,8 @@ impl<'a> Single<'a> {
 
     /// The plan: its dispatches in order, to be submitted as often as the buffers change.
     pub fn finish(self) -> Result<Plan> {
+        // V1, which does less, may have been chosen after an op was added.
+        self.ops.iter().try_for_each(|op| self.known(op))?;
         let step = &self.step.buffer;
         let layout = Layout { v1: self.v1_blocks(), ..self.step.layout };
         let parts = Buffer::new(self.pipelines.device(), "parts", 16)?; // something must be bound

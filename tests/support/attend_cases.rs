@@ -38,6 +38,8 @@ pub struct AttendCase {
     pub search: bool,
     /// Rows are what their positions make them, however many come at once.
     pub by_position: bool,
+    /// With `by_position`: the position whose values are infinite or no number.
+    pub broken: Option<u32>,
 }
 
 impl AttendCase {
@@ -53,6 +55,7 @@ impl AttendCase {
         seqs: Vec::new(),
         search: false,
         by_position: false,
+        broken: None,
     };
 
     pub fn op(&self) -> OneOp {
@@ -157,7 +160,10 @@ impl AttendCase {
     ) {
         for &id in &op.inputs {
             let width = op.program.value(id).width as usize;
-            let of = |pos: &u32| Rng(u64::from(8 * pos + id.0)).normals(width, 1.5);
+            let of = |pos: &u32| match self.broken == Some(*pos) && op.inputs.get(2) == Some(&id) {
+                true => [f32::INFINITY, f32::NAN, f32::NEG_INFINITY].into_iter().cycle().take(width).collect(),
+                false => Rng(u64::from(8 * pos + id.0)).normals(width, 1.5),
+            };
             let values = match self.by_position {
                 true => positions.iter().flat_map(of).collect(),
                 false => rng.normals(positions.len() * width, 1.5),
@@ -224,6 +230,7 @@ pub fn cases() -> Vec<AttendCase> {
                     seqs: contexts[(at + i) % contexts.len()].to_vec(),
                     search: at % 2 == 0,
                     by_position: false,
+                    broken: None,
                 });
             }
         }

@@ -492,7 +492,14 @@ impl Heads {
                     if shape.storage == KvStorage::Q8 && wanted[part][n..].iter().any(|x| !x.is_finite()) {
                         wanted[part][n..].fill(f64::NAN);
                     } else if shape.storage == KvStorage::Q8 && wanted[part][n..].iter().any(|x| x.abs() > 1e30) {
-                        got[part].truncate(n); // a huge number leaves nothing of the others
+                        // A huge number leaves nothing of the others.
+                        let largest = |row: &[f64]| row.iter().fold(0f64, |most, x| most.max(x.abs()));
+                        let got_largest = got[part][n..].iter().fold(0f32, |most, x| most.max(x.abs()));
+                        let ratio = f64::from(got_largest) / largest(&wanted[part][n..]);
+                        if wanted[part][n] != LOST && (ratio - 1.0).abs() > 0.01 {
+                            return WRONG;
+                        }
+                        got[part].truncate(n);
                         wanted[part].truncate(n);
                     }
                 }

@@ -95,7 +95,7 @@ fn users(kernel: &str) -> Vec<String> {
     users
 }
 
-/// What BENCHMARKS.md says of a kernel, in the first table of single kernels: `RMS of 4096 45 %; …`, and the device.
+/// What BENCHMARKS.md says of a kernel, in the first table of single kernels: `RMS of 4096: 45 %; …`, and the device.
 fn measured(kernel: &str, benchmarks: &str) -> String {
     let Some((_, section)) = benchmarks.split_once("\n## Single kernels on ") else { return String::new() };
     let section = section.split("\n## ").next().unwrap_or(section);
@@ -104,7 +104,7 @@ fn measured(kernel: &str, benchmarks: &str) -> String {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
         let (name, form) = cells.first()?.split_once([' ', ','])?;
         let share = cells.last()?.strip_suffix(" %")?;
-        (name == kernel).then(|| format!("{} {share} %", form.trim()))
+        (name == kernel).then(|| format!("{}: {share} %", form.trim()))
     };
     let shares: Vec<_> = section.lines().filter(|line| line.starts_with("| ")).filter_map(one).collect();
     if shares.is_empty() { String::new() } else { format!("{} ({device})", shares.join("; ")) }

@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         ..Choice::default()
     };
     let device = pollster::block_on(Device::open(&choice))?;
-    let mut items = items(&device, args.quick)?;
+    let (mut items, too_large) = items(&device, args.quick)?;
     device.check()?;
     let rounds = if args.quick { 3 } else { 9 };
     let mut repeats = Vec::new();
@@ -97,7 +97,8 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
                 "share_of_copy": item.rate() / copy,
             })
         };
-        writeln!(out, "{:#}", serde_json::Value::from_iter(items.iter().map(line)))?;
+        let none = too_large.iter().map(|name| json!({ "kernel": name, "device": device.caps().name, "fits": false }));
+        writeln!(out, "{:#}", serde_json::Value::from_iter(items.iter().map(line).chain(none)))?;
     } else {
         let caps = device.caps();
         writeln!(out, "{} ({}, {}), medians of {rounds} rounds in turns\n", caps.name, caps.backend, caps.driver)?;
@@ -114,6 +115,9 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
                 rate / 1e9,
                 100.0 * rate / copy
             )?;
+        }
+        for name in too_large {
+            writeln!(out, "| {name} | | does not fit | | |")?;
         }
     }
     Ok(out.flush()?)
@@ -142,8 +146,8 @@ fn time(device: &Device, item: &Item, repeats: u32) -> Result<f64> {
     Ok(started.elapsed().as_secs_f64() / f64::from(repeats))
 }
 
-/// Everything that is measured, the copy first.
-fn items(device: &Device, quick: bool) -> Result<Vec<Item>> {
+/// Everything that is measured, the copy first, and the names of what does not fit the device.
+fn items(device: &Device, quick: bool) -> Result<(Vec<Item>, Vec<String>)> {
     let mut pipelines = Pipelines::new(device);
     let mut items = vec![copy(device, &mut pipelines, if quick { 8 << 20 } else { 64 << 20 })?];
     // 2 KV heads for 32 query heads of 128 elements, 2048 positions.
@@ -160,7 +164,9 @@ fn items(device: &Device, quick: bool) -> Result<Vec<Item>> {
         (KvStorage::F16, KvLayout::Vectorised),
     ] {
         let heads = Heads { rows, heads: 0, kv_heads: 8, storage, layout, normed: false };
-        items.push(heads.item(device, &mut pipelines, format!("kv_write {storage:?}, {layout:?}"), true)?);
+        // A vector's scale takes the kernel that has a workgroup for each head.
+        let kernel = if storage == KvStorage::Q8 { "norm_rope_kv as a KV write," } else { "kv_write" };
+        items.push(heads.item(device, &mut pipelines, format!("{kernel} {storage:?}, {layout:?}"), true)?);
     }
     for (kind, name) in [(NormKind::Rms, "norm, RMS of 4096"), (NormKind::Layer, "norm, layer of 4096")] {
         items.push(norm(device, &mut pipelines, name, kind, rows, 4096)?);
@@ -184,8 +190,9 @@ fn items(device: &Device, quick: bool) -> Result<Vec<Item>> {
             }
         }
     }
-    items.extend(attention::items(device, &mut pipelines, quick)?);
-    Ok(items)
+    let (attention, too_large) = attention::items(device, &mut pipelines, quick)?;
+    items.extend(attention);
+    Ok((items, too_large))
 }
 
 fn copy(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> {

@@ -50,7 +50,7 @@ pub(super) struct Runner<'a> {
     pub(super) executor: &'a mut AnyExecutor,
     pub(super) model: &'a Model,
     table: Table,
-    kv_bytes: u32,
+    kv: KvStorage,
     /// Positions that hold a prompt.
     filled: u32,
     under_way: usize,
@@ -63,7 +63,7 @@ impl<'a> Runner<'a> {
         let mut table = kv.table();
         // The executor has blocks for one sequence of its context.
         let _ = kv.grow(&mut table, limits.context);
-        Self { executor, model, table, kv_bytes: 4 / storage.lanes(), filled: 0, under_way: 0 }
+        Self { executor, model, table, kv: storage, filled: 0, under_way: 0 }
     }
 
     /// Fills the cache up to a test's depth, and runs what the test runs once.
@@ -158,7 +158,7 @@ impl<'a> Runner<'a> {
     /// The cost of a node's op for a step of `rows` rows from `pos` on.
     pub(super) fn op_cost(&self, op: &Op, rows: u32, pos: u32) -> Cost {
         let program = &self.model.program;
-        let load = Load { rows, pos, kv_bytes: self.kv_bytes };
+        let load = Load { rows, pos, kv: self.kv };
         let own = match op.writes().and_then(|value| program.values.get(value.index())).map(|value| value.rows) {
             Some(Rows::Outs | Rows::Seqs) => 1,
             Some(Rows::Step) | None => rows,

@@ -113,7 +113,7 @@ impl GpuExecutor {
             false => crate::model::fuse(program, role, storage == KvStorage::Q8, &stackable),
         };
         let programs = [fuse(Role::Prompt), fuse(Role::Generated)];
-        programs.iter().try_for_each(Program::on_gpu)?;
+        programs.iter().try_for_each(|program| program.on_gpu(storage))?;
         let weights = Weights::load(device, &programs, source, progress).await?;
 
         let limits = options.limits;
@@ -345,27 +345,27 @@ impl GpuExecutor {
         }
     }
 
-    /// Fills all pages with seeded random numbers, the same as a CPU executor of the same limits: both lay pages out alike.
+    /// Fills all pages with seeded random numbers, the same as a CPU executor of the same limits: numbered without what pads
+    /// keys and values here.
     pub fn seed_caches(&self, seed: u64) {
-        for (cache, number) in self.caches.iter().zip(0..) {
-            let at = |i| seeded(seed, number, i);
-            let words = (cache.buffer.size() / 4) as usize;
-            let half = |i| u32::from(half::f16::from_f32(at(i)).to_bits());
-            let words: Vec<u32> = match cache.shape.storage {
-                KvStorage::F16 => (0..words).map(|i| half(2 * i) | half(2 * i + 1) << 16).collect(),
-                KvStorage::F32 => (0..words).map(|i| at(i).to_bits()).collect(),
-                KvStorage::Q8 => {
-                    let byte = |i| u32::from((at(i) * 127.0).round_ties_even() as i8 as u8);
-                    let block = cache.shape.block_words() as usize;
-                    // Behind the elements of a block, the scales of its vectors.
-                    let elements = cache.shape.scale_word(0, 0, 0, false) as usize;
-                    let word = |w: usize| match (w / block * elements + w % block) * 4 {
-                        i if w % block < elements => (0..4).fold(0, |word, j| word | byte(i + j) << (8 * j)),
-                        _ => (1.0f32 / 127.0).to_bits(),
-                    };
-                    (0..words).map(word).collect()
-                }
-            };
+        for (cache, number) in self.caches.iter().zip(0..).filter(|(cache, _)| cache.shape.kv_heads > 0) {
+            let storage = cache.shape.storage;
+            let mut words = vec![0u32; (cache.buffer.size() / 4) as usize];
+            if storage == KvStorage::Q8 {
+                words.fill((1.0f32 / 127.0).to_bits()); // the scales, behind a block's elements
+                let elements = cache.shape.scale_word(0, 0, 0, false) as usize;
+                words.chunks_exact_mut(cache.shape.block_words() as usize).for_each(|block| block[..elements].fill(0));
+            }
+            for (i, place) in cache.shape.elements().enumerate() {
+                let x = seeded(seed, number, i);
+                let bits = match storage {
+                    KvStorage::F32 => x.to_bits(),
+                    KvStorage::F16 => half::f16::from_f32(x).to_bits().into(),
+                    KvStorage::Q8 => ((x * 127.0).round_ties_even() as i8 as u8).into(),
+                };
+                let lanes = u64::from(storage.lanes());
+                words[(place / lanes) as usize] |= bits << (place % lanes * u64::from(storage.bits()));
+            }
             cache.buffer.write(&self.device, 0, &words);
         }
     }

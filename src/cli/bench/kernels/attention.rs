@@ -20,8 +20,8 @@ struct Attention {
     choose: Choose,
 }
 
-/// All of them; V1 as far as a workgroup's memory goes.
-pub(super) fn items(device: &Device, pipelines: &mut Pipelines, quick: bool) -> Result<Vec<Item>> {
+/// All that fit the device, and the names of those that do not: V1 goes as far as a workgroup's memory.
+pub(super) fn items(device: &Device, pipelines: &mut Pipelines, quick: bool) -> Result<(Vec<Item>, Vec<String>)> {
     let contexts: &[u32] = if quick { &[128, 2048] } else { &[128, 512, 2048, 8192, 32768] };
     let mut all = Vec::new();
     for &context in contexts {
@@ -38,15 +38,15 @@ pub(super) fn items(device: &Device, pipelines: &mut Pipelines, quick: bool) -> 
         let name = format!("{name}, a prompt of {rows} rows");
         all.push(Attention { name, layout: KvLayout::Paged, context: rows, rows, choose });
     }
-    let mut items = Vec::new();
+    let (mut items, mut too_large) = (Vec::new(), Vec::new());
     for attention in all {
         match attention.item(device, pipelines) {
             Ok(item) => items.push(item),
-            Err(Error::Limit { .. }) => {}
+            Err(Error::Limit { .. }) => too_large.push(attention.name),
             Err(error) => return Err(error),
         }
     }
-    Ok(items)
+    Ok((items, too_large))
 }
 
 impl Attention {
