@@ -233,8 +233,9 @@ fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, promp
     }
     let (_, bindings, pipelines) = gpu.counts(Role::Prompt);
     assert!(bindings <= 8, "{what}: {bindings} storage bindings");
-    // One for each op and role, seven for draws and one for the stamp; a model of one block format needs no more.
-    assert!(pipelines <= 25, "{what}: {pipelines} pipelines");
+    // One for each op and role, and of the products with vectors another for a single row; seven for draws and one for the
+    // stamp. A model of one block format needs no more.
+    assert!(pipelines <= 32, "{what}: {pipelines} pipelines");
 }
 
 #[test]
@@ -244,14 +245,15 @@ fn gpu_layers_take_few_dispatches() {
     count("llama", &mut load(&device, &model), model.program.layers(), 5, 8);
     // Heads of an odd size share words of the cache, so q, k and v stay apart.
     let model = open("tiny-models/gpt2-odd");
-    count("gpt2-odd", &mut load(&device, &model), model.program.layers(), 8, 10);
+    count("gpt2-odd", &mut load(&device, &model), model.program.layers(), 10, 10);
     let program = programs::gpt2(programs::Shape::SMALL);
     let weights = programs::random_weights(&program, &[BlockFormat::Q8_0], &mut programs::Rng(1));
     let limits = programs::limits();
     let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
     let mut quiet = |_, _| {};
     let gpu = pollster::block_on(GpuExecutor::load(&device, &program, &*weights, options, &mut quiet));
-    count("gpt2", &mut gpu.unwrap(), program.layers(), 5, 8);
+    // Layer norms are not folded.
+    count("gpt2", &mut gpu.unwrap(), program.layers(), 7, 8);
 }
 
 #[test]

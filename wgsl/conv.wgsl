@@ -1,7 +1,7 @@
 //! conv: out[t, c] = bias[c] + sum_j weight[c, j] * x[t - (taps - 1) + j, c], with zeros before the first position
 //! x (rows, n) f32 | w (n, taps) any block format | state (taps - 1, n) f32: the last rows of x | out (rows, n) f32
 //! grid: x one thread for a column, y one sequence
-//! use: lib/step, <weights>
+//! use: lib/step, <weights>, lib/unpack
 //! source: the short convolutions of Mamba, Gu and Dao 2023
 struct Params {
     n: u32,          // columns of x
@@ -19,7 +19,7 @@ override HAS_BIAS: bool = false;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read> w: array<u32>;
+@group(0) @binding(4) var<storage, read> w: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> state: array<f32>;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 

@@ -1,7 +1,7 @@
 //! embed: out[r] = scale * table[index(r)]
 //! w: rows row0 .. row0 + chunk of the table (n, dim), any block format | out (rows, dim) f32
-//! grid: x one thread for four elements, y one row
-//! use: lib/step, <weights>
+//! grid: x one thread for a run of 16 elements, y one row
+//! use: lib/step, <weights>, lib/unpack
 struct Params {
     n: u32,          // rows of the table
     dim: u32,
@@ -16,13 +16,16 @@ override WG: u32 = 64u;
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> drawn: array<u32>;           // (slots, 16): the tokens drawn last, by position
-@group(0) @binding(3) var<storage, read> w: array<u32>;
+@group(0) @binding(3) var<storage, read> w: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;  // (rows, dim)
 
 @compute @workgroup_size(WG)
 fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
-    if row >= step[0] || 4u * id.x >= params.dim {
+    let c = id.x / 2u;
+    let run = id.x % 2u;
+    let i = chunk_at(c) + run * RUN_GAP;
+    if row >= step[0] || i >= params.dim {
         return;
     }
     var index = row_token(row);
@@ -42,6 +45,13 @@ fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
     if index < params.row0 || index >= params.row0 + params.chunk {
         return;
     }
-    let v = dequant4((params.at + index - params.row0) * row_words(params.dim), params.dim, 4u * id.x);
-    out[row * ((params.dim + 3u) / 4u) + id.x] = params.scale * v;
+    let runs = chunk((params.at + index - params.row0) * row_words(params.dim), params.dim, c);
+    var v = decode16(runs, 0u);
+    if run == 1u {
+        v = decode16(runs, 1u);
+    }
+    let width = (params.dim + 3u) / 4u;
+    for (var j = 0u; j < min(4u, width - i / 4u); j++) {
+        out[row * width + i / 4u + j] = params.scale * v[j];
+    }
 }

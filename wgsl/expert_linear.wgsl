@@ -1,7 +1,7 @@
 //! expert_linear: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for few rows
 //! x (rows, k) or (rows, parts * k) f32 | w (matrices * n, k) any block format | out (rows, parts * n) f32
 //! grid: x one workgroup for four rows of a matrix, y one for a row of x, z one for a part
-//! use: lib/step, lib/experts, <weights>, <reduce>
+//! use: lib/step, lib/experts, <weights>, lib/unpack, <reduce>
 //! source: sparsely gated experts, Shazeer et al. 2017
 //!
 //! All pairs of row and expert in one dispatch. The order of a sum depends on k alone.
@@ -23,10 +23,17 @@ fn expert_linear(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
     let at = params.row0 + (matrix - params.first) * params.n + min(j, vec4<u32>(params.n - 1u));
     let base = at * row_words(k);
     var sum = vec4<f32>(0.0);
-    for (var i = 4u * lid; i < k; i += 4u * WG) {
-        let v = x4(row, part, i);
-        sum += vec4<f32>(dot(dequant4(base.x, k, i), v), dot(dequant4(base.y, k, i), v),
-            dot(dequant4(base.z, k, i), v), dot(dequant4(base.w, k, i), v));
+    for (var c = lid; c < (k + 31u) / 32u; c += WG) {
+        let w0 = chunk(base.x, k, c);
+        let w1 = chunk(base.y, k, c);
+        let w2 = chunk(base.z, k, c);
+        let w3 = chunk(base.w, k, c);
+        for (var run = 0u; run < 2u; run++) {
+            let i = chunk_at(c) + run * RUN_GAP;
+            let v = mat4x4<f32>(x4(row, part, i), x4(row, part, i + 4u), x4(row, part, i + 8u), x4(row, part, i + 12u));
+            sum += vec4<f32>(sum16(decode16(w0, run), v), sum16(decode16(w1, run), v), sum16(decode16(w2, run), v),
+                sum16(decode16(w3, run), v));
+        }
     }
     sum = wg_sum4(sum, lid);
     if lid < 4u {

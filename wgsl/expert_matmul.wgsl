@@ -1,7 +1,7 @@
 //! expert_matmul: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for many rows
 //! x (rows, k) or (rows, parts * k) f32 | w (matrices * n, k) any block format | out (rows, parts * n) f32
 //! grid: x one workgroup for 64 rows of a matrix, y one for 32 pairs of row and part, z one matrix
-//! use: lib/step, lib/experts, <weights>
+//! use: lib/step, lib/experts, <weights>, lib/unpack
 //! source: tokens grouped by expert, MegaBlocks, Gale et al. 2022; the tile of matmul
 //!
 //! A matrix is read once for all pairs that have it. A workgroup of 8 x 8 threads makes 64 x 32 results, a thread 8 x 4 of them.
@@ -41,17 +41,18 @@ fn expert_matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
         var low = array<vec4<f32>, 4>();   // of each pair, the sums of four rows of the first half of the tile
         var high = array<vec4<f32>, 4>();  // and of the second
         for (var k0 = 0u; k0 < k; k0 += 4u * TILE_K4) {
-            for (var i = lid; i < TILE_N * TILE_K4; i += 64u) {
-                let at = k0 + 4u * (i % TILE_K4);
-                let j = min(group.x * TILE_N + i / TILE_K4, params.n - 1u);
-                var v = vec4<f32>(0.0);
-                if at < k {
-                    v = dequant4((params.row0 + group.z * params.n + j) * words, k, at);
+            for (var i = lid; i < TILE_N; i += 64u) {
+                let j = min(group.x * TILE_N + i, params.n - 1u);
+                let weights = chunk((params.row0 + group.z * params.n + j) * words, k, k0 / 32u);
+                for (var run = 0u; run < 2u; run++) {
+                    let v = decode16(weights, run);
+                    for (var q = 0u; q < 4u; q++) {
+                        tile_w[i * TILE_K4 + 4u * run + q] = v[q];
+                    }
                 }
-                tile_w[i] = v;
             }
             for (var i = lid; i < TILE_M * TILE_K4; i += 64u) {
-                let at = k0 + 4u * (i % TILE_K4);
+                let at = chunk_at(k0 / 32u) + i % TILE_K4 / 4u * RUN_GAP + 4u * (i % 4u);
                 var v = vec4<f32>(0.0);
                 if at < k && first + i / TILE_K4 < pairs {
                     let pair = pair_of(matrix, first + i / TILE_K4);

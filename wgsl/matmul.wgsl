@@ -1,59 +1,63 @@
 //! matmul: out[r] = epilogue(W x[r] + bias), for many rows
 //! x (rows, k) f32 | w (n, k) any block format | out (rows, n) f32 | residual (rows, n) f32
-//! grid: x one workgroup for 64 rows of W (gated: 32 gates and their ups), y one for 32 rows of x
-//! use: lib/step, lib/linear, lib/act, <weights>
+//! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
+//! use: lib/step, lib/linear, lib/act, <weights>, lib/unpack
 //!
-//! A workgroup of 8 x 8 threads makes a tile of 64 x 32 results; a thread, 8 x 4 of them in registers. Tiles of 32 columns
-//! of W and x go through workgroup memory, W decoded four values at a time. The order of a sum depends on k alone.
-override EPI: u32 = 0u;  // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up
+//! A workgroup of THREADS_N x THREADS_M threads makes a tile of results; a thread, 8 x 8 of them in registers. RUNS runs of W and
+//! x at a time go through workgroup memory, W unpacked once. The order of a sum depends on k alone, not on the tile.
+override EPI: u32 = 0u;        // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
+override THREADS_N: u32 = 8u;
+override THREADS_M: u32 = 8u;
+override RUNS: u32 = 2u;       // 1 or 2
+override TILE_N: u32 = 8u * THREADS_N;
+override TILE_M: u32 = 8u * THREADS_M;
 @group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;   // (rows, n)
-const TILE_N: u32 = 64u;
-const TILE_M: u32 = 32u;
-const TILE_K4: u32 = 8u;  // columns of a tile, in fours
-var<workgroup> tile_w: array<vec4<f32>, 512>;  // (TILE_N, TILE_K4)
-var<workgroup> tile_x: array<vec4<f32>, 256>;  // (TILE_M, TILE_K4)
+var<workgroup> tile_w: array<vec4<f32>, TILE_N * 4u * RUNS>;
+var<workgroup> tile_x: array<vec4<f32>, TILE_M * 4u * RUNS>;
 
-// The row of W behind row i of the tile: 0..32 and 32..64 are gates and ups of a gated pair.
+// Where four k's, number i, of a row of a tile lie: neighbouring rows at different banks of the memory.
+fn slot(row: u32, i: u32) -> u32 {
+    return row * (4u * RUNS) + (i ^ (row * RUNS / 2u % (4u * RUNS)));
+}
+
+// The row of W behind row i of the tile.
 fn tile_row(tile: u32, i: u32) -> u32 {
     if EPI == 3u {
-        return min(tile * 32u + i % 32u, params.n - 1u) + select(0u, params.up, i >= 32u);
+        return min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u) + select(0u, params.up, i >= TILE_N / 2u);
     }
     return min(tile * TILE_N + i, params.n - 1u);
 }
 
-fn store(row: u32, j: u32, value: f32, rows: u32) {
-    if row >= rows || j >= params.n {
+fn store(row: u32, j: u32, value: f32, second: f32) {
+    if j >= params.n {
         return;
     }
     var y = value;
     if HAS_BIAS {
         y += vec1(params.bias_at, j);
     }
-    if EPI == 2u {
+    if EPI == 2u || EPI == 3u {
         y = act(y);
+    }
+    if EPI == 3u {
+        var up = second;
+        if HAS_BIAS {
+            up += vec1(params.bias_up, j);
+        }
+        y *= up;
     }
     let to = row * params.out_stride + params.out0 + j;
     if EPI == 1u {
         y += residual[to];
     }
+    if EPI == 4u {
+        y *= out[to];
+    }
     out[to] = y;
 }
 
-fn store_gated(row: u32, j: u32, gate: f32, up: f32, rows: u32) {
-    if row >= rows || j >= params.n {
-        return;
-    }
-    var y = gate;
-    var u = up;
-    if HAS_BIAS {
-        y += vec1(params.bias_at, j);
-        u += vec1(params.bias_up, j);
-    }
-    out[row * params.out_stride + params.out0 + j] = act(y) * u;
-}
-
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS_N * THREADS_M)
 fn matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let rows = step[params.rows_at];
     let first = group.y * TILE_M;
@@ -62,69 +66,60 @@ fn matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
     }
     let k = params.k;
     let words = row_words(k);
-    let tn = lid % 8u;  // which 4 of the first, and which 4 of the second 32 rows of W
-    let tm = lid / 8u;  // which 4 rows of x
-    // low[m] and high[m]: the sums of row m of x with four rows of W of the first and the second half of the tile.
-    var low0 = vec4<f32>(0.0);
-    var low1 = vec4<f32>(0.0);
-    var low2 = vec4<f32>(0.0);
-    var low3 = vec4<f32>(0.0);
-    var high0 = vec4<f32>(0.0);
-    var high1 = vec4<f32>(0.0);
-    var high2 = vec4<f32>(0.0);
-    var high3 = vec4<f32>(0.0);
-    for (var k0 = 0u; k0 < k; k0 += 4u * TILE_K4) {
-        for (var i = lid; i < TILE_N * TILE_K4; i += 64u) {
-            let at = k0 + 4u * (i % TILE_K4);
-            var v = vec4<f32>(0.0);
-            if at < k {
-                v = dequant4((params.row0 + tile_row(group.x, i / TILE_K4)) * words, k, at);
+    let tn = lid % THREADS_N;  // the first of eight rows of W, THREADS_N apart
+    let tm = lid / THREADS_N;  // the first of eight rows of x, THREADS_M apart
+    // low[m] and high[m]: the sums of x's row m with the first and the last four rows of W.
+    var low = array<vec4<f32>, 8>();
+    var high = array<vec4<f32>, 8>();
+    for (var at = 0u; at < (k + 31u) / 32u * 2u; at += RUNS) {
+        for (var i = lid; i < TILE_N; i += THREADS_N * THREADS_M) {
+            let weights = chunk((params.row0 + tile_row(group.x, i)) * words, k, at / 2u);
+            for (var r = 0u; r < RUNS; r++) {
+                let v = decode16(weights, (2u - RUNS) * (at % 2u) + r);
+                for (var j = 0u; j < 4u; j++) {
+                    tile_w[slot(i, 4u * r + j)] = v[j];
+                }
             }
-            tile_w[i] = v;
         }
-        for (var i = lid; i < TILE_M * TILE_K4; i += 64u) {
-            let at = k0 + 4u * (i % TILE_K4);
-            var v = vec4<f32>(0.0);
-            if at < k && first + i / TILE_K4 < rows {
-                v = x4(first + i / TILE_K4, at);
+        for (var i = lid; i < TILE_M * RUNS; i += THREADS_N * THREADS_M) {
+            let r = i / TILE_M;
+            let v = x16(min(first + i % TILE_M, rows - 1u), chunk_at(at / 2u) + ((at + r) % 2u) * RUN_GAP);
+            for (var j = 0u; j < 4u; j++) {
+                tile_x[slot(i % TILE_M, 4u * r + j)] = v[j];
             }
-            tile_x[i] = v;
         }
         workgroupBarrier();
-        for (var kk = 0u; kk < TILE_K4; kk++) {
-            let x0 = tile_x[(4u * tm) * TILE_K4 + kk];
-            let x1 = tile_x[(4u * tm + 1u) * TILE_K4 + kk];
-            let x2 = tile_x[(4u * tm + 2u) * TILE_K4 + kk];
-            let x3 = tile_x[(4u * tm + 3u) * TILE_K4 + kk];
-            var wa = tile_w[(4u * tn) * TILE_K4 + kk];
-            var wb = tile_w[(4u * tn + 1u) * TILE_K4 + kk];
-            var wc = tile_w[(4u * tn + 2u) * TILE_K4 + kk];
-            var wd = tile_w[(4u * tn + 3u) * TILE_K4 + kk];
-            low0 += vec4<f32>(dot(wa, x0), dot(wb, x0), dot(wc, x0), dot(wd, x0));
-            low1 += vec4<f32>(dot(wa, x1), dot(wb, x1), dot(wc, x1), dot(wd, x1));
-            low2 += vec4<f32>(dot(wa, x2), dot(wb, x2), dot(wc, x2), dot(wd, x2));
-            low3 += vec4<f32>(dot(wa, x3), dot(wb, x3), dot(wc, x3), dot(wd, x3));
-            wa = tile_w[(32u + 4u * tn) * TILE_K4 + kk];
-            wb = tile_w[(33u + 4u * tn) * TILE_K4 + kk];
-            wc = tile_w[(34u + 4u * tn) * TILE_K4 + kk];
-            wd = tile_w[(35u + 4u * tn) * TILE_K4 + kk];
-            high0 += vec4<f32>(dot(wa, x0), dot(wb, x0), dot(wc, x0), dot(wd, x0));
-            high1 += vec4<f32>(dot(wa, x1), dot(wb, x1), dot(wc, x1), dot(wd, x1));
-            high2 += vec4<f32>(dot(wa, x2), dot(wb, x2), dot(wc, x2), dot(wd, x2));
-            high3 += vec4<f32>(dot(wa, x3), dot(wb, x3), dot(wc, x3), dot(wd, x3));
+        for (var i = 0u; i < 4u * RUNS; i++) {
+            let a = transpose(mat4x4<f32>(tile_w[slot(tn, i)], tile_w[slot(tn + THREADS_N, i)],
+                tile_w[slot(tn + 2u * THREADS_N, i)], tile_w[slot(tn + 3u * THREADS_N, i)]));
+            let b = transpose(mat4x4<f32>(tile_w[slot(tn + 4u * THREADS_N, i)], tile_w[slot(tn + 5u * THREADS_N, i)],
+                tile_w[slot(tn + 6u * THREADS_N, i)], tile_w[slot(tn + 7u * THREADS_N, i)]));
+            for (var m = 0u; m < 8u; m++) {
+                let v = tile_x[slot(tm + m * THREADS_M, i)];
+                low[m] += a[0] * v.x;
+                low[m] += a[1] * v.y;
+                low[m] += a[2] * v.z;
+                low[m] += a[3] * v.w;
+                high[m] += b[0] * v.x;
+                high[m] += b[1] * v.y;
+                high[m] += b[2] * v.z;
+                high[m] += b[3] * v.w;
+            }
         }
         workgroupBarrier();
     }
-    var low = array<vec4<f32>, 4>(low0, low1, low2, low3);
-    var high = array<vec4<f32>, 4>(high0, high1, high2, high3);
-    for (var m = 0u; m < 4u; m++) {
-        let row = first + 4u * tm + m;
-        for (var j = 0u; j < 4u; j++) {
+    for (var m = 0u; m < 8u; m++) {
+        let row = first + tm + m * THREADS_M;
+        if row >= rows {
+            continue;
+        }
+        for (var r = 0u; r < 4u; r++) {
+            let j = tn + r * THREADS_N;
             if EPI == 3u {
-                store_gated(row, group.x * 32u + 4u * tn + j, low[m][j], high[m][j], rows);
+                store(row, group.x * (TILE_N / 2u) + j, low[m][r], high[m][r]);
             } else {
-                store(row, group.x * TILE_N + 4u * tn + j, low[m][j], rows);
-                store(row, group.x * TILE_N + 32u + 4u * tn + j, high[m][j], rows);
+                store(row, group.x * TILE_N + j, low[m][r], 0.0);
+                store(row, group.x * TILE_N + j + TILE_N / 2u, high[m][r], 0.0);
             }
         }
     }

@@ -1,12 +1,39 @@
 //! matvec_qkv: q | k | v = W norm(x[r]) + bias; q and k rotated; q to out, k and v to the cache's pages
 //! x (rows, k) f32 | w ((heads + 2 kv_heads) * head_dim, k) any block format | out (rows, heads * head_dim) f32
-//! grid: x one workgroup for four rows of W that make whole words of the cache, y one for eight rows of x
-//! use: lib/step, lib/linear, <weights>, <reduce>, lib/matvec, lib/paged, lib/angles_table, lib/rotate, <kv_store>
+//! grid: x one workgroup for FOURS times four rows of W that make whole words of the cache, y one for COLS rows of x
+//! use: lib/step, lib/linear, <weights>, lib/unpack, <reduce>, lib/matvec, lib/paged, lib/angles_table, lib/rotate, <kv_store>
 override HEADS: u32 = 1u;
 override HEAD_DIM: u32 = 64u;
 @group(0) @binding(5) var<storage, read> angles: array<vec2<u32>>;  // (rows, ROPE_DIMS / 2): cosine, sine
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;     // (rows, heads * head_dim)
 @group(0) @binding(7) var<storage, read_write> kv: array<u32>;      // the cache
+
+// The head of a four, of q's, then k's, then v's: `out0` counts their rows, since a dispatch may hold some of the three.
+fn head_of(four: u32) -> u32 {
+    return (params.out0 / 4u + four) / (HEAD_DIM / 4u);
+}
+
+fn is_v(head: u32) -> bool {
+    return head >= HEADS + KV_HEADS;
+}
+
+// The elements of its head that a four makes.
+fn elements_of(four: u32) -> vec4<u32> {
+    let g = (params.out0 / 4u + four) % (HEAD_DIM / 4u);
+    if is_v(head_of(four)) {
+        return vec4<u32>(4u * g) + vec4<u32>(0u, 1u, 2u, 3u);
+    }
+    return elements(g);
+}
+
+// Rows of this dispatch.
+fn rows_of(four: u32) -> vec4<u32> {
+    return head_of(four) * HEAD_DIM + elements_of(four) - params.out0;
+}
+
+fn w_rows(four: u32) -> vec4<u32> {
+    return params.row0 + min(rows_of(four), vec4<u32>(params.n - 1u));
+}
 
 @compute @workgroup_size(WG)
 fn matvec_qkv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
@@ -16,28 +43,24 @@ fn matvec_qkv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
     if cols == 0u {
         return;
     }
-    // `out0` counts rows of q | k | v: a dispatch may hold some of the three.
-    let index = params.out0 / 4u + group.x;
-    let head = index / (HEAD_DIM / 4u);          // q heads, then k heads, then v heads
-    let g = index % (HEAD_DIM / 4u);
-    let is_v = head >= HEADS + KV_HEADS;
-    var e = elements(g);
-    if is_v {
-        e = vec4<u32>(4u * g) + vec4<u32>(0u, 1u, 2u, 3u);
-    }
-    let j = head * HEAD_DIM + e;                 // rows of q | k | v
-    let at = params.row0 + min(j - params.out0, vec4<u32>(params.n - 1u));
-    multiply4(at, first, cols, lid);
-    for (var c = lid; c < cols; c += WG) {
-        let row = first + c;
-        var y = sums[c];
+    let four0 = group.x * FOURS;
+    multiply(four0, first, cols, lid);
+    for (var i = lid; i < cols * FOURS; i += WG) {
+        let four = four0 + i % FOURS;
+        if 4u * four >= params.n {
+            continue;
+        }
+        let head = head_of(four);
+        let e = elements_of(four);
+        let row = first + i / FOURS;
+        var y = results[i];
         if HAS_BIAS {
-            let b = j - params.out0;
+            let b = rows_of(four);
             y += vec4<f32>(vec1(params.bias_at, b.x), vec1(params.bias_at, b.y), vec1(params.bias_at, b.z),
                 vec1(params.bias_at, b.w));
         }
-        if !is_v {
-            y = rotate(y, row, g);
+        if !is_v(head) {
+            y = rotate(y, row, (params.out0 / 4u + four) % (HEAD_DIM / 4u));
         }
         if head < HEADS {
             let to = row * params.out_stride + head * HEAD_DIM;
@@ -49,7 +72,7 @@ fn matvec_qkv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             let pos = row_pos(row);
             let base = page_base(row_seq(row), pos);
             var to = 0u;
-            if is_v {
+            if is_v(head) {
                 to = v_at(base, head - HEADS - KV_HEADS, pos);
             } else {
                 to = k_at(base, head - HEADS, pos);

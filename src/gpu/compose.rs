@@ -45,6 +45,8 @@ pub mod lib {
     fragments! {
         /// Parameters and bindings of the kernels of W x.
         LINEAR = "lib/linear";
+        /// Takes rows of weights apart by chunks.
+        UNPACK = "lib/unpack";
         /// Reads the step buffer.
         STEP = "lib/step";
         /// Activation functions.

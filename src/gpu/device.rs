@@ -1,9 +1,10 @@
 //! The device, and what it can do: asked once, here, and passed on as values.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::Tuning;
+use super::pipeline::Made;
 use crate::{Error, Result};
 
 /// What kind of adapter it is.
@@ -45,6 +46,8 @@ pub struct Choice {
     pub software: bool,
     /// Asks for WebGPU's default limits and no features, as a host's device may have them.
     pub default_limits: bool,
+    /// Binds at most so many bytes at a time, as a device of small limits would.
+    pub max_binding: Option<u64>,
     /// Leaves subgroup operations unused.
     pub no_subgroups: bool,
     /// Leaves wgpu's runtime checks in shaders on. They are off natively, because our kernels clamp what comes from outside.
@@ -93,6 +96,7 @@ pub struct Device {
     /// The first error that nothing else caught, on a device of our own.
     failed: Arc<OnceLock<String>>,
     checked: bool,
+    made: Arc<Mutex<Made>>,
     /// A text of kernels, and what stands in its place.
     #[cfg(test)]
     mutation: Option<Arc<(&'static str, &'static str)>>,
@@ -160,6 +164,9 @@ impl Device {
             limits.max_buffer_size = there.max_buffer_size;
             limits.max_compute_workgroup_storage_size = there.max_compute_workgroup_storage_size;
         }
+        if let Some(most) = choice.max_binding {
+            limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(most);
+        }
         let desc = wgpu::DeviceDescriptor {
             label: Some("wgslm"),
             required_features: features,
@@ -211,6 +218,7 @@ impl Device {
             lost: Arc::default(),
             failed: Arc::default(),
             checked: false,
+            made: Arc::default(),
             #[cfg(test)]
             mutation: None,
         }
@@ -234,7 +242,7 @@ impl Device {
     /// The same device with kernels that are wrong on purpose: in each that holds the text `from`, its first place becomes `to`.
     #[cfg(test)]
     pub(crate) fn mutated(&self, from: &'static str, to: &'static str) -> Self {
-        Self { mutation: Some(Arc::new((from, to))), ..self.clone() }
+        Self { mutation: Some(Arc::new((from, to))), made: Arc::default(), ..self.clone() }
     }
 
     /// Fails once the device is gone, or has refused something.
@@ -298,6 +306,11 @@ impl Device {
             Some(error) => Err(Error::Device(format!("{what}: {error}"))),
             None => Ok(made),
         }
+    }
+
+    /// The modules and pipelines that were made on it.
+    pub(super) fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A shader module of ours.

@@ -1,20 +1,29 @@
 //! Pipelines, made once for each kernel, choice of fragments and set of override values.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::Device;
 use super::compose::{Kernel, compose};
 use super::plan::ArgKind;
 use crate::Result;
 
-/// The pipelines of one device, and the modules and layouts that they share.
+/// The pipelines that somebody uses on a device.
 #[derive(Debug)]
 pub struct Pipelines {
     device: Device,
+    used: HashMap<Key, wgpu::ComputePipeline>,
+}
+
+/// What was made on a device, for whoever needs it next: compiling takes longer than most of what is run.
+#[derive(Debug, Default)]
+pub(super) struct Made {
     modules: HashMap<String, wgpu::ShaderModule>,
-    layouts: HashMap<Vec<ArgKind>, (wgpu::BindGroupLayout, wgpu::PipelineLayout)>,
+    layouts: HashMap<Vec<ArgKind>, Layouts>,
     pipelines: HashMap<Key, wgpu::ComputePipeline>,
 }
+
+/// The layouts of a bind group and of a pipeline with that group alone.
+pub(super) type Layouts = (wgpu::BindGroupLayout, wgpu::PipelineLayout);
 
 /// A kernel's identity: name, fragments, override values by their bits, kinds of bindings.
 type Key = (&'static str, Vec<&'static str>, Vec<(&'static str, u64)>, Vec<ArgKind>);
@@ -22,18 +31,17 @@ type Key = (&'static str, Vec<&'static str>, Vec<(&'static str, u64)>, Vec<ArgKi
 impl Pipelines {
     /// None yet.
     pub fn new(device: &Device) -> Self {
-        let (modules, layouts, pipelines) = Default::default();
-        Self { device: device.clone(), modules, layouts, pipelines }
+        Self { device: device.clone(), used: HashMap::new() }
     }
 
-    /// How many were made: variants cannot multiply unseen.
+    /// How many are used: variants cannot multiply unseen.
     pub fn count(&self) -> usize {
-        self.pipelines.len()
+        self.used.len()
     }
 
-    /// The modules that were made: a kernel and its fragments, `matvec Q8_0 lib/reduce`.
-    pub fn modules(&self) -> impl Iterator<Item = &str> {
-        self.modules.keys().map(String::as_str)
+    /// The modules that are used: a kernel and its fragments, `matvec Q8_0 lib/reduce`.
+    pub fn modules(&self) -> impl Iterator<Item = String> {
+        self.used.keys().map(|(kernel, roles, ..)| module_name(kernel, roles)).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// The device that they run on.
@@ -41,10 +49,32 @@ impl Pipelines {
         &self.device
     }
 
-    /// The layout of a bind group of these kinds of bindings, in order.
-    pub(super) fn layout(&mut self, kinds: &[ArgKind]) -> &(wgpu::BindGroupLayout, wgpu::PipelineLayout) {
-        let device = &self.device.device;
-        self.layouts.entry(kinds.to_vec()).or_insert_with(|| {
+    /// The layouts for these kinds of bindings, in order.
+    pub(super) fn layouts(&self, kinds: &[ArgKind]) -> Layouts {
+        self.device.made().layouts(&self.device.device, kinds)
+    }
+
+    /// The pipeline of a kernel, made if it is new to the device.
+    pub(super) fn get(&mut self, kernel: &Kernel, kinds: &[ArgKind]) -> Result<wgpu::ComputePipeline> {
+        let roles = kernel.roles.iter().map(|(_, f)| f.name).collect();
+        let overrides = kernel.overrides.iter().map(|(n, v)| (*n, v.to_bits())).collect();
+        let key: Key = (kernel.name, roles, overrides, kinds.to_vec());
+        if let Some(pipeline) = self.used.get(&key) {
+            return Ok(pipeline.clone());
+        }
+        let pipeline = self.device.made().pipeline(&self.device, kernel, &key)?;
+        self.used.insert(key, pipeline.clone());
+        Ok(pipeline)
+    }
+}
+
+fn module_name(kernel: &str, roles: &[&str]) -> String {
+    std::iter::once(kernel).chain(roles.iter().copied()).collect::<Vec<_>>().join(" ")
+}
+
+impl Made {
+    fn layouts(&mut self, device: &wgpu::Device, kinds: &[ArgKind]) -> Layouts {
+        let make = || {
             let entry = |(binding, kind): (usize, &ArgKind)| {
                 let ty = match kind {
                     ArgKind::Uniform => wgpu::BufferBindingType::Uniform,
@@ -65,27 +95,24 @@ impl Pipelines {
                 wgpu::PipelineLayoutDescriptor { label: None, bind_group_layouts: &[Some(&group)], immediate_size: 0 };
             let pipeline = device.create_pipeline_layout(&desc);
             (group, pipeline)
-        })
+        };
+        self.layouts.entry(kinds.to_vec()).or_insert_with(make).clone()
     }
 
-    /// The pipeline of a kernel, made if it is new.
-    pub(super) fn get(&mut self, kernel: &Kernel, kinds: &[ArgKind]) -> Result<wgpu::ComputePipeline> {
-        let roles: Vec<_> = kernel.roles.iter().map(|(_, f)| f.name).collect();
-        let overrides = kernel.overrides.iter().map(|(n, v)| (*n, v.to_bits())).collect();
-        let key: Key = (kernel.name, roles, overrides, kinds.to_vec());
-        if let Some(pipeline) = self.pipelines.get(&key) {
+    fn pipeline(&mut self, device: &Device, kernel: &Kernel, key: &Key) -> Result<wgpu::ComputePipeline> {
+        if let Some(pipeline) = self.pipelines.get(key) {
             return Ok(pipeline.clone());
         }
-        let module_name = std::iter::once(kernel.name).chain(key.1.iter().copied()).collect::<Vec<_>>().join(" ");
-        let module = match self.modules.get(&module_name) {
+        let name = module_name(key.0, &key.1);
+        let module = match self.modules.get(&name) {
             Some(module) => module.clone(),
             None => {
-                let module = self.device.module(&module_name, compose(kernel)?);
-                self.modules.insert(module_name.clone(), module.clone());
+                let module = device.module(&name, compose(kernel)?);
+                self.modules.insert(name, module.clone());
                 module
             }
         };
-        let layout = self.layout(kinds).1.clone();
+        let layout = self.layouts(&device.device, &key.3).1;
         let desc = wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&layout),
@@ -98,8 +125,8 @@ impl Pipelines {
             },
             cache: None,
         };
-        let pipeline = self.device.device.create_compute_pipeline(&desc);
-        self.pipelines.insert(key, pipeline.clone());
+        let pipeline = device.device.create_compute_pipeline(&desc);
+        self.pipelines.insert(key.clone(), pipeline.clone());
         Ok(pipeline)
     }
 }

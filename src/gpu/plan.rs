@@ -115,14 +115,28 @@ pub struct Dispatch {
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
     grid: [Dim; 3],
+    lone: Option<Lone>,
+}
+
+/// The form of a dispatch for steps of one row.
+#[derive(Clone, Debug)]
+struct Lone {
+    /// Counts the rows.
+    rows: Dim,
+    pipeline: wgpu::ComputePipeline,
+    grid: [Dim; 3],
 }
 
 impl Dispatch {
     /// Encodes the dispatch, if it has work in a step of this size.
     pub(super) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
-        let [x, y, z] = self.grid.map(|d| d.groups(counts));
+        let (pipeline, grid) = match &self.lone {
+            Some(lone) if lone.rows.groups(counts) == 1 => (&lone.pipeline, lone.grid),
+            _ => (&self.pipeline, self.grid),
+        };
+        let [x, y, z] = grid.map(|d| d.groups(counts));
         if x * y * z > 0 {
-            pass.set_pipeline(&self.pipeline);
+            pass.set_pipeline(pipeline);
             pass.set_bind_group(0, &self.bind_group, &[]);
             pass.dispatch_workgroups(x, y, z);
         }
@@ -183,6 +197,7 @@ struct Pending {
     buffers: Vec<Bound>,
     params: (u64, u64),
     grid: [Dim; 3],
+    lone: Option<Lone>,
 }
 
 /// A buffer as it is bound: from a byte on, so many bytes or the rest.
@@ -232,7 +247,26 @@ impl<'a> PlanBuilder<'a> {
         self.params.resize(self.params.len().next_multiple_of(16), 0);
         let size = (self.params.len() - at) as u64;
         let (label, layer, node) = (kernel.name, self.layer, self.node);
-        self.pending.push(Pending { label, layer, node, pipeline, kinds, buffers, params: (at as u64, size), grid });
+        self.pending.push(Pending {
+            label,
+            layer,
+            node,
+            pipeline,
+            kinds,
+            buffers,
+            params: (at as u64, size),
+            grid,
+            lone: None,
+        });
+        Ok(())
+    }
+
+    /// Gives the last dispatch another form, bound alike, for steps in which `rows` counts one.
+    pub(crate) fn lone(&mut self, kernel: &Kernel, rows: Dim, grid: [Dim; 3]) -> Result<()> {
+        if let Some(last) = self.pending.last_mut() {
+            let pipeline = self.pipelines.get(kernel, &last.kinds)?;
+            last.lone = Some(Lone { rows, pipeline, grid });
+        }
         Ok(())
     }
 
@@ -255,7 +289,7 @@ impl<'a> PlanBuilder<'a> {
                 .enumerate()
                 .map(|(i, resource)| wgpu::BindGroupEntry { binding: i as u32, resource })
                 .collect();
-            let layout = self.pipelines.layout(&pending.kinds).0.clone();
+            let layout = self.pipelines.layouts(&pending.kinds).0;
             let desc = wgpu::BindGroupDescriptor { label: Some(pending.label), layout: &layout, entries: &entries };
             let bind_group = device.device.create_bind_group(&desc);
             plan.bindings = plan.bindings.max(pending.buffers.len());
@@ -267,6 +301,7 @@ impl<'a> PlanBuilder<'a> {
                 pipeline: pending.pipeline,
                 bind_group,
                 grid: pending.grid,
+                lone: pending.lone,
             });
         }
         plan.kept.push(params);

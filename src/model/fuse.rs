@@ -15,9 +15,7 @@
 //! The unfused program stays the oracle of the fused one.
 
 use super::program::{Node, Program, Rows, Value};
-use crate::ops::{
-    Epi, Linear, NormKind, NormSpec, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View, WeightId,
-};
+use crate::ops::{Epi, Linear, NormKind, NormSpec, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View};
 
 /// Whether an op over these rows runs as matrix times vector: generated rows do, and, whatever brought them, the rows that
 /// logits are taken of and those that stand for sequences. It follows from what a row is, never from how many there are.
@@ -27,15 +25,14 @@ pub fn as_vectors(role: Role, rows: Rows) -> bool {
 
 /// The program that an executor runs for steps of a role.
 ///
-/// `stackable` says whether matrices can lie in one buffer as one matrix (one block format, and within a binding's limit):
-/// a gated pair must. `whole_heads`: keys and values are stored by whole heads alone (8-bit pages).
-pub fn fuse(program: &Program, role: Role, whole_heads: bool, stackable: &dyn Fn(&[WeightId]) -> bool) -> Program {
+/// `whole_heads`: keys and values are stored by whole heads alone (8-bit pages). `folds` says which norms its linears can take over.
+pub fn fuse(program: &Program, role: Role, whole_heads: bool, folds: &dyn Fn(&NormSpec) -> bool) -> Program {
     let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), role, whole_heads };
     pass.nodes = std::mem::take(&mut pass.program.nodes).into_iter().map(Some).collect();
     pass.qkv();
-    pass.gated(stackable);
+    pass.gated();
     pass.epilogues();
-    pass.norms();
+    pass.norms(folds);
     pass.program.nodes = pass.nodes.into_iter().flatten().collect();
     pass.program
 }
@@ -194,7 +191,7 @@ impl Fuser {
         Some((folded, last, linear, rope_kv))
     }
 
-    fn gated(&mut self, stackable: &dyn Fn(&[WeightId]) -> bool) {
+    fn gated(&mut self) {
         for i in 0..self.nodes.len() {
             let found = (|| {
                 let Op::Pointwise(Pointwise::Mul { a, b, out, .. }) = *self.op(i)? else { return None };
@@ -208,8 +205,7 @@ impl Fuser {
                 let (gate_node, gate) = self.plain_linear(gate_value)?;
                 let (up_node, up) = self.plain_linear(up_value)?;
                 let parts: Vec<_> = gate.parts.iter().chain(&up.parts).copied().collect();
-                let weights: Vec<_> = parts.iter().map(|p| p.weight).collect();
-                if gate.x != up.x || gate.n() != up.n() || parts.len() != 2 || !stackable(&weights) {
+                if gate.x != up.x || gate.n() != up.n() || parts.len() != 2 {
                     return None;
                 }
                 let linear = Linear { parts, epi: Epi::Gated(act), out, ..gate.clone() };
@@ -244,7 +240,7 @@ impl Fuser {
         }
     }
 
-    fn norms(&mut self) {
+    fn norms(&mut self, folds: &dyn Fn(&NormSpec) -> bool) {
         for i in 0..self.nodes.len() {
             let Some(Op::Norm(norm)) = self.op(i) else { continue };
             let norm = norm.clone();
@@ -254,6 +250,7 @@ impl Fuser {
                 matches!(op, Some(Op::Linear(l)) if l.x == norm.out && l.pre == Pre::None && l.epi != Epi::Add(norm.out))
             };
             if norm.groups == 1
+                && folds(&norm.spec)
                 && as_vectors(self.role, self.rows(norm.x))
                 && !readers.is_empty()
                 && readers.iter().all(linear_reads)

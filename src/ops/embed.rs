@@ -124,7 +124,7 @@ impl Embed {
             };
             let w = Arg::read(&l.weights[piece.buffer]);
             let args = [Arg::read(l.step), Arg::read(l.drawn), w, Arg::Write(&out.buffer)];
-            let grid = [lower::wide(self.dim.div_ceil(4)), out.rows(1), Dim::Fixed(1)];
+            let grid = [lower::wide(self.dim.div_ceil(32) * 2), out.rows(1), Dim::Fixed(1)];
             l.plan.dispatch(&kernel, &params, &args, grid)?;
         }
         Ok(())

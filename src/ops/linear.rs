@@ -1,10 +1,10 @@
 //! `linear`: y = W x, the op that nine tenths of the time goes to, with what `fuse` folds into it.
 
 use super::cpu::CpuRun;
-use super::lower::{self, Lower, Lowered};
+use super::lower::{self, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
-use super::{Act, NormSpec, RopeKv, Rows, ValueId, VectorId, WeightId};
+use super::{Act, NormKind, NormSpec, RopeKv, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::quant::{BlockFormat, LANES};
 
@@ -202,140 +202,164 @@ struct Params {
     out_stride: u32,
     bias_at: u32,
     norm_w: u32,
-    norm_b: u32,
-    eps: f32,
     bias_up: u32,
+    eps: f32,
 }
 
-/// Consecutive rows of the stacked matrix that lie in one buffer, in one block format.
-#[derive(Debug)]
+/// Consecutive rows of a matrix, or of a stack of them, that lie in one buffer, in one block format.
+#[derive(Clone, Copy, Debug)]
 struct Segment {
     format: BlockFormat,
     buffer: usize,
+    /// The first row's place in the buffer.
     at: u32,
-    out0: u32,
+    /// The first row's number in the stack.
+    row: u32,
     n: u32,
 }
 
-/// Rows of x that a workgroup of the matrix-times-vector kernels takes.
+/// What a dispatch does with its products, by the override EPI of the kernels.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Alone,
+    Plus(ValueId),
+    Act(Act),
+    /// `act(gate) * up`: the segment has the gates, and so many rows behind each is its up.
+    Gated(Act, u32),
+    /// Times what is there already: the ups of gates that another dispatch made.
+    Times,
+}
+
+/// Rows of x that a workgroup of the matrix-times-vector kernels takes, if there are several.
 const COLS: u32 = 8;
 
-impl Linear {
-    /// Rows of the result that a workgroup of the matrix-times-matrix kernel makes, for how many rows of x.
-    const TILE: (u32, u32) = (64, 32);
+/// Rows of W and of x that make a tile of the matrix-times-matrix kernel.
+const TILE: u32 = 64;
 
-    fn segments(&self, l: &Lower<'_>) -> Vec<Segment> {
+impl Linear {
+    /// Whether the kernels of W x take a norm over: RMS norms, of which only the sum of squares must be known, and only behind
+    /// the products.
+    pub(crate) fn folds_on_gpu(norm: &NormSpec) -> bool {
+        norm.kind == NormKind::Rms && norm.bias.is_none()
+    }
+
+    fn segments(&self, l: &Lower<'_>, parts: &[Part]) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
-        let mut out0 = 0;
-        for part in &self.parts {
+        let mut row = 0;
+        for part in parts {
             let matrix = l.matrix(part.weight);
             for piece in &matrix.pieces {
+                let (format, buffer, at, n) = (matrix.format, piece.buffer, piece.at, piece.n);
                 match segments.last_mut() {
-                    Some(s) if s.format == matrix.format && s.buffer == piece.buffer && s.at + s.n == piece.at => {
-                        s.n += piece.n;
-                    }
-                    _ => segments.push(Segment {
-                        format: matrix.format,
-                        buffer: piece.buffer,
-                        at: piece.at,
-                        out0,
-                        n: piece.n,
-                    }),
+                    Some(s) if s.format == format && s.buffer == buffer && s.at + s.n == at => s.n += n,
+                    _ => segments.push(Segment { format, buffer, at, row, n }),
                 }
-                out0 += piece.n;
+                row += n;
             }
         }
         segments
     }
 
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let vectors = l.generated || l.value(self.x).rows != Rows::Step;
-        let mut segments = self.segments(l);
-        let mut params = Params::default();
-        if let Epi::Gated(_) = self.epi {
-            let (gate, up) = (l.matrix(self.parts[0].weight), l.matrix(self.parts[1].weight));
-            let ([gate_piece], [up_piece]) = (&gate.pieces[..], &up.pieces[..]) else {
-                return Err(lower::no_kernel("a gated pair of matrices in several buffers"));
-            };
-            if gate.format != up.format || gate_piece.buffer != up_piece.buffer || up_piece.at < gate_piece.at {
-                return Err(lower::no_kernel("a gated pair of matrices in two block formats"));
+        let bias = (l.bias_at)(&self.parts);
+        let stored = match &self.epi {
+            Epi::RopeKv(rope_kv) => {
+                return self.segments(l, &self.parts).iter().try_for_each(|s| self.lower_qkv(l, s, bias, rope_kv));
             }
-            params.up = up_piece.at - gate_piece.at;
-            segments.truncate(1);
-            segments[0].n = gate_piece.n;
+            Epi::Gated(act) => return self.lower_gated(l, bias, *act),
+            Epi::None => Stored::Alone,
+            Epi::Add(residual) => Stored::Plus(*residual),
+            Epi::Act(act) => Stored::Act(*act),
+        };
+        self.segments(l, &self.parts).iter().try_for_each(|s| self.lower_segment(l, s, bias, stored))
+    }
+
+    /// In one dispatch, if the pair is of one block format and lies in one buffer; else first the gates, then the ups.
+    fn lower_gated(&self, l: &mut Lower<'_>, bias: Option<u32>, act: Act) -> Lowered {
+        let [gates, ups] = [0, 1].map(|part| self.segments(l, &self.parts[part..=part]));
+        if let ([gate], [up]) = (&gates[..], &ups[..])
+            && (gate.format, gate.buffer) == (up.format, up.buffer)
+            && let Some(apart) = up.at.checked_sub(gate.at)
+        {
+            return self.lower_segment(l, gate, bias, Stored::Gated(act, apart));
         }
-        for segment in &segments {
-            match (&self.epi, vectors) {
-                (Epi::RopeKv(rope_kv), true) => self.lower_qkv(l, segment, rope_kv)?,
-                (Epi::RopeKv(_), false) => return Err(lower::no_kernel("rope_kv in a matrix product")),
-                _ => self.lower_segment(l, segment, params, vectors)?,
-            }
-        }
-        Ok(())
+        gates.iter().try_for_each(|s| self.lower_segment(l, s, bias, Stored::Act(act)))?;
+        let bias = bias.map(|bias| bias + self.parts[0].n);
+        ups.iter().try_for_each(|s| self.lower_segment(l, s, bias, Stored::Times))
     }
 
     /// What all kernels of a linear have in common: their roles, overrides and parameters for a segment.
-    fn common(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment, mut params: Params) -> Params {
+    fn common(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment, bias: Option<u32>) -> Params {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        lower::weights(kernel, segment.format);
-        if let Pre::Norm(norm) = self.pre {
-            (params.norm_w, params.norm_b) = norm.lower(l, kernel);
-            params.eps = norm.eps;
-        }
-        if let Some(bias) = (l.bias_at)(&self.parts) {
-            kernel.overrides.push(("HAS_BIAS", 1.0));
-            params.bias_at = bias + segment.out0;
-            params.bias_up = bias + self.parts[0].n;
-        }
-        Params {
+        let mut params = Params {
             n: segment.n,
             k: self.k,
             row0: segment.at,
-            out0: segment.out0,
+            out0: segment.row,
             rows_at: x.rows_at(),
             out_stride: out.stride(),
-            ..params
+            ..Params::default()
+        };
+        lower::weights(kernel, segment.format);
+        if let Pre::Norm(norm) = self.pre {
+            kernel.overrides.push(("NORM", 1.0));
+            params.eps = norm.eps;
+            if let Some(weight) = norm.weight {
+                kernel.overrides.push(("HAS_NORM_W", 1.0));
+                params.norm_w = l.vector(weight) / 4;
+            }
         }
+        if let Some(bias) = bias {
+            kernel.overrides.push(("HAS_BIAS", 1.0));
+            params.bias_at = bias + segment.row;
+            params.bias_up = bias + self.parts[0].n;
+        }
+        params
     }
 
-    fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, params: Params, vectors: bool) -> Lowered {
+    fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, stored: Stored) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let vectors = l.generated || x.rows != Rows::Step;
         let mut kernel = if vectors { l.kernel("matvec") } else { l.kernel("matmul") };
-        let params = self.common(l, &mut kernel, segment, params);
-        let (epi, act, residual) = match self.epi {
-            Epi::Add(residual) => (1.0, None, Some(residual)),
-            Epi::Act(act) => (2.0, Some(act), None),
-            Epi::Gated(act) => (3.0, Some(act), None),
-            Epi::None | Epi::RopeKv(_) => (0.0, None, None),
+        let mut params = self.common(l, &mut kernel, segment, bias);
+        // Rows of W that a row of out takes.
+        let mut rows = segment.n;
+        let (epi, act, residual) = match stored {
+            Stored::Alone => (0.0, None, None),
+            Stored::Plus(residual) => (1.0, None, Some(residual)),
+            Stored::Act(act) => (2.0, Some(act), None),
+            Stored::Gated(act, apart) => {
+                params.up = apart;
+                rows *= 2;
+                (3.0, Some(act), None)
+            }
+            Stored::Times => (4.0, None, None),
         };
         kernel.overrides.push(("EPI", epi));
         if let Some(act) = act {
             act.lower(&mut kernel);
         }
-        let (x, out) = (l.value(self.x), l.value(self.out));
-        let gated = matches!(self.epi, Epi::Gated(_));
-        let grid = if vectors {
-            l.reduce(&mut kernel, l.layout.reduce);
-            [Dim::Fixed(segment.n.div_ceil(if gated { 2 } else { 4 })), x.rows(COLS), Dim::Fixed(1)]
-        } else {
-            let (n, rows) = Self::TILE;
-            [Dim::Fixed(segment.n.div_ceil(if gated { n / 2 } else { n })), x.rows(rows), Dim::Fixed(1)]
-        };
         // A binding must be bound even where the kernel does not use it.
         let residual = residual.map_or(l.vectors, |r| &l.value(r).buffer);
         let w = Arg::read(&l.weights[segment.buffer]);
-        let (x, out) = (Arg::read(&x.buffer), Arg::Write(&out.buffer));
-        let args = [Arg::read(l.step), x, Arg::read(l.vectors), w, Arg::read(residual), out];
-        l.plan.dispatch(&kernel, &params, &args, grid)
+        let args = [
+            Arg::read(l.step),
+            Arg::read(&x.buffer),
+            Arg::read(l.vectors),
+            w,
+            Arg::read(residual),
+            Arg::Write(&out.buffer),
+        ];
+        if vectors {
+            return Self::vectors(l, kernel, x, segment, &params, &args, rows);
+        }
+        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(rows.div_ceil(TILE)), x.rows(TILE), Dim::Fixed(1)])
     }
 
-    fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, rope_kv: &RopeKv) -> Lowered {
-        if !segment.out0.is_multiple_of(rope_kv.head_dim) || !segment.n.is_multiple_of(rope_kv.head_dim) {
-            return Err(lower::no_kernel("a fused q, k, v matrix that is split inside a head"));
-        }
+    fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
         let mut kernel = l.kernel("matvec_qkv");
-        let params = self.common(l, &mut kernel, segment, Params::default());
-        l.reduce(&mut kernel, l.layout.reduce);
+        let params = self.common(l, &mut kernel, segment, bias);
         l.paged(&mut kernel, cache)?;
         l.kv_store(&mut kernel, cache)?;
         l.rope(&mut kernel, rope_kv.rope.as_ref());
@@ -344,7 +368,32 @@ impl Linear {
         let (w, angles) = (Arg::read(&l.weights[segment.buffer]), l.angles(rope_kv.rope.map(|r| r.table)));
         let (x_arg, out, kv) = (Arg::read(&x.buffer), Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
         let args = [Arg::read(l.step), x_arg, Arg::read(l.vectors), w, angles, out, kv];
-        let grid = [Dim::Fixed(segment.n / 4), x.rows(COLS), Dim::Fixed(1)];
-        l.plan.dispatch(&kernel, &params, &args, grid)
+        Self::vectors(l, kernel, x, segment, &params, &args, segment.n)
+    }
+
+    /// A dispatch of a matrix-times-vector kernel over so many rows of W, in two forms: for several rows of x and for one, which
+    /// must not pay for the registers and, where both sides of a branch are run, the time of the others.
+    fn vectors(
+        l: &mut Lower<'_>,
+        mut kernel: Kernel,
+        x: &ValueBuffer,
+        segment: &Segment,
+        params: &Params,
+        args: &[Arg<'_>],
+        rows: u32,
+    ) -> Lowered {
+        l.reduce(&mut kernel, l.layout.reduce);
+        let [lone, many] = l.layout.fours;
+        // A chunk of floats fills 32 registers.
+        let many = if segment.format.info().weights == 1 { 1 } else { many };
+        let form = |cols: u32, fours: u32| {
+            let mut kernel = kernel.clone();
+            kernel.overrides.extend([("COLS", f64::from(cols)), ("FOURS", f64::from(fours))]);
+            (kernel, [Dim::Fixed(rows.div_ceil(4 * fours)), x.rows(cols), Dim::Fixed(1)])
+        };
+        let (kernel, grid) = form(COLS, many);
+        l.plan.dispatch(&kernel, params, args, grid)?;
+        let (kernel, grid) = form(1, lone);
+        l.plan.lone(&kernel, x.rows(1), grid)
     }
 }

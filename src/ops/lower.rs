@@ -123,6 +123,9 @@ pub(crate) struct Layout {
     pub(crate) tree: u32,
     /// Attention keeps all scores of a row in workgroup memory (V1): of the positions in so many blocks.
     pub(crate) v1: Option<u32>,
+    /// Fours of rows of W that a workgroup of the matrix-times-vector kernels makes, for one row of x and for several. The order
+    /// of a sum does not depend on it.
+    pub(crate) fours: [u32; 2],
 }
 
 impl Layout {
@@ -144,6 +147,9 @@ impl Layout {
             search: false,
             tree: 0,
             v1: None,
+            // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
+            // GPUs were not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
+            fours: if software { [2, 4] } else { [1, 1] },
         }
     }
 }

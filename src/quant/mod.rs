@@ -72,7 +72,7 @@ pub struct FormatInfo {
     pub(crate) eight: Option<Eight>,
     /// The bytes of a block that each plane of the GPU form holds.
     pub(crate) planes: &'static [Range<usize>],
-    /// The decoder that kernels are composed with: `QBLOCK`, `row_words`, `dequant4`.
+    /// The decoder that kernels are composed with: `QBLOCK`, `RUN_GAP`, `Chunk`, `row_words`, `chunk`, `decode16`.
     pub wgsl: &'static str,
 }
 
@@ -309,6 +309,7 @@ fn put_f16(block: &mut [u8], at: usize, value: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::compose::lib;
 
     /// Weights with a sign, fractions and ties, the same as were given to gguf-py for the expected bytes below.
     fn weights() -> Vec<f32> {
@@ -463,10 +464,10 @@ mod tests {
     #[test]
     fn decoders_are_valid_wgsl() {
         for &format in BlockFormat::ALL {
-            let kernel = "@group(0) @binding(0) var<storage, read> w: array<u32>;
+            let kernel = "@group(0) @binding(0) var<storage, read> w: array<vec4<u32>>;
                 @group(0) @binding(1) var<storage, read_write> y: array<vec4<f32>>;
-                @compute @workgroup_size(1) fn main() { y[QBLOCK] = dequant4(row_words(64u), 64u, 4u); }";
-            let source = format!("{}\n{kernel}", format.info().wgsl);
+                @compute @workgroup_size(1) fn main() { y[QBLOCK + chunk_at(3u)] = decode16(chunk(row_words(64u), 64u, 1u), 1u)[2]; }";
+            let source = format!("{}\n{}\n{kernel}", lib::UNPACK.source, format.info().wgsl);
             let module = naga::front::wgsl::parse_str(&source);
             let module = module.unwrap_or_else(|e| panic!("{}: {}", format.name(), e.emit_to_string(&source)));
             // Conversion from f16 bits: part of WebGPU, without any optional feature.

@@ -125,7 +125,7 @@ impl CacheCase {
                 wanted.extend(self.head(&kept, r, head, q, extra(0), extra(1)));
             }
         }
-        (nmse(&got, &wanted), pipelines.modules().map(str::to_owned).collect())
+        (nmse(&got, &wanted), pipelines.modules().collect())
     }
 
     /// A cache that holds random keys and values, and NaN wherever nothing is kept; zeros stand behind a key's elements, as they

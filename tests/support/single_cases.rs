@@ -119,7 +119,7 @@ impl Alone {
             Self::Softmax { rows, n, wild } => softmax(device, &mut pipelines, *rows, *n, *wild).await,
             Self::Blocks { words } => blocks(device, &mut pipelines, *words).await,
         };
-        (distance, pipelines.modules().map(str::to_owned).collect())
+        (distance, pipelines.modules().collect())
     }
 }
 

@@ -24,7 +24,7 @@ override HAS_BIAS: bool = false;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> chosen: array<f32>;      // (rows, parts or more): numbers of matrices
 @group(0) @binding(4) var<storage, read> vecs: array<vec4<f32>>;  // the model's vectors
-@group(0) @binding(5) var<storage, read> w: array<u32>;           // the matrices, one behind the other
+@group(0) @binding(5) var<storage, read> w: array<vec4<u32>>;     // the matrices, one behind the other
 
 // The matrix of a part of a row. The number came through a float: whatever it is, it becomes the number of a matrix.
 fn matrix_of(row: u32, part: u32) -> u32 {
@@ -36,6 +36,9 @@ fn matrix_of(row: u32, part: u32) -> u32 {
 
 // Elements i..i+4 of a part of a row of x; i is a multiple of 4, and what lies past k is zero.
 fn x4(row: u32, part: u32, i: u32) -> vec4<f32> {
+    if i >= params.k {
+        return vec4<f32>(0.0);
+    }
     let at = row * params.x_stride + part * params.x_part + i;
     var v = x[at / 4u];
     if !ALIGNED {

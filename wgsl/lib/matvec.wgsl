@@ -1,77 +1,72 @@
-//! matvec: four rows of W times up to eight rows of x, by a workgroup of WG threads.
-//! Thread t takes the columns 4t, 4(t + WG), …: the order of a sum depends on k alone, not on how many rows of x there are.
-const COLS: u32 = 8u;
-var<private> sums: array<vec4<f32>, COLS>;     // one a row of x
-var<private> centre: array<vec2<f32>, COLS>;   // what the norm takes away and multiplies by
+//! matvec: FOURS times four rows of W times up to COLS rows of x, by a workgroup of WG threads.
+//!
+//! Thread t takes the chunks t, t + WG, … of a row: its weights and x in registers, each x for all rows of W, each weight for all
+//! rows of x. The order of a sum depends on k alone, not on COLS or FOURS: a row gives the same bits alone and in company.
+//! An RMS norm costs no pass of its own: `W (x * weight)` and `Σ x²` come out of the same loop.
+//!
+//! The kernel says which rows they are: `w_rows(four)`, their numbers in w.
+override COLS: u32 = 1u;          // at most 8
+override FOURS: u32 = 1u;         // at most 4
+const MOST_COLS: u32 = 8u;
+const MOST_FOURS: u32 = 4u;
+const MOST: u32 = MOST_COLS * MOST_FOURS;
+var<workgroup> results: array<vec4<f32>, MOST>;  // (COLS, FOURS)
 
-// Mean and reciprocal deviation of a row of x, by all threads of the workgroup.
-fn norm_of(row: u32, lid: u32) -> vec2<f32> {
-    var mean = 0.0;
-    if NORM == 2u {
-        var sum = 0.0;
-        for (var i = 4u * lid; i < params.k; i += 4u * WG) {
-            sum += dot(x4(row, i), vec4<f32>(1.0));
-        }
-        mean = wg_sum(sum, lid) / f32(params.k);
-    }
-    var squares = 0.0;
-    for (var i = 4u * lid; i < params.k; i += 4u * WG) {
-        let inside = vec4<u32>(i, i + 1u, i + 2u, i + 3u) < vec4<u32>(params.k);
-        let d = select(vec4<f32>(0.0), x4(row, i) - mean, inside);
-        squares += dot(d, d);
-    }
-    return vec2<f32>(mean, inverseSqrt(wg_sum(squares, lid) / f32(params.k) + params.eps));
+fn scaled16(x: mat4x4<f32>, i: u32) -> mat4x4<f32> {
+    let at = params.norm_w + i / 4u;
+    return mat4x4<f32>(x[0] * vecs[at], x[1] * vecs[at + 1u], x[2] * vecs[at + 2u], x[3] * vecs[at + 3u]);
 }
 
-fn normed4(row: u32, i: u32, c: vec2<f32>) -> vec4<f32> {
-    var v = x4(row, i);
-    if NORM != 0u {
-        v = (v - c.x) * c.y;
-        if HAS_NORM_W {
-            v *= vecs[params.norm_w + i / 4u];
-        }
-        if HAS_NORM_B {
-            v += vecs[params.norm_b + i / 4u];
-        }
-        v = select(vec4<f32>(0.0), v, vec4<u32>(i, i + 1u, i + 2u, i + 3u) < vec4<u32>(params.k));
-    }
-    return v;
-}
-
-// sums[c] = the products of the four rows `at` (in w) with row first + c of x, in every thread.
-fn multiply4(at: vec4<u32>, first: u32, cols: u32, lid: u32) {
+// results[c * FOURS + f] = the products of the rows `w_rows(four + f)` of W with row first + c of x.
+fn multiply(four: u32, first: u32, cols: u32, lid: u32) {
     let k = params.k;
-    let base = at * row_words(k);
-    for (var c = 0u; c < cols; c++) {
-        centre[c] = vec2<f32>(0.0, 1.0);
-        if NORM != 0u {
-            centre[c] = norm_of(first + c, lid);
+    var row = array<vec4<u32>, MOST_FOURS>();
+    for (var f = 0u; f < FOURS; f++) {
+        row[f] = w_rows(four + f) * row_words(k);
+    }
+    var sums = array<vec4<f32>, MOST>();
+    var squares = array<f32, MOST_COLS>();
+    var chunks = array<Chunk, 4u * MOST_FOURS>();
+    var weights = array<mat4x4<f32>, 4u * MOST_FOURS>();
+    for (var c = lid; c < (k + 31u) / 32u; c += WG) {
+        for (var f = 0u; f < FOURS; f++) {
+            chunks[4u * f] = chunk(row[f].x, k, c);
+            chunks[4u * f + 1u] = chunk(row[f].y, k, c);
+            chunks[4u * f + 2u] = chunk(row[f].z, k, c);
+            chunks[4u * f + 3u] = chunk(row[f].w, k, c);
         }
-        sums[c] = vec4<f32>(0.0);
-    }
-    if cols == 1u {
-        // The common case, in registers.
-        var sum = vec4<f32>(0.0);
-        let c = centre[0];
-        for (var i = 4u * lid; i < k; i += 4u * WG) {
-            let v = normed4(first, i, c);
-            sum += vec4<f32>(dot(dequant4(base.x, k, i), v), dot(dequant4(base.y, k, i), v),
-                dot(dequant4(base.z, k, i), v), dot(dequant4(base.w, k, i), v));
-        }
-        sums[0] = wg_sum4(sum, lid);
-        return;
-    }
-    for (var i = 4u * lid; i < k; i += 4u * WG) {
-        let w0 = dequant4(base.x, k, i);
-        let w1 = dequant4(base.y, k, i);
-        let w2 = dequant4(base.z, k, i);
-        let w3 = dequant4(base.w, k, i);
-        for (var c = 0u; c < cols; c++) {
-            let v = normed4(first + c, i, centre[c]);
-            sums[c] += vec4<f32>(dot(w0, v), dot(w1, v), dot(w2, v), dot(w3, v));
+        for (var run = 0u; run < 2u; run++) {
+            let i = chunk_at(c) + run * RUN_GAP;
+            for (var r = 0u; r < 4u * FOURS; r++) {
+                weights[r] = decode16(chunks[r], run);
+            }
+            for (var col = 0u; col < COLS; col++) {
+                var v = x16(first + min(col, cols - 1u), i);
+                if NORM {
+                    squares[col] += sum16(v, v);
+                    if HAS_NORM_W {
+                        v = scaled16(v, i);
+                    }
+                }
+                for (var f = 0u; f < FOURS; f++) {
+                    let at = col * FOURS + f;
+                    sums[at] += vec4<f32>(sum16(weights[4u * f], v), sum16(weights[4u * f + 1u], v),
+                        sum16(weights[4u * f + 2u], v), sum16(weights[4u * f + 3u], v));
+                }
+            }
         }
     }
-    for (var c = 0u; c < cols; c++) {
-        sums[c] = wg_sum4(sums[c], lid);
+    for (var col = 0u; col < COLS; col++) {
+        var scale = 1.0;
+        if NORM {
+            scale = inverseSqrt(wg_sum(squares[col], lid) / f32(k) + params.eps);
+        }
+        for (var f = 0u; f < FOURS; f++) {
+            let sum = scale * wg_sum4(sums[col * FOURS + f], lid);
+            if lid == 0u {
+                results[col * FOURS + f] = sum;
+            }
+        }
     }
+    workgroupBarrier();
 }

@@ -1,13 +1,30 @@
 //! f16: two weights a word, the first in the low half
 //! row: ceil(k/2) words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
+const RUN_GAP: u32 = 16u;
+struct Chunk {
+    q0: vec4<u32>,
+    q1: vec4<u32>,
+    q2: vec4<u32>,
+    q3: vec4<u32>,
+}
 
 fn row_words(k: u32) -> u32 {
     return (k + 7u) / 8u * 4u;
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let at = row + i / 2u;
-    return vec4<f32>(unpack2x16float(w[at]), unpack2x16float(w[at + 1u]));
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
+    let i = 4u * c;
+    return Chunk(unit_of_row(row, k, i), unit_of_row(row, k, i + 1u), unit_of_row(row, k, i + 2u),
+        unit_of_row(row, k, i + 3u));
+}
+
+fn four(a: u32, b: u32) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(a), unpack2x16float(b));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    let a = select(chunk.q0, chunk.q2, run == 1u);
+    let b = select(chunk.q1, chunk.q3, run == 1u);
+    return mat4x4<f32>(four(a.x, a.y), four(a.z, a.w), four(b.x, b.y), four(b.z, b.w));
 }

@@ -1,13 +1,31 @@
 //! f32: the weights as they are
 //! row: k words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
+const RUN_GAP: u32 = 16u;
+struct Chunk {
+    run0: mat4x4<f32>,
+    run1: mat4x4<f32>,
+}
 
 fn row_words(k: u32) -> u32 {
     return (k + 3u) / 4u * 4u;
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let at = row + i;
-    return bitcast<vec4<f32>>(vec4<u32>(w[at], w[at + 1u], w[at + 2u], w[at + 3u]));
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
+    return Chunk(floats16(row, k, 8u * c), floats16(row, k, 8u * c + 4u));
+}
+
+fn floats16(row: u32, k: u32, i: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(floats(row, k, i), floats(row, k, i + 1u), floats(row, k, i + 2u), floats(row, k, i + 3u));
+}
+
+fn floats(row: u32, k: u32, i: u32) -> vec4<f32> {
+    return bitcast<vec4<f32>>(unit_of_row(row, k, i));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    if run == 1u {
+        return chunk.run1;
+    }
+    return chunk.run0;
 }

@@ -3,17 +3,27 @@
 //!      k/256 words (d, dmin) as f16, zeros to a multiple of 4
 //! A half of a block is four rows r of 32: bits 2r, 2r + 1 of a byte of quants.
 const QBLOCK: u32 = 256u;
+const RUN_GAP: u32 = 32u;
+struct Chunk {
+    q: vec4<u32>,
+    step: vec4<f32>,  // scale and minimum of the first run, of the second
+}
 
 fn row_words(k: u32) -> u32 {
     return (k / 16u + k / 64u + k / 256u + 3u) / 4u * 4u;
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let r = (i / 32u) & 3u;
-    let bytes = vec4<u32>(w[row + i / 128u * 8u + (i & 31u) / 4u] >> (2u * r)) >> vec4<u32>(0u, 8u, 16u, 24u);
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let scales = row + k / 16u;
-    let scale = w[scales + i / 64u] >> (8u * ((i / 16u) & 3u));
-    let step = unpack2x16float(w[scales + k / 64u + i / 256u]) * vec2<f32>(vec2<u32>(scale, scale >> 4u) & vec2<u32>(15u));
-    return step.x * vec4<f32>(bytes & vec4<u32>(3u)) - step.y;
+    let packed = vec4<u32>(word(scales + c / 2u) >> (8u * (c & 1u))) >> vec4<u32>(0u, 4u, 16u, 20u);
+    let n = vec4<f32>(bitcast<vec4<i32>>(packed & vec4<u32>(15u)));
+    let d = unpack2x16float(word(scales + k / 64u + c / 8u));
+    // Two chunks after another are a row of 32 and the one behind it: bits 0..4 of a byte, then 4..8.
+    let q = w[row / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(4u * ((c / 2u) & 1u));
+    return Chunk(q, d.xyxy * n);
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
+    return affine(chunk.q >> vec4<u32>(2u * run), 0x03030303u, step.x, -step.y);
 }

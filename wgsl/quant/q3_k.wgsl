@@ -3,26 +3,40 @@
 //!      k/256 scales d (f16, two a word), zeros to a multiple of 4
 //! A block is eight rows r of 32: bits 2 (r & 3), 2 (r & 3) + 1 of a low byte of its half, bit r of a high byte.
 const QBLOCK: u32 = 256u;
+const RUN_GAP: u32 = 32u;
+struct Chunk {
+    low: vec4<u32>,
+    high: vec4<u32>,
+    step: vec2<f32>,  // the scale of each run
+}
 
 fn row_words(k: u32) -> u32 {
     return (k / 16u + k / 32u + k / 256u * 3u + (k / 256u + 1u) / 2u + 3u) / 4u * 4u;
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let block = i / 256u;
-    let r = (i / 32u) & 7u;
-    let j = (i & 31u) / 4u;
-    let bytes = vec4<u32>(0u, 8u, 16u, 24u);
-    let low = (vec4<u32>(w[row + i / 128u * 8u + j] >> (2u * (r & 3u))) >> bytes) & vec4<u32>(3u);
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
+    let block = c / 8u;
+    let r = (c / 2u * 2u) & 7u;  // row of the first run
+    let low = w[row / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(2u * (r & 3u));
     let highs = row + k / 16u;
-    let high = (vec4<u32>(w[highs + block * 8u + j] >> r) >> bytes) & vec4<u32>(1u);
-    let q = vec4<f32>(low + 4u * high) - 4.0;
+    let high = w[highs / 4u + block * 2u + (c & 1u)] >> vec4<u32>(r);
     let scales = highs + k / 32u;
-    let g = (i / 16u) & 15u;
-    let scale_low = w[scales + block * 3u + ((g & 7u) >> 2u)] >> (8u * (g & 3u) + 4u * (g >> 3u));
-    let scale_high = w[scales + block * 3u + 2u] >> (8u * (g & 3u) + 2u * (g >> 2u));
-    let scale = f32((scale_low & 15u) | ((scale_high & 3u) << 4u)) - 32.0;
-    let pair = unpack2x16float(w[scales + k / 256u * 3u + block / 2u]);
-    return select(pair.x, pair.y, (block & 1u) == 1u) * scale * q;
+    let at = scales + block * 3u;
+    let g = 2u * r + (c & 1u);
+    let d = half_at(scales + k / 256u * 3u, block);
+    return Chunk(low, high, d * vec2<f32>(scale(at, g), scale(at, g + 2u)));
+}
+
+// The scale of group g of 16, in the three words from `at` on: four low bits, then two high ones.
+fn scale(at: u32, g: u32) -> f32 {
+    let low = word(at + (g & 7u) / 4u) >> (8u * (g & 3u) + 4u * (g / 8u));
+    let high = word(at + 2u) >> (8u * (g & 3u) + 2u * (g / 4u));
+    return f32((low & 15u) | ((high & 3u) << 4u)) - 32.0;
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    let low = (chunk.low >> vec4<u32>(2u * run)) & vec4<u32>(0x03030303u);
+    let high = (chunk.high >> vec4<u32>(run)) & vec4<u32>(0x01010101u);
+    let step = select(chunk.step.x, chunk.step.y, run == 1u);
+    return affine(low | (high << vec4<u32>(2u)), 0x07070707u, step, -4.0 * step);
 }

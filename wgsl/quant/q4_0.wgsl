@@ -2,16 +2,20 @@
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), then k/32 scales d (f16, two a word),
 //!      zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
+const RUN_GAP: u32 = 16u;
+struct Chunk {
+    q: vec4<u32>,
+    d: f32,
+}
 
 fn row_words(k: u32) -> u32 {
     return (k / 8u + (k / 32u + 1u) / 2u + 3u) / 4u * 4u;
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let block = i / 32u;
-    let low = (i & 16u) / 4u; // 0 or 4: which nibbles
-    let bytes = vec4<u32>(w[row + block * 4u + (i & 15u) / 4u] >> low) >> vec4<u32>(0u, 8u, 16u, 24u);
-    let pair = unpack2x16float(w[row + k / 8u + block / 2u]);
-    return select(pair.x, pair.y, (block & 1u) == 1u) * (vec4<f32>(bytes & vec4<u32>(15u)) - 8.0);
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
+    return Chunk(w[row / 4u + c], half_at(row + k / 8u, c));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    return affine(chunk.q >> vec4<u32>(4u * run), 0x0f0f0f0fu, chunk.d, -8.0 * chunk.d);
 }

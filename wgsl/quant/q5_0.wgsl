@@ -2,19 +2,24 @@
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), k/32 of fifth bits (one a weight), then
 //!      k/32 scales d (f16, two a word), zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
+const RUN_GAP: u32 = 16u;
+struct Chunk {
+    q: vec4<u32>,
+    fifths: u32,
+    d: f32,
+}
 
 fn row_words(k: u32) -> u32 {
     return (k / 8u + k / 32u + (k / 32u + 1u) / 2u + 3u) / 4u * 4u;
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let block = i / 32u;
-    let low = (i & 16u) / 4u; // 0 or 4: which nibbles
-    let bytes = vec4<u32>(w[row + block * 4u + (i & 15u) / 4u] >> low) >> vec4<u32>(0u, 8u, 16u, 24u);
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let fifths = row + k / 8u;
-    let fifth = (vec4<u32>(w[fifths + block] >> (i & 31u)) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
-    let q = vec4<f32>((bytes & vec4<u32>(15u)) + 16u * fifth);
-    let pair = unpack2x16float(w[fifths + k / 32u + block / 2u]);
-    return select(pair.x, pair.y, (block & 1u) == 1u) * (q - 16.0);
+    return Chunk(w[row / 4u + c], word(fifths + c), half_at(fifths + k / 32u, c));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    let bits = (vec4<u32>(chunk.fifths >> (16u * run)) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
+    let q = ((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu)) | (to_bytes(bits) << vec4<u32>(4u));
+    return affine(q, 0x1f1f1f1fu, chunk.d, -16.0 * chunk.d);
 }

@@ -2,29 +2,37 @@
 //! row: k/256 blocks of 44 words as in the file: (d, dmin) as f16, 3 of scales and minima, 8 of fifth bits (bit g of a byte
 //!      is of group g), 32 of nibbles (8 for two groups, low ones the first)
 const QBLOCK: u32 = 256u;
+const RUN_GAP: u32 = 32u;
+struct Chunk {
+    q: vec4<u32>,
+    fifths: vec4<u32>,
+    step: vec4<f32>,  // scale and minimum of the first run, of the second
+}
 
 fn row_words(k: u32) -> u32 {
     return k / 256u * 44u;
 }
 
-/// The scale and the minimum of group g of 32: six bits each, in the words 1..4 of a block; the low bits of those of the
-/// groups 4.. are in word 3, the high ones on top of those of the groups 0..4.
-fn scale_min(block: u32, g: u32) -> vec2<f32> {
-    let t = 8u * (g & 3u);
-    let low = vec2<u32>(w[block + 1u], w[block + 2u]) >> vec2<u32>(t);
-    let high = vec2<u32>(w[block + 3u] >> t) >> vec2<u32>(0u, 4u);
-    let packed = (high & vec2<u32>(15u)) | ((low & vec2<u32>(192u)) >> vec2<u32>(2u));
-    return vec2<f32>(select(packed, low & vec2<u32>(63u), g < 4u));
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
+    let block = row / 4u + c / 8u * 11u;
+    let g = (c / 2u) & 3u;
+    let fifths = w[block + 1u + (c & 1u)] >> vec4<u32>(2u * g);
+    return Chunk(w[block + 3u + (c & 7u)], fifths, steps(w[block], g));
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let block = row + i / 256u * 44u;
-    let g = (i / 32u) & 7u;
-    let j = (i & 31u) / 4u;
-    let bytes = vec4<u32>(0u, 8u, 16u, 24u);
-    let low = (vec4<u32>(w[block + 12u + g / 2u * 8u + j] >> (4u * (g & 1u))) >> bytes) & vec4<u32>(15u);
-    let fifth = (vec4<u32>(w[block + 4u + j] >> g) >> bytes) & vec4<u32>(1u);
-    let step = unpack2x16float(w[block]) * scale_min(block, g);
-    return step.x * vec4<f32>(low + 16u * fifth) - step.y;
+// The scales and minima of the groups 2g and 2g + 1, from the head of a block: six bits each. The low bits of those of the
+// groups 4.. are in its last word, the high ones on top of those of the groups 0..4.
+fn steps(head: vec4<u32>, g: u32) -> vec4<f32> {
+    let t = 16u * (g & 1u);
+    let low = vec4<u32>(head.yz >> vec2<u32>(t), head.yz >> vec2<u32>(t + 8u));
+    let high = (vec4<u32>(head.w >> t) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
+    let packed = select(low & vec4<u32>(63u), high | ((low & vec4<u32>(192u)) >> vec4<u32>(2u)), g >= 2u);
+    return unpack2x16float(head.x).xyxy * vec4<f32>(bitcast<vec4<i32>>(packed));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    let low = (chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu);
+    let fifth = (chunk.fifths >> vec4<u32>(run)) & vec4<u32>(0x01010101u);
+    let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
+    return affine(low | (fifth << vec4<u32>(4u)), 0x1f1f1f1fu, step.x, -step.y);
 }

@@ -4,24 +4,30 @@
 //! A half of a block is four rows r of 32: low nibbles in bytes 32 (r & 1).., high ones of them if r >= 2; bits 2r, 2r + 1 of
 //! a high byte.
 const QBLOCK: u32 = 256u;
+const RUN_GAP: u32 = 64u;
+struct Chunk {
+    low: vec4<u32>,
+    high: vec4<u32>,
+    step: vec2<f32>,  // the scale of each run
+}
 
 fn row_words(k: u32) -> u32 {
     return (k / 8u + k / 16u + k / 64u + (k / 256u + 1u) / 2u + 3u) / 4u * 4u;
 }
 
-/// The weights i..i+4 of the row of k that starts at word `row` of w; i is a multiple of 4.
-fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let half = i / 128u;
-    let r = (i / 32u) & 3u;
-    let j = (i & 31u) / 4u;
-    let bytes = vec4<u32>(0u, 8u, 16u, 24u);
-    let low = (vec4<u32>(w[row + half * 16u + (r & 1u) * 8u + j] >> (4u * (r >> 1u))) >> bytes) & vec4<u32>(15u);
+fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let highs = row + k / 8u;
-    let high = (vec4<u32>(w[highs + half * 8u + j] >> (2u * r)) >> bytes) & vec4<u32>(3u);
-    let q = vec4<f32>(low + 16u * high) - 32.0;
     let scales = highs + k / 16u;
-    let scale = bitcast<i32>(w[scales + i / 64u] << (24u - 8u * ((i / 16u) & 3u))) >> 24u;
-    let block = i / 256u;
-    let pair = unpack2x16float(w[scales + k / 64u + block / 2u]);
-    return select(pair.x, pair.y, (block & 1u) == 1u) * f32(scale) * q;
+    // The first run is in row 0 or 1, the second two rows behind.
+    let high = w[highs / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(c & 2u);
+    let at = scales + c / 4u * 2u;
+    let n = bitcast<vec2<i32>>(vec2<u32>(word(at), word(at + 1u)) << vec2<u32>(24u - 8u * (c & 3u))) >> vec2<u32>(24u);
+    return Chunk(w[row / 4u + c], high, half_at(scales + k / 64u, c / 8u) * vec2<f32>(n));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+    let low = (chunk.low >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu);
+    let high = (chunk.high >> vec4<u32>(4u * run)) & vec4<u32>(0x03030303u);
+    let step = select(chunk.step.x, chunk.step.y, run == 1u);
+    return affine(low | (high << vec4<u32>(4u)), 0x3f3f3f3fu, step, -32.0 * step);
 }

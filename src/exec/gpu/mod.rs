@@ -23,7 +23,7 @@ use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
 use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
-use crate::ops::{DrawEntry, KvStorage, Part, RING, ValueId};
+use crate::ops::{DrawEntry, KvStorage, Linear, Part, RING, ValueId};
 use crate::{Error, Result};
 use memory::Values;
 use stamp::Stamps;
@@ -106,11 +106,10 @@ impl GpuExecutor {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         device.check()?;
-        let stackable = |ids: &[crate::ops::WeightId]| weights::stackable(device, program, source, ids);
         let storage = options.kv.unwrap_or(options.numerics.kv());
         let fuse = |role| match options.unfused {
             true => program.clone(),
-            false => crate::model::fuse(program, role, storage == KvStorage::Q8, &stackable),
+            false => crate::model::fuse(program, role, storage == KvStorage::Q8, &Linear::folds_on_gpu),
         };
         let programs = [fuse(Role::Prompt), fuse(Role::Generated)];
         programs.iter().try_for_each(|program| program.on_gpu(storage))?;
@@ -391,7 +390,7 @@ impl GpuExecutor {
 
     /// The shader modules made so far: each a kernel and its fragments, `matvec Q8_0 lib/reduce`.
     pub fn modules(&self) -> Vec<String> {
-        self.pipelines.modules().map(str::to_owned).collect()
+        self.pipelines.modules().collect()
     }
 
     /// Whether [`GpuExecutor::timings`] tells where the time of a step goes, which slows it. Fails where the device has no

@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use crate::gpu::{Buffer, Device};
 use crate::model::{Program, Tensor, WeightSource, WeightSpec};
 use crate::ops::lower::{Matrix, Piece};
-use crate::ops::{Op, Part, VectorId, WeightId};
+use crate::ops::{Epi, Linear, Op, Part, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
 /// Bytes that are read, repacked and handed to the queue at a time.
 const SLICE: usize = 8 << 20;
 
-/// Rows in a buffer, so that a dispatch of four rows a workgroup stays below 65,535 of them.
-const MAX_ROWS: u64 = 200_000;
+/// Rows in a buffer, so that a dispatch of four rows a workgroup (two pairs, gated) stays below 65,535 of them.
+const MAX_ROWS: u64 = 131_072;
 
 /// All weights of a program.
 #[derive(Debug)]
@@ -37,20 +37,9 @@ fn row_bytes(format: BlockFormat, k: u32) -> Result<u64> {
     Ok(u64::from(format.gpu_row_words(u64::from(k))?) * 4)
 }
 
-/// Most rows of a matrix in one buffer.
-fn rows_in_buffer(device: &Device, row_bytes: u64) -> u64 {
-    // A multiple of 4: a workgroup takes four rows.
-    (device.caps().max_binding.min(device.caps().max_buffer) / row_bytes).min(MAX_ROWS) / 4 * 4
-}
-
-/// Whether matrices fit into one buffer as one matrix of one block format.
-pub(super) fn stackable(device: &Device, program: &Program, source: &impl WeightSource, ids: &[WeightId]) -> bool {
-    let Some(&first) = ids.first() else { return false };
-    let format = source.format(first);
-    let rows: u64 = ids.iter().map(|w| u64::from(program.weights[w.index()].n)).sum();
-    let k = program.weights[first.index()].k;
-    ids.iter().all(|&w| source.format(w) == format)
-        && row_bytes(format, k).is_ok_and(|bytes| rows <= rows_in_buffer(device, bytes))
+/// Most rows of a matrix in one buffer, a multiple of `unit`.
+fn rows_in_buffer(device: &Device, row_bytes: u64, unit: u64) -> u64 {
+    (device.caps().max_binding.min(device.caps().max_buffer) / row_bytes).min(MAX_ROWS) / unit * unit
 }
 
 impl Weights {
@@ -61,8 +50,9 @@ impl Weights {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let specs = &programs[0].weights;
-        // Parts of a fused linear lie one behind the other, so do experts and heads; every other matrix stands alone.
-        let mut stacks: Vec<Vec<WeightId>> = Vec::new();
+        // Parts of a fused linear lie one behind the other, so do experts and heads; every other matrix stands alone. With them,
+        // how many rows must stay together: a head of q, k, v, else the four that a workgroup takes.
+        let mut stacks: Vec<(Vec<WeightId>, u64)> = Vec::new();
         let mut stacked = vec![false; specs.len()];
         let linears = || {
             programs.iter().flat_map(|p| &p.nodes).filter_map(|n| match &n.op {
@@ -76,19 +66,21 @@ impl Weights {
             let ids: Vec<_> = parts.iter().map(|p| p.weight).collect();
             if ids.iter().all(|id| !stacked[id.index()]) {
                 ids.iter().for_each(|id| stacked[id.index()] = true);
-                stacks.push(ids);
+                let head = |op: &Linear| if let Epi::RopeKv(rope_kv) = &op.epi { rope_kv.head_dim } else { 4 };
+                let head = linears().filter(|l| l.parts == parts).map(head).max();
+                stacks.push((ids, head.unwrap_or(4).into()));
             }
         }
-        stacks.extend((0..specs.len()).filter(|&i| !stacked[i]).map(|i| vec![WeightId(i as u32)]));
+        stacks.extend((0..specs.len()).filter(|&i| !stacked[i]).map(|i| (vec![WeightId(i as u32)], 4)));
 
         // All buffers are made before a byte is read: a model that does not fit is not downloaded first.
         let mut matrices: Vec<Option<Matrix>> = vec![None; specs.len()];
         let mut buffers = Vec::new();
         let place = || {
-            for stack in &stacks {
+            for (stack, unit) in &stacks {
                 // A run of one block format shares buffers.
                 for ids in stack.chunk_by(|&a, &b| source.format(a) == source.format(b)) {
-                    place(device, specs, ids, source.format(ids[0]), &mut buffers, &mut matrices)?;
+                    place(device, specs, ids, source.format(ids[0]), *unit, &mut buffers, &mut matrices)?;
                 }
             }
             Ok(())
@@ -159,11 +151,12 @@ fn place(
     specs: &[WeightSpec],
     ids: &[WeightId],
     format: BlockFormat,
+    unit: u64,
     buffers: &mut Vec<Buffer>,
     matrices: &mut [Option<Matrix>],
 ) -> Result<()> {
     let row_bytes = row_bytes(format, specs[ids[0].index()].k)?;
-    let mut most = rows_in_buffer(device, row_bytes).max(1);
+    let mut most = rows_in_buffer(device, row_bytes, unit).max(1);
     let n = u64::from(specs[ids[0].index()].n);
     if n <= most && ids.iter().all(|id| u64::from(specs[id.index()].n) == n) {
         most = most / n * n; // none of the experts is cut

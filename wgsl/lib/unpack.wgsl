@@ -1,0 +1,59 @@
+//! unpack: how rows of weights are taken apart, whatever their format: by chunks of 32, each two runs of 16 consecutive weights.
+//!
+//! A format says how far apart the two runs lie (`RUN_GAP`), so that weights which share words are unpacked together. Its
+//! `chunk(row, k, c)` loads chunk c of the row of k that starts at word `row` of w, a multiple of 4; `decode16(chunk, run)`
+//! gives a run's weights. w is bound by the kernel.
+
+// Weights are taken out of their bytes by masks alone, each a power of 256 too large.
+const PLACES: vec4<f32> = vec4<f32>(1.0, 0.00390625, 0.0000152587890625, 0.000000059604644775390625);
+
+/// The first weight of chunk c; its second run begins RUN_GAP further on.
+fn chunk_at(c: u32) -> u32 {
+    return c / (RUN_GAP / 16u) * (2u * RUN_GAP) + c % (RUN_GAP / 16u) * 16u;
+}
+
+fn word(at: u32) -> u32 {
+    return w[at / 4u][at % 4u];
+}
+
+/// Number i of the f16 that begin at word `at`.
+fn half_at(at: u32, i: u32) -> f32 {
+    return unpack2x16float(word(at + i / 2u) >> (16u * (i & 1u))).x;
+}
+
+/// Four words of a row of floats; past its end, its last ones, which x makes nothing of.
+fn unit_of_row(row: u32, k: u32, i: u32) -> vec4<u32> {
+    return w[row / 4u + min(i, row_words(k) / 4u - 1u)];
+}
+
+/// `d * q + low` of 16 quants, a byte each; `mask` selects their bits, less than eight, in all four bytes.
+fn affine(q: vec4<u32>, mask: u32, d: f32, low: f32) -> mat4x4<f32> {
+    let m = vec4<u32>(mask) & vec4<u32>(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
+    let steps = d * PLACES;
+    let lows = vec4<f32>(low);
+    return mat4x4<f32>(in_place(q.x, m) * steps + lows, in_place(q.y, m) * steps + lows, in_place(q.z, m) * steps + lows,
+        in_place(q.w, m) * steps + lows);
+}
+
+fn in_place(v: u32, mask: vec4<u32>) -> vec4<f32> {
+    // As signed numbers, which they are small enough for: not all processors convert others.
+    return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(v) & mask));
+}
+
+/// Four bits each to the lowest bits of four bytes.
+fn to_bytes(bits: vec4<u32>) -> vec4<u32> {
+    return (bits * vec4<u32>(0x204081u)) & vec4<u32>(0x01010101u);
+}
+
+/// The weights i..i+4 of a row; i is a multiple of 4. For kernels that take few: a run is unpacked for them.
+fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
+    let c = i / (2u * RUN_GAP) * (RUN_GAP / 16u) + i % RUN_GAP / 16u;
+    var v = decode16(chunk(row, k, c), i / RUN_GAP % 2u);
+    return v[i / 4u % 4u];
+}
+
+/// The products of 16 weights with x, added up.
+fn sum16(w: mat4x4<f32>, x: mat4x4<f32>) -> f32 {
+    let v = w[0] * x[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3];
+    return (v.x + v.y) + (v.z + v.w);
+}
