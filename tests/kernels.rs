@@ -829,13 +829,13 @@ fn gpu_matrices_are_split_at_a_bindings_limit() {
 /// Every matrix in several buffers: the table, a pair of gates and ups, q, k, v, which must not part inside a head.
 #[test]
 fn gpu_matrices_of_a_model_lie_in_pieces() {
-    let program = llama(Shape::SMALL);
+    let program = llama(Shape { dim: 256, hidden: 160, ..Shape::SMALL });
     let mut rng = Rng(15);
     let weights = random_weights(&program, &[F32], &mut rng);
     let limits = Limits { rows: 12, seqs: 1, outs: 12, blocks: 4, context: 32, ..limits() };
     let name = adapter::wished().unwrap_or_else(|| LAVAPIPE.adapter.to_owned());
-    // 72 rows of 64 weights, of which 64 are whole heads.
-    let choice = Choice { name: Some(name), max_binding: Some(72 * 256), ..Choice::default() };
+    // 72 rows of 256 weights, of which 64 are whole heads.
+    let choice = Choice { name: Some(name), max_binding: Some(72 * 1024), ..Choice::default() };
     let device = pollster::block_on(Device::open(&choice)).unwrap();
     let options = GpuOptions { limits, ..options(Numerics::Exact) };
     let mut quiet = |_, _| {};

@@ -1,0 +1,94 @@
+//! Products of matrices alone, on one adapter: milliseconds a matrix, for generated rows and for prompts.
+//!
+//! `cargo bench --bench linear -- llvmpipe [Q4_K,Q6_K] [2048x8192] [1,8,128]`: a part of the adapter's name, block formats, rows and
+//! columns of the matrix, rows of x: up to 16 as generated ones, more as a prompt's.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep, Step, Token};
+use wgslm::file::Bytes;
+use wgslm::gpu::{Choice, Device};
+use wgslm::model::{Builder, Out, Program};
+use wgslm::ops::{CpuWeights, Matrix};
+use wgslm::quant::BlockFormat;
+
+/// Matrices of the program, each in memory of its own: a step's fixed costs are shared by them.
+const LAYERS: u32 = 4;
+/// Steps of each kind; the median counts.
+const STEPS: usize = 7;
+
+fn program(n: u32, k: u32) -> Program {
+    let mut b = Builder::new(2, 1024);
+    let x = b.input("x", k);
+    let mut out = x;
+    for layer in 0..LAYERS {
+        b.layer(layer, String::new());
+        let weight = b.weight(&format!("w{layer}"), n, k);
+        out = b.linear("y", x, weight, None);
+    }
+    b.finish(vec![Out::Hidden(out)])
+}
+
+/// Numbers between -1 and 1 of which none is special.
+fn matrix(format: BlockFormat, n: u32, k: u32) -> Matrix {
+    let row: Vec<f32> = (0..k).map(|i| (i.wrapping_mul(2_654_435_769) >> 8) as f32 / 8_388_608.0 - 1.0).collect();
+    let mut bytes = vec![0; format.row_bytes(u64::from(k)).expect("whole blocks") as usize];
+    format.encode(&row, &mut bytes).expect("a row");
+    Matrix::new(Arc::new(Bytes::new("rows", bytes.repeat(n as usize))), 0, format, n, k).expect("a matrix")
+}
+
+fn list(arg: Option<String>, default: &str, separator: char) -> Vec<String> {
+    arg.as_deref().unwrap_or(default).split(separator).map(str::to_owned).collect()
+}
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter(|a| a != "--bench");
+    let name = args.next().unwrap_or_default();
+    let formats = list(args.next(), "F16,Q8_0,Q4_0,Q4_K,Q6_K", ',');
+    let shape: Vec<u32> = list(args.next(), "2048x8192", 'x').iter().map(|n| n.parse().expect("a size")).collect();
+    let counts: Vec<usize> = list(args.next(), "1,2,4,8,128", ',').iter().map(|r| r.parse().expect("rows")).collect();
+    let [n, k] = shape[..] else { panic!("rows x columns") };
+    let device =
+        pollster::block_on(Device::open(&Choice { name: Some(name), ..Choice::default() })).expect("an adapter");
+    println!("{} ({}), W of {n} x {k}, ms a product (lowest - highest)", device.caps().name, device.caps().driver);
+    for &format in BlockFormat::ALL.iter().filter(|f| formats.iter().any(|name| name == f.name())) {
+        let program = program(n, k);
+        let matrices = vec![matrix(format, n, k); LAYERS as usize];
+        let weights = CpuWeights { matrices, vectors: Vec::new() };
+        let rows = *counts.iter().max().expect("rows") as u32;
+        let limits = Limits { rows, seqs: 1, outs: 1, block: 16, blocks: 64, context: 1024, in_flight: 1, checkpoints: 0 };
+        let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+        let mut quiet = |_, _| {};
+        let load = GpuExecutor::load(&device, &program, &weights, options, &mut quiet);
+        let mut gpu = pollster::block_on(load).expect("a program of products");
+        for &rows in &counts {
+            let tokens = vec![Token::Host(0); rows];
+            let seq = SeqStep {
+                slot: 0,
+                role: if rows <= 16 { Role::Generated } else { Role::Prompt },
+                tokens: &tokens,
+                types: &[],
+                pos: 0,
+                tables: &[],
+                outs: Outs::None,
+                sample: None,
+                lists: Default::default(),
+                read_logits: false,
+            };
+            let mut times: Vec<f64> = (0..=STEPS)
+                .map(|_| {
+                    let start = Instant::now();
+                    gpu.enqueue(&Step { seqs: &[seq] }).expect("a step");
+                    pollster::block_on(gpu.wait()).expect("its end");
+                    gpu.poll(&mut |_, _| {});
+                    start.elapsed().as_secs_f64() * 1e3 / f64::from(LAYERS)
+                })
+                .collect();
+            times.remove(0); // pipelines were compiled
+            times.sort_by(f64::total_cmp);
+            let (least, median, most) = (times[0], times[STEPS / 2], times[STEPS - 1]);
+            println!("{}, {rows} rows: {median:.2} ({least:.2} - {most:.2})", format.name());
+        }
+    }
+}
