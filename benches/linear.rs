@@ -57,7 +57,8 @@ fn main() {
         let matrices = vec![matrix(format, n, k); LAYERS as usize];
         let weights = CpuWeights { matrices, vectors: Vec::new() };
         let rows = *counts.iter().max().expect("rows") as u32;
-        let limits = Limits { rows, seqs: 1, outs: 1, block: 16, blocks: 64, context: 1024, in_flight: 1, checkpoints: 0 };
+        let limits =
+            Limits { rows, seqs: 1, outs: 1, block: 16, blocks: 64, context: 1024, in_flight: 1, checkpoints: 0 };
         let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
         let mut quiet = |_, _| {};
         let load = GpuExecutor::load(&device, &program, &weights, options, &mut quiet);
