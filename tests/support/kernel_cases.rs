@@ -497,19 +497,27 @@ pub fn linear() -> Vec<Case> {
     cases
 }
 
+/// Rows and columns of W: below, at and above the tiles of the kernels; the long ones thin, to be short.
+const SHAPES: [(u32, u32); 7] = [(1, 14_336), (7, 4128), (33, 1056), (64, 544), (65, 288), (200, 96), (513, 32)];
+
 /// Each format's decoder alone, and in the kernels of W x for few rows and for many.
 pub fn formats() -> Vec<Case> {
     let mut cases = Vec::new();
-    for &format in BlockFormat::ALL {
+    for (i, &format) in BlockFormat::ALL.iter().enumerate() {
         for k in [format.info().weights as u32 * 3, 512] {
             let op = OneOp::new(&[], |b, _| b.embed("table", Index::Token, 60, k, 1.0));
             cases.extend(ops(&format!("embed {format:?} of {k}"), &op, format, &[9], 1.0, 1e-12));
         }
-        let op = OneOp::new(&[768], |b, x| {
-            let w = b.weight("w", 33, 768);
-            b.linear("y", x[0], w, None)
-        });
-        cases.extend(ops(&format!("linear (33, 768) {format:?}"), &op, format, &[1, 9], 1.0, EXACT));
+        // Three of the shapes each, so that any two of a format, rows of W, columns and rows of x meet in some case.
+        for (shift, rows) in [(0, [1, 8]), (2, [2, 7]), (3, [5, 65])] {
+            let (n, k) = SHAPES[(i + shift) % SHAPES.len()];
+            let k = k.next_multiple_of(format.info().weights as u32);
+            let op = OneOp::new(&[k], |b, x| {
+                let w = b.weight("w", n, k);
+                b.linear("y", x[0], w, None)
+            });
+            cases.extend(ops(&format!("linear ({n}, {k}) {format:?}"), &op, format, &rows, 1.0, EXACT));
+        }
     }
     cases
 }
