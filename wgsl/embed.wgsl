@@ -46,12 +46,13 @@ fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let runs = chunk((params.at + index - params.row0) * row_words(params.dim), params.dim, c);
-    var v = decode16(runs, 0u);
+    var weights = decode16(runs, 0u);
     if run == 1u {
-        v = decode16(runs, 1u);
+        weights = decode16(runs, 1u);
     }
     let width = (params.dim + 3u) / 4u;
     for (var j = 0u; j < min(4u, width - i / 4u); j++) {
-        out[row * width + i / 4u + j] = params.scale * v[j];
+        let v = weights[j];
+        out[row * width + i / 4u + j] = params.scale * v;
     }
 }

@@ -133,7 +133,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     // Decoders and storage.
     ("rotary", "vec4<u32>(24u, 16u, 8u, 0u)", "vec4<u32>(24u, 16u, 0u, 8u)"),
     ("rotary", ">> vec4<u32>(24u)", ">> vec4<u32>(23u)"),
-    ("rotary", "select(pair.x, pair.y, (block & 1u) == 1u)", "pair.x"),
+    ("rotary", "word(at + i / 2u) >> (16u * (i & 1u))", "word(at + i / 2u)"),
     ("rotary", "unpack2x16float(kv[i / 4u].y)", "unpack2x16float(kv[i / 4u].x)"),
     ("rotary", "kv_store2(i + 2u, v.zw)", "kv_store2(i + 2u, v.xy)"),
     ("rotary, q8", "return unpack4x8snorm(kv[i / 4u]); }", "return unpack4x8snorm(kv[i / 4u]).xyzz; }"),
