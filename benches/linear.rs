@@ -59,7 +59,7 @@ fn main() {
         let rows = *counts.iter().max().expect("rows") as u32;
         let limits =
             Limits { rows, seqs: 1, outs: 1, block: 16, blocks: 64, context: 1024, in_flight: 1, checkpoints: 0 };
-        let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false };
+        let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false, kv: None };
         let mut quiet = |_, _| {};
         let load = GpuExecutor::load(&device, &program, &weights, options, &mut quiet);
         let mut gpu = pollster::block_on(load).expect("a program of products");

@@ -361,7 +361,7 @@ fn logits_are_numpy_s() {
 fn devices_are_listed() {
     assert!(ok(output(command(&["devices"]))).starts_with("cpu "));
     let verbose = ok(output(command(&["devices", "--verbose"])));
-    for word in ["llvmpipe", "SwiftShader", "by subgroups of 8 to 8", "reduce     8 threads", "self-test "] {
+    for word in ["llvmpipe", "SwiftShader", "by subgroups of 8 to 8", "reduce      8 threads", "self-test "] {
         assert!(verbose.contains(word), "no {word} in:\n{verbose}");
     }
     let tuning = concat!(env!("CARGO_TARGET_TMPDIR"), "/tuning");
@@ -369,11 +369,11 @@ fn devices_are_listed() {
     let mut tuned = command(&["devices", "--verbose"]);
     tuned.env("WGSLM_TUNING", tuning);
     let verbose = ok(output(tuned));
-    assert!(verbose.contains("reduce     16 threads a workgroup: WGSLM_TUNING"), "{verbose}");
+    assert!(verbose.contains("reduce      16 threads a workgroup: WGSLM_TUNING"), "{verbose}");
     std::fs::write(tuning, "rows = 4\n").unwrap();
     let mut wrong = command(&["run", "--device", "gpu", "x"]);
     wrong.env("WGSLM_TUNING", tuning);
-    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, attend work"]);
+    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, attend, fours, fours_batch work"]);
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();
     assert_eq!(list[0]["device"], "cpu");
 }

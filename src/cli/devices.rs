@@ -54,7 +54,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
 /// What is chosen for an adapter, a line each.
 fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
     let choice = Choice { index: Some(index), tuning: open::tuning()?, ..Choice::default() };
-    let mut line = |what: &str, value: String| writeln!(out, "     {what:<10} {value}");
+    let mut line = |what: &str, value: String| writeln!(out, "     {what:<11} {value}");
     let device = match pollster::block_on(Device::open(&choice)) {
         Ok(device) => device,
         Err(error) => return Ok(line("refused", error.to_string())?),
@@ -75,7 +75,8 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
     let table = Tuning::of(caps.kind).numbers();
     for ((name, number), (_, usual)) in caps.tuning.numbers().into_iter().zip(table) {
         let why = if number == usual { "the table for such devices" } else { "WGSLM_TUNING" };
-        line(name, format!("{number} threads a workgroup: {why}"))?;
+        let unit = if name.starts_with("fours") { "fours of rows" } else { "threads" };
+        line(name, format!("{number} {unit} a workgroup: {why}"))?;
     }
     line(
         "timestamps",

@@ -12,20 +12,33 @@ pub struct Tuning {
     pub reduce: u32,
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
+    /// Fours of rows of W that a workgroup of the matrix-times-vector kernels makes, for one row of x.
+    pub fours: u32,
+    /// The same for several rows of x. The order of a sum depends on neither.
+    pub fours_batch: u32,
 }
 
 /// A number by its name in files, what it is, and what it may be.
 type Entry = (&'static str, fn(&mut Tuning) -> &mut u32, std::ops::RangeInclusive<u32>);
 
-const ENTRIES: [Entry; 2] = [("reduce", |t| &mut t.reduce, 4..=256), ("attend", |t| &mut t.attend, 16..=256)];
+const ENTRIES: [Entry; 4] = [
+    ("reduce", |t| &mut t.reduce, 4..=256),
+    ("attend", |t| &mut t.attend, 16..=256),
+    ("fours", |t| &mut t.fours, 1..=4),
+    ("fours_batch", |t| &mut t.fours_batch, 1..=4),
+];
 
 impl Tuning {
     /// What is known to be good for a kind of device.
     pub fn of(kind: Kind) -> Self {
         match kind {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
-            Kind::Software => Self { reduce: 8, attend: 16 },
-            Kind::Discrete | Kind::Integrated | Kind::Other => Self { reduce: 32, attend: 64 },
+            // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
+            Kind::Software => Self { reduce: 8, attend: 16, fours: 2, fours_batch: 4 },
+            // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
+            Kind::Discrete | Kind::Integrated | Kind::Other => {
+                Self { reduce: 32, attend: 64, fours: 1, fours_batch: 1 }
+            }
         }
     }
 
@@ -66,7 +79,7 @@ mod tests {
         assert_eq!(changed.numbers()[0], ("reduce", 64));
         for (text, problem) in [
             ("reduce", "name = number"),
-            ("rows = 4", "reduce, attend work"),
+            ("rows = 4", "reduce, attend, fours, fours_batch work"),
             ("attend = 24", "a power of two from 16 to 256"),
             ("attend = 8", "a power of two from 16 to 256"),
             ("reduce = many", "a power of two"),

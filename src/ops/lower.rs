@@ -147,9 +147,7 @@ impl Layout {
             search: false,
             tree: 0,
             v1: None,
-            // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
-            // GPUs were not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
-            fours: if software { [2, 4] } else { [1, 1] },
+            fours: [caps.tuning.fours, caps.tuning.fours_batch],
         }
     }
 }
