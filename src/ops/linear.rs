@@ -351,6 +351,7 @@ impl Linear {
             Arg::Write(&out.buffer),
         ];
         if vectors {
+            l.reduce(&mut kernel, l.layout.reduce);
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
         l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(rows.div_ceil(TILE)), x.rows(TILE), Dim::Fixed(1)])
@@ -360,6 +361,7 @@ impl Linear {
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
         let mut kernel = l.kernel("matvec_qkv");
         let params = self.common(l, &mut kernel, segment, bias);
+        l.reduce(&mut kernel, l.layout.reduce);
         l.paged(&mut kernel, cache)?;
         l.kv_store(&mut kernel, cache)?;
         l.rope(&mut kernel, rope_kv.rope.as_ref());
@@ -375,14 +377,13 @@ impl Linear {
     /// must not pay for the registers and, where both sides of a branch are run, the time of the others.
     fn vectors(
         l: &mut Lower<'_>,
-        mut kernel: Kernel,
+        kernel: Kernel,
         x: &ValueBuffer,
         segment: &Segment,
         params: &Params,
         args: &[Arg<'_>],
         rows: u32,
     ) -> Lowered {
-        l.reduce(&mut kernel, l.layout.reduce);
         let [lone, many] = l.layout.fours;
         // A chunk of floats fills 32 registers.
         let many = if segment.format.info().weights == 1 { 1 } else { many };
