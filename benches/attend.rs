@@ -3,17 +3,15 @@
 //! `cargo bench --bench attend -- llvmpipe [512,2048]`: a part of the adapter's name, depths. What the cache holds does not matter
 //! to the time, so nothing is computed before: a depth costs nothing to reach.
 
-use std::time::Instant;
+mod support;
 
-use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep, Step, Token};
+use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::{Builder, Out, Program};
 use wgslm::ops::{CpuWeights, Mask};
 
 /// Layers of the program: a step's fixed costs are shared by them.
 const LAYERS: u32 = 16;
-/// Steps of each kind; the median counts.
-const STEPS: usize = 7;
 
 fn program(heads: u32, kv_heads: u32, dim: u32, context: u32) -> Program {
     let mut b = Builder::new(2, context);
@@ -49,33 +47,10 @@ fn main() {
         let mut gpu = pollster::block_on(load).expect("a program of attention");
         gpu.fill_cache(0);
         let table: Vec<u32> = (0..blocks).rev().collect();
-        let tokens = [Token::Host(0); 512];
         let kinds = depths.iter().map(|&d| (Role::Generated, d, 1)).chain([(Role::Prompt, 0, 512)]);
         for (role, pos, rows) in kinds {
-            let seq = SeqStep {
-                slot: 0,
-                role,
-                tokens: &tokens[..rows],
-                types: &[],
-                pos,
-                tables: &[&table],
-                outs: Outs::None,
-                sample: None,
-                lists: Default::default(),
-                read_logits: false,
-            };
-            let mut times: Vec<f64> = (0..=STEPS)
-                .map(|_| {
-                    let start = Instant::now();
-                    gpu.enqueue(&Step { seqs: &[seq] }).expect("a step");
-                    pollster::block_on(gpu.wait()).expect("its end");
-                    gpu.poll(&mut |_, _| {});
-                    start.elapsed().as_secs_f64() * 1e6 / f64::from(LAYERS)
-                })
-                .collect();
-            times.remove(0); // pipelines were compiled
-            times.sort_by(f64::total_cmp);
-            let (least, median, most) = (times[0], times[STEPS / 2], times[STEPS - 1]);
+            let micros = |time: f64| time * 1e6 / f64::from(LAYERS);
+            let [least, median, most] = support::times(&mut gpu, role, rows, pos, &[&table]).map(micros);
             let what = if rows == 1 { format!("a row at depth {pos}") } else { format!("a prompt of {rows}") };
             println!("{heads} / {kv_heads} heads of {dim}, {what}: {median:.0} ({least:.0} - {most:.0})");
         }

@@ -3,10 +3,11 @@
 //! `cargo bench --bench linear -- llvmpipe [Q4_K,Q6_K] [2048x8192] [1,8,128]`: a part of the adapter's name, block formats, rows and
 //! columns of the matrix, rows of x: up to 16 as generated ones, more as a prompt's.
 
-use std::sync::Arc;
-use std::time::Instant;
+mod support;
 
-use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep, Step, Token};
+use std::sync::Arc;
+
+use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Role};
 use wgslm::file::Bytes;
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::{Builder, Out, Program};
@@ -15,8 +16,6 @@ use wgslm::quant::BlockFormat;
 
 /// Matrices of the program, each in memory of its own: a step's fixed costs are shared by them.
 const LAYERS: u32 = 4;
-/// Steps of each kind; the median counts.
-const STEPS: usize = 7;
 
 fn program(n: u32, k: u32) -> Program {
     let mut b = Builder::new(2, 1024);
@@ -64,31 +63,9 @@ fn main() {
         let load = GpuExecutor::load(&device, &program, &weights, options, &mut quiet);
         let mut gpu = pollster::block_on(load).expect("a program of products");
         for &rows in &counts {
-            let tokens = vec![Token::Host(0); rows];
-            let seq = SeqStep {
-                slot: 0,
-                role: if rows <= 16 { Role::Generated } else { Role::Prompt },
-                tokens: &tokens,
-                types: &[],
-                pos: 0,
-                tables: &[],
-                outs: Outs::None,
-                sample: None,
-                lists: Default::default(),
-                read_logits: false,
-            };
-            let mut times: Vec<f64> = (0..=STEPS)
-                .map(|_| {
-                    let start = Instant::now();
-                    gpu.enqueue(&Step { seqs: &[seq] }).expect("a step");
-                    pollster::block_on(gpu.wait()).expect("its end");
-                    gpu.poll(&mut |_, _| {});
-                    start.elapsed().as_secs_f64() * 1e3 / f64::from(LAYERS)
-                })
-                .collect();
-            times.remove(0); // pipelines were compiled
-            times.sort_by(f64::total_cmp);
-            let (least, median, most) = (times[0], times[STEPS / 2], times[STEPS - 1]);
+            let role = if rows <= 16 { Role::Generated } else { Role::Prompt };
+            let millis = |time: f64| time * 1e3 / f64::from(LAYERS);
+            let [least, median, most] = support::times(&mut gpu, role, rows, 0, &[]).map(millis);
             println!("{}, {rows} rows: {median:.2} ({least:.2} - {most:.2})", format.name());
         }
     }
