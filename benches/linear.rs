@@ -1,7 +1,7 @@
 //! Products of matrices alone, on one adapter: milliseconds a matrix, for generated rows and for prompts.
 //!
-//! `cargo bench --bench linear -- llvmpipe [Q4_K,Q6_K] [2048x8192] [1,8,128]`: a part of the adapter's name, block formats, rows and
-//! columns of the matrix, rows of x: up to 16 as generated ones, more as a prompt's.
+//! `cargo bench --bench linear -- llvmpipe [Q4_K,Q6_K] [2048x8192] [1,8,128] [registers,dot]`: a part of the adapter's name, block
+//! formats, rows and columns of the matrix, rows of x: up to 16 as generated ones, more as a prompt's; forms of matrix times matrix.
 
 mod support;
 
@@ -47,6 +47,7 @@ fn main() {
     let formats = list(args.next(), "F16,Q8_0,Q4_0,Q4_K,Q6_K", ',');
     let shape: Vec<u32> = list(args.next(), "2048x8192", 'x').iter().map(|n| n.parse().expect("a size")).collect();
     let counts: Vec<usize> = list(args.next(), "1,2,4,8,128", ',').iter().map(|r| r.parse().expect("rows")).collect();
+    let forms = list(args.next(), "registers,dot", ',');
     let [n, k] = shape[..] else { panic!("rows x columns") };
     let device =
         pollster::block_on(Device::open(&Choice { name: Some(name), ..Choice::default() })).expect("an adapter");
@@ -59,14 +60,21 @@ fn main() {
         let limits =
             Limits { rows, seqs: 1, outs: 1, block: 16, blocks: 64, context: 1024, in_flight: 1, checkpoints: 0 };
         let options = GpuOptions { numerics: Numerics::Fast, limits, unfused: false, keep_values: false, kv: None };
-        let mut quiet = |_, _| {};
-        let load = GpuExecutor::load(&device, &program, &weights, options, &mut quiet);
-        let mut gpu = pollster::block_on(load).expect("a program of products");
+        let load = |form: &String| {
+            let device = device.tuned(&format!("matmul = {form}")).expect("a form");
+            let load = async { GpuExecutor::load(&device, &program, &weights, options, &mut |_, _| {}).await };
+            pollster::block_on(load).expect("a program of products")
+        };
+        let mut gpus: Vec<_> = forms.iter().map(load).collect();
         for &rows in &counts {
             let role = if rows <= 16 { Role::Generated } else { Role::Prompt };
             let millis = |time: f64| time * 1e3 / f64::from(LAYERS);
-            let [least, median, most] = support::times(&mut gpu, role, rows, 0, &[]).map(millis);
-            println!("{}, {rows} rows: {median:.2} ({least:.2} - {most:.2})", format.name());
+            // Forms are of prompts alone.
+            let forms = if role == Role::Prompt { &forms[..] } else { &forms[..1] };
+            for (form, gpu) in forms.iter().zip(&mut gpus) {
+                let [least, median, most] = support::times(gpu, role, rows, 0, &[]).map(millis);
+                println!("{}, {rows} rows, {form}: {median:.2} ({least:.2} - {most:.2})", format.name());
+            }
         }
     }
 }

@@ -361,7 +361,9 @@ fn logits_are_numpy_s() {
 fn devices_are_listed() {
     assert!(ok(output(command(&["devices"]))).starts_with("cpu "));
     let verbose = ok(output(command(&["devices", "--verbose"])));
-    for word in ["llvmpipe", "SwiftShader", "by subgroups of 8 to 8", "reduce      8 threads", "self-test "] {
+    for word in
+        ["llvmpipe", "SwiftShader", "by subgroups of 8 to 8", "reduce      8 threads", "matmul      dot", "self-test "]
+    {
         assert!(verbose.contains(word), "no {word} in:\n{verbose}");
     }
     let tuning = concat!(env!("CARGO_TARGET_TMPDIR"), "/tuning");
@@ -373,7 +375,7 @@ fn devices_are_listed() {
     std::fs::write(tuning, "rows = 4\n").unwrap();
     let mut wrong = command(&["run", "--device", "gpu", "x"]);
     wrong.env("WGSLM_TUNING", tuning);
-    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, attend, fours, fours_batch work"]);
+    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, attend, fours, fours_batch, matmul work"]);
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();
     assert_eq!(list[0]["device"], "cpu");
 }

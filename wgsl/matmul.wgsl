@@ -1,60 +1,21 @@
 //! matmul: out[r] = epilogue(W x[r] + bias), for many rows
 //! x (rows, k) f32 | w (n, k) any block format | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
-//! use: lib/step, lib/linear, lib/act, <weights>, lib/unpack
+//! use: lib/step, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
 //!
 //! A workgroup of THREADS_N x THREADS_M threads makes a tile of results; a thread, 8 x 8 of them in registers. RUNS runs of W and
 //! x at a time go through workgroup memory, W unpacked once. The order of a sum depends on k alone, not on the tile.
-override EPI: u32 = 0u;        // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
 override THREADS_N: u32 = 8u;
 override THREADS_M: u32 = 8u;
 override RUNS: u32 = 2u;       // 1 or 2
 override TILE_N: u32 = 8u * THREADS_N;
 override TILE_M: u32 = 8u * THREADS_M;
-@group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)
-@group(0) @binding(6) var<storage, read_write> out: array<f32>;   // (rows, n)
 var<workgroup> tile_w: array<vec4<f32>, TILE_N * 4u * RUNS>;
 var<workgroup> tile_x: array<vec4<f32>, TILE_M * 4u * RUNS>;
 
 // Where four k's, number i, of a row of a tile lie: neighbouring rows at different banks of the memory.
 fn slot(row: u32, i: u32) -> u32 {
     return row * (4u * RUNS) + (i ^ (row * RUNS / 2u % (4u * RUNS)));
-}
-
-// The row of W behind row i of the tile.
-fn tile_row(tile: u32, i: u32) -> u32 {
-    if EPI == 3u {
-        return min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u) + select(0u, params.up, i >= TILE_N / 2u);
-    }
-    return min(tile * TILE_N + i, params.n - 1u);
-}
-
-fn store(row: u32, j: u32, value: f32, second: f32) {
-    if j >= params.n {
-        return;
-    }
-    var y = value;
-    if HAS_BIAS {
-        y += vec1(params.bias_at, j);
-    }
-    if EPI == 2u || EPI == 3u {
-        y = act(y);
-    }
-    if EPI == 3u {
-        var up = second;
-        if HAS_BIAS {
-            up += vec1(params.bias_up, j);
-        }
-        y *= up;
-    }
-    let to = row * params.out_stride + params.out0 + j;
-    if EPI == 1u {
-        y += residual[to];
-    }
-    if EPI == 4u {
-        y *= out[to];
-    }
-    out[to] = y;
 }
 
 @compute @workgroup_size(THREADS_N * THREADS_M)
@@ -110,17 +71,8 @@ fn matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
     }
     for (var m = 0u; m < 8u; m++) {
         let row = first + tm + m * THREADS_M;
-        if row >= rows {
-            continue;
-        }
-        for (var r = 0u; r < 4u; r++) {
-            let j = tn + r * THREADS_N;
-            if EPI == 3u {
-                store(row, group.x * (TILE_N / 2u) + j, low[m][r], high[m][r]);
-            } else {
-                store(row, group.x * TILE_N + j, low[m][r], 0.0);
-                store(row, group.x * TILE_N + j + TILE_N / 2u, high[m][r], 0.0);
-            }
+        if row < rows {
+            store_eight(group.x, row, tn, THREADS_N, low[m], high[m]);
         }
     }
 }

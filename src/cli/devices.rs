@@ -78,6 +78,15 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         let unit = if name.starts_with("fours") { "fours of rows" } else { "threads" };
         line(name, format!("{number} {unit} a workgroup: {why}"))?;
     }
+    let (wished, form) = (caps.tuning.matmul, caps.matmul());
+    let why = if form != wished {
+        format!("the device has no {} ones", wished.name())
+    } else if form == Tuning::of(caps.kind).matmul {
+        "the table for such devices".to_owned()
+    } else {
+        "WGSLM_TUNING".to_owned()
+    };
+    line("matmul", format!("{} products of prompts with fast numerics, if the self-test passes: {why}", form.name()))?;
     line(
         "timestamps",
         if device.has_timestamps() { "yes: --profile works" } else { "no: --profile does not work" }.to_owned(),

@@ -45,6 +45,8 @@ pub mod lib {
     fragments! {
         /// Parameters and bindings of the kernels of W x.
         LINEAR = "lib/linear";
+        /// Which rows of W a tile takes, and what is done with its sums.
+        TILE = "lib/tile";
         /// Takes rows of weights apart by chunks.
         UNPACK = "lib/unpack";
         /// Reads the step buffer.

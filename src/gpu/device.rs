@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::Tuning;
 use super::pipeline::Made;
+use super::{Matmul, Tuning};
 use crate::{Error, Result};
 
 /// What kind of adapter it is.
@@ -81,8 +81,23 @@ pub struct Caps {
     pub uniform_align: u32,
     /// Alignment of an offset in a storage binding, in bytes.
     pub storage_align: u32,
+    /// Whether products of whole numbers of eight bits are instructions, as far as can be known.
+    pub dot: bool,
     /// What kernels are tuned by.
     pub tuning: Tuning,
+}
+
+impl Caps {
+    /// The form of matrix times matrix for fast numerics: the wished one, or the next one before it that the device has.
+    pub fn matmul(&self) -> Matmul {
+        let has = |form: &Matmul| match form {
+            Matmul::Registers => true,
+            Matmul::Dot => self.dot,
+            Matmul::Cooperative => false,
+        };
+        let forms = Matmul::ALL.into_iter().filter(|form| *form <= self.tuning.matmul && has(form));
+        forms.last().unwrap_or(Matmul::Registers)
+    }
 }
 
 /// A device with its queue.
@@ -176,8 +191,12 @@ impl Device {
         let (device, queue) = adapter.request_device(&desc).await.map_err(|e| Error::Device(e.to_string()))?;
         let mut opened = Self::from_host(&adapter.get_info(), device, queue);
         opened.checked = choice.checked;
-        let tuning = opened.caps.tuning.with(&choice.tuning)?;
-        opened.caps = Arc::new(Caps { tuning, ..(*opened.caps).clone() });
+        if cfg!(target_arch = "wasm32") {
+            let packed = wgpu::WgslLanguageFeatures::Packed4x8IntegerDotProduct;
+            let dot = instance.wgsl_language_features().contains(packed);
+            opened.caps = Arc::new(Caps { dot, ..(*opened.caps).clone() });
+        }
+        let opened = opened.tuned(&choice.tuning)?;
         let lost = opened.lost.clone();
         opened.device.set_device_lost_callback(move |_, _| lost.store(true, Ordering::Release));
         let failed = opened.failed.clone();
@@ -209,6 +228,8 @@ impl Device {
             workgroup_memory: limits.max_compute_workgroup_storage_size,
             uniform_align: limits.min_uniform_buffer_offset_alignment,
             storage_align: limits.min_storage_buffer_offset_alignment,
+            // On Metal it is four multiplications, and a browser is asked by `open`.
+            dot: !cfg!(target_arch = "wasm32") && info.backend != wgpu::Backend::Metal,
             tuning: Tuning::of(kind(info)),
         };
         Self {
@@ -237,6 +258,19 @@ impl Device {
     /// The same device, with subgroup operations left unused.
     pub(crate) fn without_subgroups(&self) -> Self {
         Self { caps: Arc::new(Caps { subgroups: None, ..(*self.caps).clone() }), ..self.clone() }
+    }
+
+    /// The same device, its [`Tuning`] replaced by what lines `name = value` say: for experiments.
+    pub fn tuned(&self, text: &str) -> Result<Self> {
+        let tuning = self.caps.tuning.with(text)?;
+        Ok(Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() })
+    }
+
+    /// The same device, with another form of matrix times matrix wished for.
+    pub(crate) fn with_matmul(&self, matmul: Matmul) -> Self {
+        let mut caps = (*self.caps).clone();
+        caps.tuning.matmul = matmul;
+        Self { caps: Arc::new(caps), ..self.clone() }
     }
 
     /// The same device with kernels that are wrong on purpose: in each that holds the text `from`, its first place becomes `to`.

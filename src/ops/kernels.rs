@@ -13,6 +13,8 @@ kernels! {
     "matvec",
     "matvec_qkv",
     "matmul",
+    "quantize",
+    "matmul_dot",
     "rope",
     "kv_write",
     "rope_kv",

@@ -4,7 +4,7 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
-use super::{Act, NormKind, NormSpec, RopeKv, Rows, ValueId, VectorId, WeightId};
+use super::{Act, NormKind, NormSpec, RopeKv, Rows, ValueId, VectorId, WeightId, matmul};
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::quant::{BlockFormat, LANES};
 
@@ -233,9 +233,6 @@ enum Stored {
 /// Rows of x that a workgroup of the matrix-times-vector kernels takes, if there are several.
 const COLS: u32 = 8;
 
-/// Rows of W and of x that make a tile of the matrix-times-matrix kernel.
-const TILE: u32 = 64;
-
 impl Linear {
     /// Whether the kernels of W x take a norm over: RMS norms, of which only the sum of squares must be known, and only behind
     /// the products.
@@ -320,7 +317,8 @@ impl Linear {
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, stored: Stored) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let vectors = l.generated || x.rows != Rows::Step;
-        let mut kernel = if vectors { l.kernel("matvec") } else { l.kernel("matmul") };
+        let form = l.matmul(segment.format);
+        let mut kernel = if vectors { l.kernel("matvec") } else { l.kernel(matmul::kernel(form)) };
         let mut params = self.common(l, &mut kernel, segment, bias);
         // Rows of W that a row of out takes.
         let mut rows = segment.n;
@@ -342,19 +340,14 @@ impl Linear {
         // A binding must be bound even where the kernel does not use it.
         let residual = residual.map_or(l.vectors, |r| &l.value(r).buffer);
         let w = Arg::read(&l.weights[segment.buffer]);
-        let args = [
-            Arg::read(l.step),
-            Arg::read(&x.buffer),
-            Arg::read(l.vectors),
-            w,
-            Arg::read(residual),
-            Arg::Write(&out.buffer),
-        ];
+        let x_rows = if vectors { Arg::read(&x.buffer) } else { l.matmul_rows(form, self.x)? };
+        let args = [Arg::read(l.step), x_rows, Arg::read(l.vectors), w, Arg::read(residual), Arg::Write(&out.buffer)];
         if vectors {
             l.reduce(&mut kernel, l.layout.reduce);
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
-        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(rows.div_ceil(TILE)), x.rows(TILE), Dim::Fixed(1)])
+        let tile = matmul::tile(form);
+        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(rows.div_ceil(tile)), x.rows(tile), Dim::Fixed(1)])
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {

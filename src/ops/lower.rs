@@ -2,7 +2,7 @@
 
 use super::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, PlanBuilder};
+use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, Matmul, PlanBuilder};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -126,6 +126,8 @@ pub(crate) struct Layout {
     /// Fours of rows of W that a workgroup of the matrix-times-vector kernels makes, for one row of x and for several. The order
     /// of a sum does not depend on it.
     pub(crate) fours: [u32; 2],
+    /// How matrix times matrix is computed.
+    pub(crate) matmul: Matmul,
 }
 
 impl Layout {
@@ -148,6 +150,7 @@ impl Layout {
             tree: 0,
             v1: None,
             fours: [caps.tuning.fours, caps.tuning.fours_batch],
+            matmul: Matmul::Registers,
         }
     }
 }
@@ -174,6 +177,10 @@ pub(crate) struct Lower<'a> {
     pub(crate) scratch: &'a Buffer,
     /// The chosen experts whose pairs lie sorted in `scratch`.
     pub(crate) sorted: Option<ValueId>,
+    /// Rows of x in eight bits, for matrix times matrix.
+    pub(crate) quants: &'a Buffer,
+    /// The value whose rows lie there.
+    pub(crate) quantized: Option<ValueId>,
     /// The token drawn last, by slot.
     pub(crate) drawn: &'a Buffer,
     /// Parts of attention, until they are merged.
@@ -309,10 +316,11 @@ impl<'a> Lower<'a> {
     }
 }
 
-/// Fills the role `weights`: how a block format is decoded.
+/// Fills the role `weights` (`ints`): how a block format is decoded.
 pub(crate) fn weights(kernel: &mut Kernel, format: BlockFormat) {
     let info = format.info();
-    kernel.roles.push(("weights", Fragment { name: info.name, source: info.wgsl }));
+    let role = if kernel.source.contains("<ints>") { "ints" } else { "weights" };
+    kernel.roles.push((role, Fragment { name: info.name, source: info.wgsl }));
 }
 
 /// An op, or a form of it, that has no kernel yet.

@@ -23,6 +23,7 @@ mod kv_replicate;
 mod kv_write;
 mod linear;
 pub(crate) mod lower;
+pub(crate) mod matmul;
 mod norm;
 pub(crate) mod oracle;
 

@@ -480,6 +480,8 @@ impl<'a> Single<'a> {
             generated: self.generated,
             scratch: step,
             sorted: None,
+            quants: step,
+            quantized: None,
             drawn: step,
             parts: &parts,
         };

@@ -151,6 +151,12 @@ impl BlockFormat {
         Self::ALL.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether weights are whole numbers of eight bits, times a scale, plus a constant, for each 16 or 32 of them: products with
+    /// activations of eight bits are exact sums.
+    pub fn has_ints(self) -> bool {
+        self.info().eight.is_some()
+    }
+
     /// Bytes of a row of `k` weights in a file. An error if `k` is no whole number of blocks, or out of range.
     pub fn row_bytes(self, k: u64) -> Result<u64> {
         let info = self.info();

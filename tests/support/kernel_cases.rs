@@ -48,6 +48,8 @@ pub struct Case {
     pub numerics: Numerics,
     /// Runs the ops as they are, none fused.
     pub unfused: bool,
+    /// What replaces the device's table of tuning.
+    pub tuning: &'static str,
     /// The largest NMSE; of draws, the share of tokens that differ.
     pub bound: f64,
     work: Work,
@@ -85,6 +87,7 @@ enum Work {
 impl Case {
     /// Its distance from the oracle on a device, and the shader modules that it ran.
     pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
+        let device = &device.tuned(self.tuning).unwrap();
         match &self.work {
             Work::Op { op, role, rows, deviation } => self.op(device, op, *role, *rows, *deviation).await,
             Work::AttendTo(case) => case.distance(device).await,
@@ -106,17 +109,28 @@ impl Case {
 
     async fn gpu(&self, device: &Device, program: &Program, weights: &CpuWeights, keep_values: bool) -> GpuExecutor {
         let kv = if let Work::Model { kv, .. } = self.work { kv } else { self.numerics.kv() };
-        let options = GpuOptions { unfused: self.unfused, keep_values, kv: Some(kv), ..options(self.numerics) };
+        let limits = self.limits();
+        let options = GpuOptions { unfused: self.unfused, keep_values, kv: Some(kv), limits, ..options(self.numerics) };
         let gpu = GpuExecutor::load(device, program, weights, options, &mut |_, _| {}).await.unwrap();
         gpu.fill_cache(0x7fc0_7e00); // NaN as f32, and as two f16
         gpu
+    }
+
+    /// As usual, but for steps of very many rows.
+    fn limits(&self) -> Limits {
+        match self.work {
+            Work::Op { rows, .. } if rows > limits().rows as usize => {
+                Limits { rows: rows as u32, context: rows as u32, ..limits() }
+            }
+            _ => limits(),
+        }
     }
 
     async fn op(&self, device: &Device, op: &OneOp, role: Role, rows: usize, deviation: f32) -> (f64, Vec<String>) {
         let mut rng = Rng(rows as u64 + 1);
         let weights = random_weights(&op.program, &self.formats, &mut rng);
         let mut gpu = self.gpu(device, &op.program, &weights, true).await;
-        let mut oracle = Oracle::new(&op.program, weights, limits());
+        let mut oracle = Oracle::new(&op.program, weights, self.limits());
         for &id in &op.inputs {
             let width = op.program.value(id).width as usize;
             let values = rng.normals(rows * width, deviation);
@@ -468,6 +482,7 @@ fn ops(what: &str, op: &OneOp, format: BlockFormat, rows: &[usize], deviation: f
         formats: vec![format],
         numerics: Numerics::Exact,
         unfused: true,
+        tuning: "",
         bound,
         work: Work::Op { op: op.clone(), role, rows, deviation },
     };
@@ -499,6 +514,59 @@ pub fn linear() -> Vec<Case> {
 
 /// Rows and columns of W: below, at and above the tiles of the kernels; the long ones thin, to be short.
 const SHAPES: [(u32, u32); 7] = [(1, 14_336), (7, 4128), (33, 1056), (64, 544), (65, 288), (200, 96), (513, 32)];
+
+/// NMSE of products with activations in eight bits.
+const EIGHT_BITS: f64 = 5e-4;
+
+/// Matrix times matrix in whole numbers: each format of whole numbers, rows of W and columns and rows of x pair by pair, with every
+/// epilogue.
+pub fn dots() -> Vec<Case> {
+    tiles("dot", BlockFormat::ALL.iter().copied().filter(|format| format.has_ints()), EIGHT_BITS)
+}
+
+/// Products of a prompt's rows in a form.
+fn tiles(form: &str, formats: impl Iterator<Item = BlockFormat>, bound: f64) -> Vec<Case> {
+    const ROWS: [usize; 7] = [1, 7, 33, 64, 65, 200, 513];
+    let tuning = if form == "dot" { "matmul = dot" } else { "matmul = cooperative" };
+    let mut cases = Vec::new();
+    for (f, format) in formats.enumerate() {
+        for (i, &(n, k)) in SHAPES.iter().enumerate() {
+            let k = k.next_multiple_of(format.info().weights as u32);
+            // A single element may be as near to 0 as it likes.
+            let rows = if n == 1 { ROWS[(i + f) % 7].max(7) } else { ROWS[(i + f) % 7] };
+            // One of each format: compiling takes longer than computing.
+            let epilogue = f % 4;
+            let inputs = if epilogue == 1 { &[k, n][..] } else { &[k] };
+            let op = OneOp::new(inputs, |b, x| {
+                let w = b.weight("w", n, k);
+                let bias = (n % 2 == 1).then(|| b.vector("b", n));
+                let y = b.linear("y", x[0], w, bias);
+                match epilogue {
+                    0 => y,
+                    1 => b.add("sum", x[1], y),
+                    2 => b.act("act", y, Act::GeluTanh),
+                    _ => {
+                        let act = b.act("act", y, Act::Silu);
+                        let w = b.weight("up", n, k);
+                        let bias = (n % 2 == 1).then(|| b.vector("up_b", n));
+                        let up = b.linear("up", x[0], w, bias);
+                        b.mul("gated", act, up)
+                    }
+                }
+            });
+            cases.push(Case {
+                name: format!("{form} ({n}, {k}) {format:?}, {rows} rows, epilogue {epilogue}"),
+                formats: vec![format],
+                numerics: Numerics::Fast,
+                unfused: false,
+                tuning,
+                bound,
+                work: Work::Op { op, role: Role::Prompt, rows, deviation: 1.0 },
+            });
+        }
+    }
+    cases
+}
 
 /// Each format's decoder alone, and in the kernels of W x for few rows and for many.
 pub fn formats() -> Vec<Case> {
@@ -704,6 +772,7 @@ fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<
         formats: vec![format],
         numerics: Numerics::Exact,
         unfused: true,
+        tuning: "",
         bound: EXACT,
         work: Work::Parts { op: op.clone(), steps },
     }
@@ -755,6 +824,7 @@ pub fn attend() -> Vec<Case> {
                     formats: vec![F32],
                     numerics,
                     unfused: true,
+                    tuning: "",
                     bound,
                     work: Work::Attend(case.clone()),
                 });
@@ -771,6 +841,7 @@ pub fn attend_caches() -> Vec<Case> {
         formats: Vec::new(),
         numerics: Numerics::Exact,
         unfused: true,
+        tuning: "",
         bound: ATTEND,
         work: Work::AttendTo(case),
     };
@@ -790,6 +861,8 @@ fn model(
         formats: formats.to_vec(),
         numerics,
         unfused,
+        // Its other forms have cases of their own, and not the rounding of f16 alone.
+        tuning: "matmul = registers",
         bound: if numerics == Numerics::Exact { EXACT } else { HALF_MODEL },
         work: Work::Model { program: program.clone(), rows, kv: numerics.kv() },
     }
@@ -841,6 +914,7 @@ pub fn draws() -> Vec<Case> {
         formats: vec![Q8_0],
         numerics: Numerics::Exact,
         unfused: false,
+        tuning: "",
         bound: 0.0,
         work: Work::Draws { program: llama(Shape::SMALL), sample },
     };
@@ -854,6 +928,7 @@ pub fn all_draws() -> Vec<Case> {
         formats: Vec::new(),
         numerics: Numerics::Exact,
         unfused: false,
+        tuning: "",
         bound: 0.0,
         work: Work::Picks { vocab, deviation },
     };
@@ -871,6 +946,7 @@ fn alone(cases: Vec<Alone>) -> Vec<Case> {
         formats: Vec::new(),
         numerics: Numerics::Exact,
         unfused: true,
+        tuning: "",
         bound: alone.bound(),
         work: Work::Alone(alone),
     };
@@ -900,7 +976,11 @@ pub fn softmaxes() -> Vec<Case> {
 /// and number of rows somewhere.
 pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
-    let ops = each(linear(), 5).chain(each(formats(), 3)).chain(each(norm(), 1)).chain(each(pointwise(), 5));
+    let ops = each(linear(), 5)
+        .chain(each(formats(), 3))
+        .chain(each(dots(), 7))
+        .chain(each(norm(), 1))
+        .chain(each(pointwise(), 5));
     let ops = ops.chain(each(rope(), 1)).chain(each(moves(), 3)).chain(each(attend(), 7));
     let ops = ops.chain(attend_caches().into_iter().enumerate().filter(|(i, _)| *i < 21 || i % 3 == 0).map(|c| c.1));
     let ops =

@@ -9,7 +9,8 @@ use wgslm::quant::BlockFormat;
 /// The fragments that may fill a role.
 pub fn choices(role: &str) -> Vec<Fragment> {
     match role {
-        "weights" => BlockFormat::ALL.iter().map(|f| Fragment { name: f.info().name, source: f.info().wgsl }).collect(),
+        "weights" => BlockFormat::ALL.iter().map(decoder).collect(),
+        "ints" => BlockFormat::ALL.iter().filter(|format| format.has_ints()).map(decoder).collect(),
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
         "max" => vec![lib::MAX, lib::MAX_SUBGROUP],
         "kv" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8, lib::KV_ROWS],
@@ -21,6 +22,10 @@ pub fn choices(role: &str) -> Vec<Fragment> {
         "angles" => vec![lib::ANGLES_TABLE, lib::ANGLES_COMPUTED],
         other => panic!("a kernel uses the role <{other}>, which this test does not know"),
     }
+}
+
+fn decoder(format: &BlockFormat) -> Fragment {
+    Fragment { name: format.info().name, source: format.info().wgsl }
 }
 
 /// The roles that a kernel leaves open.

@@ -2,7 +2,7 @@
 //!
 //! A format says how far apart the two runs lie (`RUN_GAP`), so that weights which share words are unpacked together. Its
 //! `chunk(row, k, c)` loads chunk c of the row of k that starts at word `row` of w, a multiple of 4; `decode16(chunk, run)`
-//! gives a run's weights. w is bound by the kernel.
+//! gives a run's weights; `ints16(chunk, run)`, where weights are whole numbers of eight bits, gives those. w is bound by the kernel.
 
 // Weights are taken out of their bytes by masks alone, each a power of 256 too large.
 const PLACES: vec4<f32> = vec4<f32>(1.0, 0.00390625, 0.0000152587890625, 0.000000059604644775390625);
@@ -56,4 +56,22 @@ fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
 fn sum16(w: mat4x4<f32>, x: mat4x4<f32>) -> f32 {
     let v = w[0] * x[0] + w[1] * x[1] + w[2] * x[2] + w[3] * x[3];
     return (v.x + v.y) + (v.z + v.w);
+}
+
+/// 16 weights as whole numbers with a sign, a byte each: `weight = d * q + low`.
+struct Ints {
+    q: vec4<u32>,
+    d: f32,
+    low: f32,  // 0 unless LOWS says that the format has some
+}
+
+/// Each byte less `by`: bytes below 128 become bytes with a sign.
+fn below(q: vec4<u32>, by: u32) -> vec4<u32> {
+    return ((q | vec4<u32>(0x80808080u)) - vec4<u32>(by * 0x01010101u)) ^ vec4<u32>(0x80808080u);
+}
+
+/// Four small whole numbers as bytes with a sign.
+fn signed_bytes(v: vec4<f32>) -> u32 {
+    let b = bitcast<vec4<u32>>(vec4<i32>(v)) & vec4<u32>(255u);
+    return b.x | (b.y << 8u) | (b.z << 16u) | (b.w << 24u);
 }

@@ -3,6 +3,7 @@
 //!      high bits of the scales (two a group), the low ones (four a group); zeros to a multiple of 4
 const QBLOCK: u32 = 256u;
 const RUN_GAP: u32 = 16u;
+const LOWS: bool = false;
 struct Chunk {
     q: vec4<u32>,
     d: f32,
@@ -31,4 +32,10 @@ fn levels(v: u32) -> vec4<f32> {
 fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     let q = chunk.q >> vec4<u32>(4u * run);
     return mat4x4<f32>(levels(q.x), levels(q.y), levels(q.z), levels(q.w)) * chunk.d;
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    let q = chunk.q >> vec4<u32>(4u * run);
+    let bytes = vec4<u32>(signed_bytes(levels(q.x)), signed_bytes(levels(q.y)), signed_bytes(levels(q.z)), signed_bytes(levels(q.w)));
+    return Ints(bytes, chunk.d, 0.0);
 }

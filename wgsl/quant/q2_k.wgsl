@@ -4,6 +4,7 @@
 //! A half of a block is four rows r of 32: bits 2r, 2r + 1 of a byte of quants.
 const QBLOCK: u32 = 256u;
 const RUN_GAP: u32 = 32u;
+const LOWS: bool = true;
 struct Chunk {
     q: vec4<u32>,
     step: vec4<f32>,  // scale and minimum of the first run, of the second
@@ -26,4 +27,9 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
 fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
     return affine(chunk.q >> vec4<u32>(2u * run), 0x03030303u, step.x, -step.y);
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
+    return Ints((chunk.q >> vec4<u32>(2u * run)) & vec4<u32>(0x03030303u), step.x, -step.y);
 }

@@ -4,6 +4,7 @@
 //! A block is eight rows r of 32: bits 2 (r & 3), 2 (r & 3) + 1 of a low byte of its half, bit r of a high byte.
 const QBLOCK: u32 = 256u;
 const RUN_GAP: u32 = 32u;
+const LOWS: bool = false;
 struct Chunk {
     low: vec4<u32>,
     high: vec4<u32>,
@@ -34,9 +35,18 @@ fn scale(at: u32, g: u32) -> f32 {
     return f32((low & 15u) | ((high & 3u) << 4u)) - 32.0;
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+fn quants(chunk: Chunk, run: u32) -> vec4<u32> {
     let low = (chunk.low >> vec4<u32>(2u * run)) & vec4<u32>(0x03030303u);
     let high = (chunk.high >> vec4<u32>(run)) & vec4<u32>(0x01010101u);
+    return low | (high << vec4<u32>(2u));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     let step = select(chunk.step.x, chunk.step.y, run == 1u);
-    return affine(low | (high << vec4<u32>(2u)), 0x07070707u, step, -4.0 * step);
+    return affine(quants(chunk, run), 0x07070707u, step, -4.0 * step);
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    let step = select(chunk.step.x, chunk.step.y, run == 1u);
+    return Ints(below(quants(chunk, run), 4u), step, 0.0);
 }

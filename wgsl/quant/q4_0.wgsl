@@ -3,6 +3,7 @@
 //!      zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
 const RUN_GAP: u32 = 16u;
+const LOWS: bool = false;
 struct Chunk {
     q: vec4<u32>,
     d: f32,
@@ -18,4 +19,8 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
 
 fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     return affine(chunk.q >> vec4<u32>(4u * run), 0x0f0f0f0fu, chunk.d, -8.0 * chunk.d);
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    return Ints(below((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu), 8u), chunk.d, 0.0);
 }

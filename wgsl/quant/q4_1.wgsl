@@ -3,6 +3,7 @@
 //!      zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
 const RUN_GAP: u32 = 16u;
+const LOWS: bool = true;
 struct Chunk {
     q: vec4<u32>,
     dm: vec2<f32>,
@@ -18,4 +19,8 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
 
 fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     return affine(chunk.q >> vec4<u32>(4u * run), 0x0f0f0f0fu, chunk.dm.x, chunk.dm.y);
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    return Ints((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu), chunk.dm.x, chunk.dm.y);
 }

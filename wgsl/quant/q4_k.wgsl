@@ -3,6 +3,7 @@
 //!      low ones the first)
 const QBLOCK: u32 = 256u;
 const RUN_GAP: u32 = 32u;
+const LOWS: bool = true;
 struct Chunk {
     q: vec4<u32>,
     step: vec4<f32>,  // scale and minimum of the first run, of the second
@@ -30,4 +31,9 @@ fn steps(head: vec4<u32>, g: u32) -> vec4<f32> {
 fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
     return affine(chunk.q >> vec4<u32>(4u * run), 0x0f0f0f0fu, step.x, -step.y);
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
+    return Ints((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu), step.x, -step.y);
 }

@@ -3,6 +3,7 @@
 //!      is of group g), 32 of nibbles (8 for two groups, low ones the first)
 const QBLOCK: u32 = 256u;
 const RUN_GAP: u32 = 32u;
+const LOWS: bool = true;
 struct Chunk {
     q: vec4<u32>,
     fifths: vec4<u32>,
@@ -30,9 +31,18 @@ fn steps(head: vec4<u32>, g: u32) -> vec4<f32> {
     return unpack2x16float(head.x).xyxy * vec4<f32>(bitcast<vec4<i32>>(packed));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+fn quants(chunk: Chunk, run: u32) -> vec4<u32> {
     let low = (chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu);
     let fifth = (chunk.fifths >> vec4<u32>(run)) & vec4<u32>(0x01010101u);
+    return low | (fifth << vec4<u32>(4u));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
-    return affine(low | (fifth << vec4<u32>(4u)), 0x1f1f1f1fu, step.x, -step.y);
+    return affine(quants(chunk, run), 0x1f1f1f1fu, step.x, -step.y);
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
+    return Ints(quants(chunk, run), step.x, -step.y);
 }

@@ -5,6 +5,7 @@
 //! a high byte.
 const QBLOCK: u32 = 256u;
 const RUN_GAP: u32 = 64u;
+const LOWS: bool = false;
 struct Chunk {
     low: vec4<u32>,
     high: vec4<u32>,
@@ -25,9 +26,18 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     return Chunk(w[row / 4u + c], high, half_at(scales + k / 64u, c / 8u) * vec2<f32>(n));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
+fn quants(chunk: Chunk, run: u32) -> vec4<u32> {
     let low = (chunk.low >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu);
     let high = (chunk.high >> vec4<u32>(4u * run)) & vec4<u32>(0x03030303u);
+    return low | (high << vec4<u32>(4u));
+}
+
+fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
     let step = select(chunk.step.x, chunk.step.y, run == 1u);
-    return affine(low | (high << vec4<u32>(4u)), 0x3f3f3f3fu, step, -32.0 * step);
+    return affine(quants(chunk, run), 0x3f3f3f3fu, step, -32.0 * step);
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    let step = select(chunk.step.x, chunk.step.y, run == 1u);
+    return Ints(below(quants(chunk, run), 32u), step, 0.0);
 }

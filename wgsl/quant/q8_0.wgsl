@@ -2,6 +2,7 @@
 //! row: k/4 words of quants (4 x i8), then k/32 scales d (f16, two a word), zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
 const RUN_GAP: u32 = 16u;
+const LOWS: bool = false;
 struct Chunk {
     q0: vec4<u32>,  // of the first run
     q1: vec4<u32>,
@@ -25,4 +26,8 @@ fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
 // The four bytes of a word: each to the top of a word of its own, then down with its sign.
 fn signed4(v: u32) -> vec4<f32> {
     return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(v) << vec4<u32>(24u, 16u, 8u, 0u)) >> vec4<u32>(24u));
+}
+
+fn ints16(chunk: Chunk, run: u32) -> Ints {
+    return Ints(select(chunk.q0, chunk.q1, run == 1u), chunk.d, 0.0);
 }

@@ -1,11 +1,20 @@
 //! The GPU executor's memory beside the weights: values, coloured by when they are needed, and caches.
 
 use crate::exec::{CacheOp, Limits};
-use crate::gpu::{Buffer, Device, PlanBuilder};
+use crate::gpu::{Buffer, Device, Matmul, PlanBuilder};
 use crate::model::{CacheSpec, Program};
-use crate::ops::lower::{CacheBuffer, ValueBuffer};
-use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
+use crate::ops::lower::{CacheBuffer, Layout, ValueBuffer};
+use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage, Op, matmul};
 use crate::{Error, Result};
+
+/// Room for the rows of x that a prompt's products take in eight bits, if they do.
+pub(super) fn quants(device: &Device, prompt: &Program, layout: &Layout, limits: &Limits) -> Result<Buffer> {
+    let bytes = prompt.nodes.iter().filter_map(|node| match &node.op {
+        Op::Linear(op) if layout.matmul == Matmul::Dot => Some(matmul::quants_bytes(op.k)),
+        _ => None,
+    });
+    Buffer::new(device, "quants", (bytes.max().unwrap_or(0) * u64::from(limits.rows)).max(16))
+}
 
 /// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
 #[derive(Debug, Default)]

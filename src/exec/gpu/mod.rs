@@ -60,6 +60,7 @@ pub struct GpuExecutor {
     caches: Vec<CacheBuffer>,
     drawn: Buffer,
     parts: Buffer,
+    quants: Buffer,
     room: Room,
     work: Work,
     roles: [RoleState; 2],
@@ -124,7 +125,11 @@ impl GpuExecutor {
         let items = tables + program.groups.max(1) * table_words;
         let merges = items + 4 * room.items;
         let tiles = merges + 4 * room.merges;
-        let layout = Layout { tables, table_words, items, merges, tiles, ..Layout::new(device.caps(), seqs, outs) };
+        let mut layout = Layout { tables, table_words, items, merges, tiles, ..Layout::new(device.caps(), seqs, outs) };
+        if options.numerics == Numerics::Fast {
+            layout.matmul = device.caps().matmul();
+        }
+        let quants = memory::quants(device, &programs[Role::Prompt as usize], &layout, &limits)?;
         let caches = memory::caches(device, program, &limits, storage)?;
         let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs * RING) * 4)?;
         // Nothing is drawn where there are no logits.
@@ -166,6 +171,7 @@ impl GpuExecutor {
             caches,
             drawn,
             parts,
+            quants,
             room,
             work: Work::default(),
             roles,
@@ -211,6 +217,8 @@ impl GpuExecutor {
             generated: role == Role::Generated,
             scratch: &state.scratch,
             sorted: None,
+            quants: &self.quants,
+            quantized: None,
             drawn: &self.drawn,
             parts: &self.parts,
         };

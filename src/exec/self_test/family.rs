@@ -45,6 +45,10 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { name: "row_wise", uses: row_wise_op, program: row_wise, format: F32, rows: 23 },
 ];
 
+/// The forms of matrix times matrix beside the usual one: prompts of two tiles of rows, every epilogue.
+pub(super) const PRODUCTS: Family =
+    Family { name: "products", uses: multiplies, program: products, format: None, rows: 70 };
+
 // The first family has the matrices of each format, whether or not anything turns.
 fn multiplies(op: &Op) -> bool {
     matches!(op, Op::Linear(_))
@@ -284,6 +288,20 @@ fn recurrent() -> Program {
     let ruled = b.delta([q, k, x, beta], HEADS, DIM / HEADS, decay, false);
     let x = b.add("sum", scanned, ruled);
     logits(b, x)
+}
+
+/// A product with a bias, an activation behind it, a pair of gates and ups, a product plus a residual.
+fn products() -> Program {
+    let mut b = new();
+    let x = tokens(&mut b, DIM);
+    let y = biased(&mut b, "y", x, 72);
+    let y = b.act("y_act", y, Act::GeluTanh);
+    let [gate, up] = ["gate", "up"].map(|name| linear(&mut b, name, x, DIM));
+    let act = b.act("act", gate, Act::Silu);
+    let h = b.mul("gated", act, up);
+    let down = linear(&mut b, "down", h, DIM);
+    let x = b.add("residual", x, down);
+    b.finish(vec![Out::Hidden(y), Out::Hidden(x)])
 }
 
 /// Attention over the rows of whole texts, one vector for each.

@@ -13,8 +13,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Numerics;
-use crate::gpu::Device;
 use crate::gpu::compose::lib::LIB;
+use crate::gpu::{Device, Matmul};
 use crate::model::{Program, WeightSource};
 use crate::ops::{KERNELS, KvStorage, WeightId};
 use crate::quant::BlockFormat;
@@ -65,7 +65,8 @@ impl Verdicts {
     }
 }
 
-/// The device, if the kernels that a model uses compute rightly on it; the same without subgroups, if they do only then.
+/// The device, if the kernels that a model uses compute rightly on it; the same without subgroups, or with a simpler form of matrix
+/// times matrix, if they do only then.
 ///
 /// Keys and values are stored as `kv` says; none: as the numerics have it. What `verdicts` say that it has passed is not tested
 /// again. Works on any device, a host's too.
@@ -80,7 +81,7 @@ pub async fn self_test(
     let ids = (0..program.weights.len() as u32).map(WeightId);
     let formats: HashSet<BlockFormat> = ids.map(|id| weights.format(id)).collect();
     let stored = (numerics, kv.unwrap_or(numerics.kv()));
-    match passes(device, program, &formats, stored, verdicts).await {
+    let device = match passes(device, program, &formats, stored, verdicts).await {
         Err(wrong @ Error::Miscomputed { .. }) if device.caps().subgroups.is_some() => {
             let plain = device.without_subgroups();
             match passes(&plain, program, &formats, stored, verdicts).await {
@@ -92,6 +93,40 @@ pub async fn self_test(
             }
         }
         result => result.map(|()| device.clone()),
+    }?;
+    // Exact products have one form, which is of the families.
+    match numerics == Numerics::Fast && FAMILIES[0].is_used_by(program) {
+        true => multiplying(device, &formats, verdicts).await,
+        false => Ok(device),
+    }
+}
+
+/// The device with the best form of matrix times matrix that it has and that computes rightly.
+async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdicts: &Verdicts) -> Result<Device> {
+    let key = key(&device);
+    loop {
+        let form = device.caps().matmul();
+        let has = |format: &&BlockFormat| formats.contains(*format) && (form != Matmul::Dot || format.has_ints());
+        let mut wrong = None;
+        for &format in BlockFormat::ALL.iter().filter(has) {
+            let line = format!("{key}products {} {}", form.name(), format.info().name);
+            if form == Matmul::Registers || verdicts.lines().contains(&line) {
+                continue;
+            }
+            match run::products(&device, format).await {
+                Ok(_modules) => verdicts.lines().insert(line),
+                // What a driver does not compile is as good as wrong.
+                Err(error @ (Error::Miscomputed { .. } | Error::Device(_))) => {
+                    wrong = Some(error);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+        }
+        let Some(wrong) = wrong else { return Ok(device) };
+        verdicts.tell(format!("used without {} products: {wrong}", form.name()));
+        let simpler = Matmul::ALL.into_iter().rfind(|other| *other < form);
+        device = device.with_matmul(simpler.unwrap_or(Matmul::Registers));
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::family::{CONTEXT, Family, VOCAB};
+use super::family::{CONTEXT, Family, PRODUCTS, VOCAB};
 use crate::exec::{
     CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep,
     Step, StepOut, Token,
 };
 use crate::file::Bytes;
-use crate::gpu::{Caps, Device};
+use crate::gpu::{Caps, Device, Matmul};
 use crate::model::{Builder, Out, Program};
 use crate::ops::sample::LOGPROBS;
 use crate::ops::{
@@ -19,6 +19,9 @@ use crate::{Error, Result};
 
 const LIMITS: Limits =
     Limits { rows: 320, seqs: 16, outs: 32, block: 16, blocks: 32, context: CONTEXT, in_flight: 2, checkpoints: 1 };
+
+/// Largest NMSE of a value in f32.
+const EXACT: f64 = 1e-9;
 
 /// Numbers of a known stream, evenly between -1 and 1.
 struct Stream(u32);
@@ -59,12 +62,33 @@ fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
 
 /// Prompts and generated rows of two sequences over pages in disorder, one of which moves to another slot and block in between, then
 /// a row whose token the device drew; fails with the first op that is wrong. Gives the shader modules that ran.
+///
+/// Products of prompts are in the usual form.
 pub(super) async fn family(
     device: &Device,
     family: &Family,
     format: BlockFormat,
     numerics: Numerics,
     kv: KvStorage,
+) -> Result<Vec<String>> {
+    compare(&device.with_matmul(Matmul::Registers), family, format, numerics, kv, EXACT).await
+}
+
+/// The same for a program of products alone, in the form that the device is tuned to.
+pub(super) async fn products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
+    /// Largest NMSE of products, of two behind each other, in eight bits.
+    const EIGHT_BITS: f64 = 1e-3;
+    compare(device, &PRODUCTS, format, Numerics::Fast, KvStorage::F16, EIGHT_BITS).await
+}
+
+/// `prompts`: the largest NMSE of what a prompt's rows make.
+async fn compare(
+    device: &Device,
+    family: &Family,
+    format: BlockFormat,
+    numerics: Numerics,
+    kv: KvStorage,
+    prompts: f64,
 ) -> Result<Vec<String>> {
     let program = (family.program)();
     let weights = weights(&program, format)?;
@@ -73,7 +97,7 @@ pub(super) async fn family(
     gpu.fill_cache(0x7fc0_7e00); // NaN, in f32 and in f16
     let programs = [Role::Prompt, Role::Generated].map(|role| gpu.program(role).clone());
     let oracle = Oracle::of_roles(programs, weights, LIMITS);
-    let mut both = Both { gpu, oracle, family, format, kv };
+    let mut both = Both { gpu, oracle, family, format, kv, prompts };
 
     let n = family.rows;
     let tokens: Vec<_> = (0..n as u32 + 4).map(|i| Token::Host((i * 37 + 5) % VOCAB)).collect();
@@ -126,13 +150,12 @@ struct Both<'a> {
     family: &'a Family,
     format: BlockFormat,
     kv: KvStorage,
+    prompts: f64,
 }
 
 impl Both<'_> {
     /// Runs a step, which both are given in their own words, and compares every value that its program wrote. Gives what was drawn.
     async fn step(&mut self, of_gpu: &[SeqStep<'_>], of_oracle: &[SeqStep<'_>]) -> Result<Vec<Option<u32>>> {
-        /// Largest NMSE of a value in f32.
-        const EXACT: f64 = 1e-9;
         // And of one that depends on a cache.
         let behind = match self.kv {
             KvStorage::F32 => EXACT,
@@ -143,7 +166,7 @@ impl Both<'_> {
         self.gpu.plan(role, &mut |_, _| {}).await?;
         let (drawn, _) = finish(&mut self.gpu, &Step { seqs: of_gpu }).await?;
         self.oracle.step(&Step { seqs: of_oracle })?;
-        let mut bound = EXACT;
+        let mut bound = if role == Role::Prompt { self.prompts } else { EXACT };
         for (i, node) in self.gpu.program(role).nodes.iter().enumerate() {
             let Some(value) = node.op.writes() else { continue };
             if matches!(node.op, Op::Attend(Attend { kv: Kv::Cache(_), .. })) {

@@ -7,7 +7,7 @@ use super::{run, *};
 use crate::gpu::{Choice, Kind};
 use crate::model::{Builder, Out};
 use crate::ops::{CpuWeights, Index, KvStorage};
-use crate::quant::BlockFormat::Q8_0;
+use crate::quant::BlockFormat::{Q4_K, Q8_0};
 
 /// A software adapter, and no other.
 fn device(name: &str) -> Device {
@@ -26,6 +26,10 @@ fn runs(device: &Device, family: &Family, numerics: Numerics, kv: KvStorage) -> 
     pollster::block_on(run::family(device, family, family.format.unwrap_or(Q8_0), numerics, kv))
 }
 
+fn runs_products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
+    pollster::block_on(run::products(device, format))
+}
+
 /// Right kernels pass, on both adapters, with subgroups and without, with every type of keys and values; and no kernel of a model is
 /// left out.
 #[test]
@@ -42,7 +46,9 @@ fn gpu_right_kernels_pass() {
         // Values within keys are in no cache of eight bits.
         let kv_of = |family: &Family| if family.name == "latent" && kv == KvStorage::Q8 { KvStorage::F16 } else { kv };
         let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv_of(family)).unwrap());
-        let modules: Vec<_> = families.chain(pollster::block_on(run::draws(&device)).unwrap()).collect();
+        let products = [Matmul::Dot].map(|form| runs_products(&device.with_matmul(form), Q4_K).unwrap()).concat();
+        let modules = families.chain(pollster::block_on(run::draws(&device)).unwrap()).chain(products);
+        let modules: Vec<_> = modules.collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
     }
     // Of `Single` ops.
@@ -96,6 +102,29 @@ fn gpu_wrong_subgroups_are_left_unused_and_verdicts_are_kept() {
     let wrong = wrong.without_subgroups();
     let q8 = Some(KvStorage::Q8);
     pollster::block_on(self_test(&wrong, &program, &weights, Numerics::Exact, q8, &verdicts)).unwrap_err();
+}
+
+/// A wrong form of matrix times matrix is left unused, and nothing else.
+#[test]
+fn gpu_wrong_products_are_left_unused() {
+    let (program, weights) = embedding();
+    let test = |device: &Device, numerics, verdicts: &Verdicts| {
+        pollster::block_on(self_test(device, &program, &weights, numerics, None, verdicts)).unwrap()
+    };
+    let device = device("llvmpipe").with_matmul(Matmul::Dot);
+    let wrong = device.mutated("(1.0 / 127.0)", "(1.0 / 120.0)");
+    for (device, numerics, form, told) in [
+        (&device, Numerics::Fast, Matmul::Dot, None),
+        (&wrong, Numerics::Fast, Matmul::Registers, Some("used without dot products: llvmpipe")),
+        (&wrong, Numerics::Exact, Matmul::Dot, None),
+    ] {
+        let verdicts = Verdicts::default();
+        assert_eq!(test(device, numerics, &verdicts).caps().matmul(), form);
+        let faults = verdicts.faults();
+        assert_eq!(faults.len(), usize::from(told.is_some()), "{faults:?}");
+        assert!(faults.iter().zip(told).all(|(fault, told)| fault.starts_with(told)), "{faults:?}");
+        assert_eq!(verdicts.text().contains("products dot Q8_0"), form == Matmul::Dot && numerics == Numerics::Fast);
+    }
 }
 
 /// What stands in a kernel or a fragment, what a driver might make of it, and the family that is asked.
@@ -163,6 +192,19 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("draws", "h *= 0x7feb352du", "h *= 0x7feb352fu"),
     ("draws", "return -ln(-ln(u))", "return ln(-ln(u))"),
     ("draws", "fit = fit * m + 3.3333331e-1", "fit = fit * m - 3.3333331e-1"),
+    // Products in whole numbers.
+    ("products", "dots(q_low, v) * (d_low * s.x)", "dots(q_low, v) * d_low"),
+    ("products", "chunk_at(min(run, runs - 1u) / 2u) + run % 2u * RUN_GAP", "16u * run"),
+    ("products", "[from_k / 32u % 4u]", "[0]"),
+    ("products", "low[m] += vec4<f32>(s0.y, s1.y, s2.y, s3.y) * s.y;", ""),
+    ("products", "largest * (1.0 / 127.0)", "largest * (1.0 / 120.0)"),
+    ("products", "dot4I8Packed(a.x, b.x)", "i32(dot4U8Packed(a.x, b.x))"),
+    ("products", "let to = slot_w(row, i / TILE_N * 2u + r);", "let to = slot_w(row, i / TILE_N * 2u);"),
+    (
+        "products",
+        "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)",
+        "min(tile * TILE_N + i, params.n - 1u)",
+    ),
     ("draws", "(s == other_score && t < other)", "(s == other_score && t > other)"),
     ("draws", "bad = 1u", "bad = 0u"),
     ("draws", "atomicMax(&bins", "atomicMin(&bins"),
@@ -204,6 +246,7 @@ fn gpu_wrong_kernels_are_caught() {
         let wrong = device.mutated(from, to);
         let verdict = match *name {
             "draws" => pollster::block_on(run::draws(&wrong)),
+            "products" => runs_products(&wrong.with_matmul(Matmul::Dot), Q4_K),
             "rotary, q8" => runs(&wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
             name => runs(&wrong, family(name), Numerics::Fast, KvStorage::F16),
         };

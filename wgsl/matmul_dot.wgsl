@@ -1,0 +1,122 @@
+//! matmul_dot: out[r] = epilogue(W x[r] + bias), for many rows, in whole numbers of eight bits
+//! x (rows, k) as `quantize` leaves it | w (n, k) any block format of whole numbers | out (rows, n) f32 | residual (rows, n) f32
+//! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
+//! use: lib/step, lib/linear, lib/act, lib/tile, <ints>, lib/unpack
+//! source: the tile of matmul; products of whole blocks, `mul_mmq` in llama.cpp (Gerganov et al.)
+//!
+//! A run of 16 weights is whole numbers q times d, plus low: its product with x is d d_x Σ q q_x + low d_x Σ q_x. Both sums are exact,
+//! and added to the others in f32, by runs in order: the order depends on k alone.
+override THREADS_N: u32 = 8u;
+override THREADS_M: u32 = 8u;
+override RUNS: u32 = 4u;       // 2 or 4, a chunk or two
+override TILE_N: u32 = 8u * THREADS_N;
+override TILE_M: u32 = 8u * THREADS_M;
+@group(0) @binding(2) var<storage, read> x8: array<vec4<u32>>;  // (rows, k), then scales, row by row
+var<workgroup> tile_w: array<vec4<u32>, TILE_N * RUNS>;   // quants
+var<workgroup> tile_x: array<vec4<u32>, TILE_M * RUNS>;
+var<workgroup> step_w: array<vec2<f32>, TILE_N * RUNS>;   // d and low of a run
+var<workgroup> step_x: array<vec2<f32>, TILE_M * RUNS>;   // d, and d times the sum of the quants
+
+// Where a run of a row of a tile lies: neighbouring rows beside each other.
+fn slot_w(row: u32, run: u32) -> u32 {
+    return run * TILE_N + row;
+}
+
+fn slot_x(row: u32, run: u32) -> u32 {
+    return run * TILE_M + row;
+}
+
+// The sum of 16 products.
+fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
+    return (dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)) + (dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w));
+}
+
+fn dots(q: Four, v: vec4<u32>) -> vec4<f32> {
+    return vec4<f32>(vec4<i32>(dot16(q.a, v), dot16(q.b, v), dot16(q.c, v), dot16(q.d, v)));
+}
+
+// A run of four rows of W.
+struct Four {
+    a: vec4<u32>,
+    b: vec4<u32>,
+    c: vec4<u32>,
+    d: vec4<u32>,
+}
+
+@compute @workgroup_size(THREADS_N * THREADS_M)
+fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
+    let rows = step[params.rows_at];
+    let first = group.y * TILE_M;
+    if first >= rows {
+        return;
+    }
+    let k = params.k;
+    let words = row_words(k);
+    let units = (k / 4u + k / 32u + 3u) / 4u;  // of a row of x
+    let tn = lid % THREADS_N;  // the first of eight rows of W, THREADS_N apart
+    let tm = lid / THREADS_N;  // the first of eight rows of x, THREADS_M apart
+    // low[m] and high[m]: the sums of x's row m with the first and the last four rows of W.
+    var low = array<vec4<f32>, 8>();
+    var high = array<vec4<f32>, 8>();
+    let runs = k / 16u;
+    for (var at = 0u; at < runs; at += RUNS) {
+        for (var i = lid; i < TILE_N * RUNS / 2u; i += THREADS_N * THREADS_M) {
+            let c = at / 2u + i / TILE_N;
+            let row = i % TILE_N;
+            // The last chunk may be alone.
+            let weights = chunk((params.row0 + tile_row(group.x, row)) * words, k, min(c, runs / 2u - 1u));
+            for (var r = 0u; r < 2u; r++) {
+                let ints = ints16(weights, r);
+                let to = slot_w(row, i / TILE_N * 2u + r);
+                tile_w[to] = ints.q;
+                step_w[to] = vec2<f32>(ints.d, ints.low);
+            }
+        }
+        for (var i = lid; i < TILE_M * RUNS; i += THREADS_N * THREADS_M) {
+            let run = at + i / TILE_M;
+            let row = min(first + i % TILE_M, rows - 1u) * units;
+            let from_k = chunk_at(min(run, runs - 1u) / 2u) + run % 2u * RUN_GAP;
+            // Nothing where there is no chunk.
+            let q = select(vec4<u32>(0u), x8[row + from_k / 16u], run < runs);
+            let d = bitcast<f32>(x8[row + k / 16u + from_k / 128u][from_k / 32u % 4u]);
+            let ones = vec4<u32>(0x01010101u);
+            tile_x[i] = q;
+            step_x[i] = d * vec2<f32>(1.0, f32(dot16(q, ones)));
+        }
+        workgroupBarrier();
+        for (var r = 0u; r < RUNS; r++) {
+            let n = slot_w(tn, r);
+            let m0 = slot_x(tm, r);
+            let t = THREADS_N;
+            let q_low = Four(tile_w[n], tile_w[n + t], tile_w[n + 2u * t], tile_w[n + 3u * t]);
+            let q_high = Four(tile_w[n + 4u * t], tile_w[n + 5u * t], tile_w[n + 6u * t], tile_w[n + 7u * t]);
+            let s0 = step_w[n];
+            let s1 = step_w[n + t];
+            let s2 = step_w[n + 2u * t];
+            let s3 = step_w[n + 3u * t];
+            let s4 = step_w[n + 4u * t];
+            let s5 = step_w[n + 5u * t];
+            let s6 = step_w[n + 6u * t];
+            let s7 = step_w[n + 7u * t];
+            let d_low = vec4<f32>(s0.x, s1.x, s2.x, s3.x);
+            let d_high = vec4<f32>(s4.x, s5.x, s6.x, s7.x);
+            for (var m = 0u; m < 8u; m++) {
+                let v = tile_x[m0 + m * THREADS_M];
+                let s = step_x[m0 + m * THREADS_M];
+                low[m] += dots(q_low, v) * (d_low * s.x);
+                high[m] += dots(q_high, v) * (d_high * s.x);
+                if LOWS {
+                    low[m] += vec4<f32>(s0.y, s1.y, s2.y, s3.y) * s.y;
+                    high[m] += vec4<f32>(s4.y, s5.y, s6.y, s7.y) * s.y;
+                }
+            }
+        }
+        workgroupBarrier();
+    }
+    for (var m = 0u; m < 8u; m++) {
+        let row = first + tm + m * THREADS_M;
+        if row < rows {
+            store_eight(group.x, row, tn, THREADS_N, low[m], high[m]);
+        }
+    }
+}
