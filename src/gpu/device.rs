@@ -95,8 +95,8 @@ impl Caps {
             Matmul::Dot => self.dot,
             Matmul::Cooperative => false,
         };
-        let forms = Matmul::ALL.into_iter().filter(|form| *form <= self.tuning.matmul && has(form));
-        forms.last().unwrap_or(Matmul::Registers)
+        let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= self.tuning.matmul && has(form));
+        forms.next_back().unwrap_or(Matmul::Registers)
     }
 }
 
