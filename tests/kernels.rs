@@ -61,6 +61,8 @@ fn device(form: Form) -> Device {
             checked: form.checked,
             // Without features a device is what a host may hand us: WebGPU's defaults.
             default_limits: !form.subgroups,
+            // As GPUs have it; software adapters have a thread to a head.
+            tuning: if form.subgroups { String::new() } else { "head = 8".to_owned() },
             ..Choice::default()
         };
         let device =

@@ -1,149 +1,249 @@
 //! norm_rope_kv: heads of q and k by the root of their mean square, then rotated; q to out, k and v to the cache
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three |
 //! weights of the norms (k_dim) f32 | out as q | kv the cache
-//! grid: x one workgroup for a head of q, k or v, y one row
-//! use: lib/step, <reduce>, <angles>, <head_store>, <cache>, lib/owner
+//! grid: x one workgroup for WG / THREADS heads of q, k or v, y one row
+//! use: lib/step, lib/heads, <angles>, <head_store>, <cache>, lib/owner
 //! source: akunu, head_norm_rope_neox_kv_write
 //!
-//! A workgroup has a whole head, so that it can also find the scale of a vector that is stored in 8 bits.
-struct Params {
-    heads: u32,
-    k_dim: u32,       // elements of a query and a key
-    v_dim: u32,       // elements of a value
-    out_stride: u32,  // elements from a row to the next
-    q_from: u32,      // first element of a row
-    q_stride: u32,
-    k_from: u32,
-    k_stride: u32,
-    v_from: u32,
-    v_stride: u32,
-    q_norm: u32,      // element of vecs where the weight lies (HAS_Q_NORM_W)
-    k_norm: u32,
-    q_eps: f32,
-    k_eps: f32,
-}
-override HEAD_ROOM: u32 = 64u;    // the larger of K_DIM and V_DIM
+//! THREADS threads have a head. Each makes every THREADS-th unit of it; what they must find together, the mean square and the
+//! scale of a vector that is stored in 8 bits, passes through workgroup memory once, and not at all where a thread has a head alone.
+override WG: u32 = 64u;
 override Q_NORM: bool = false;
 override K_NORM: bool = false;
 override HAS_Q_NORM_W: bool = false;
 override HAS_K_NORM_W: bool = false;
-override ROPE_DIMS: u32 = 0u;     // rotated elements of a head, even; 0: none
-override NEOX: bool = false;      // pairs are half of ROPE_DIMS apart; else neighbours
+override RAGGED: bool = false;    // k_dim, v_dim or where a view begins is no multiple of 4, or ROPE_DIMS none of 8
 const LEAST: f32 = 1.5e-36;       // of a vector of 8 bits, below which its scale would be no normal f32: it is stored as zeros
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read> angles: array<vec2<u32>>;
-@group(0) @binding(3) var<storage, read> q: array<f32>;
-@group(0) @binding(4) var<storage, read> k: array<f32>;
-@group(0) @binding(5) var<storage, read> v: array<f32>;
-@group(0) @binding(6) var<storage, read> vecs: array<vec4<f32>>;
-@group(0) @binding(7) var<storage, read_write> out: array<f32>;
-@group(0) @binding(8) var<storage, read_write> kv: array<u32>;
-var<workgroup> y: array<f32, HEAD_ROOM>;
+@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+@group(0) @binding(7) var<storage, read_write> kv: array<u32>;
+@group(0) @binding(8) var<storage, read> vecs: array<vec4<f32>>;
+var<workgroup> squares_of: array<f32, WG>;
+var<workgroup> most_of: array<u32, WG * KV_LANES>;  // [row of a word][thread]
 
-fn load(row: u32, head: u32, i: u32) -> f32 {
-    if head < params.heads {
-        return q[params.q_from + row * params.q_stride + head * params.k_dim + i];
+/// The sum of a head's threads.
+fn head_sum(x: f32, lid: u32) -> f32 {
+    if THREADS == 1u {
+        return x;
     }
-    if head < params.heads + KV_HEADS {
-        return k[params.k_from + row * params.k_stride + (head - params.heads) * params.k_dim + i];
+    squares_of[lid] = x;
+    workgroupBarrier();
+    var sum = 0.0;
+    for (var i = 0u; i < THREADS; i++) {
+        sum += squares_of[lid / THREADS * THREADS + i];
     }
-    return v[params.v_from + row * params.v_stride + (head - params.heads - KV_HEADS) * params.v_dim + i];
+    return sum;
+}
+/// The largest of a head's threads; once for each of `turn`.
+fn head_max(x: u32, lid: u32, turn: u32) -> u32 {
+    if THREADS == 1u {
+        return x;
+    }
+    most_of[turn * WG + lid] = x;
+    workgroupBarrier();
+    var most = 0u;
+    for (var i = 0u; i < THREADS; i++) {
+        most = max(most, most_of[turn * WG + lid / THREADS * THREADS + i]);
+    }
+    return most;
+}
+
+/// Four weights of the norm of q or k, around element i.
+fn weight4(of_q: bool, i: u32) -> vec4<f32> {
+    if HAS_Q_NORM_W && of_q {
+        return vecs[(params.q_norm + i) / 4u];
+    }
+    if HAS_K_NORM_W && !of_q {
+        return vecs[(params.k_norm + i) / 4u];
+    }
+    return vec4<f32>(1.0);
+}
+/// An element of q or k, where heads are of any size.
+fn plain1(of_q: bool, row: u32, head: u32, i: u32) -> f32 {
+    if of_q {
+        let at = q_at(row, head) + i;
+        return q[at / 4u][at % 4u];
+    }
+    let at = key_at(row, head) + i;
+    return k[at / 4u][at % 4u];
+}
+/// The same by its norm. Norms' weights begin at multiples of 4.
+fn normed1(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> f32 {
+    return plain1(of_q, row, head, i) * (scale * weight4(of_q, i)[i % 4u]);
+}
+/// Elements i.. of a head of q or k of any size, by its norm and rotated, with zeros past its end.
+fn ragged4(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> vec4<f32> {
+    let half = max(ROPE_DIMS / 2u, 1u);
+    var four = vec4<f32>(0.0);
+    for (var j = i; j < min(i + 4u, params.k_dim); j++) {
+        var y = normed1(of_q, row, head, j, scale);
+        if j < ROPE_DIMS {
+            let other = normed1(of_q, row, head, select(j ^ 1u, (j + half) % (2u * half), NEOX), scale);
+            let t = angle(row, select(j / 2u, j % half, NEOX));
+            let first = select(j % 2u == 0u, j < half, NEOX);
+            y = y * t.x + other * select(t.y, -t.y, first);
+        }
+        four[j - i] = y;
+    }
+    return four;
+}
+/// Where the fours of a unit begin.
+fn fours_at(u: u32) -> vec2<u32> {
+    return select(unit_at(u), vec2<u32>(8u * u, 8u * u + 4u), RAGGED);
+}
+/// A unit of q or k, by its norm and rotated.
+fn made(of_q: bool, row: u32, head: u32, u: u32, scale: f32) -> Unit {
+    let e = fours_at(u);
+    if RAGGED {
+        return Unit(ragged4(of_q, row, head, e.x, scale), ragged4(of_q, row, head, e.y, scale));
+    }
+    var x = Unit(vec4<f32>(0.0), vec4<f32>(0.0));
+    if of_q {
+        x = q_unit(q_at(row, head), e);
+    } else {
+        x = k_unit(key_at(row, head), e);
+    }
+    if Q_NORM || K_NORM {
+        x.a *= scale * weight4(of_q, e.x);
+        x.b *= scale * weight4(of_q, e.y);
+    }
+    return rotated(x, row, u);
+}
+/// A unit of v.
+fn value(row: u32, head: u32, u: u32) -> Unit {
+    let e = fours_at(u);
+    let at = value_at(row, head);
+    if !RAGGED {
+        return v_unit(at, e);
+    }
+    var x = Unit(vec4<f32>(0.0), vec4<f32>(0.0));
+    for (var j = 0u; j < 4u; j++) {
+        if e.x + j < params.v_dim {
+            x.a[j] = v[(at + e.x + j) / 4u][(at + e.x + j) % 4u];
+        }
+        if e.y + j < params.v_dim {
+            x.b[j] = v[(at + e.y + j) / 4u][(at + e.y + j) % 4u];
+        }
+    }
+    return x;
+}
+/// The sum of the squares of a unit of q or k.
+fn squared(of_q: bool, row: u32, head: u32, u: u32) -> f32 {
+    var sum = 0.0;
+    let n = params.k_dim;
+    if RAGGED {
+        for (var i = 8u * u; i < min(8u * u + 8u, n); i++) {
+            let x = plain1(of_q, row, head, i);
+            sum += x * x;
+        }
+        return sum;
+    }
+    let e = vec2<u32>(8u * u, 8u * u + 4u);
+    var x = Unit(vec4<f32>(0.0), vec4<f32>(0.0));
+    if of_q {
+        x = q_unit(q_at(row, head), e);
+    } else {
+        x = k_unit(key_at(row, head), e);
+    }
+    return dot(x.a, x.a) + select(0.0, dot(x.b, x.b), e.y < n);
+}
+/// The largest bits of four numbers without their signs: NaN and infinity are above all others, which `max` of floats may forget.
+fn size4(x: vec4<f32>) -> u32 {
+    let bits = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+    return max(max(bits.x, bits.y), max(bits.z, bits.w));
 }
 
 @compute @workgroup_size(WG)
 fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let row = group.y;
-    let head = group.x;
     if row >= step[0] {
         return;
     }
-    let is_q = head < params.heads;
-    let is_v = head >= params.heads + KV_HEADS;
-    let n = select(params.k_dim, params.v_dim, is_v);
-    let room = select(K_DIM, V_DIM, is_v);
-    let normed = !is_v && ((is_q && Q_NORM) || (!is_q && K_NORM));
-    let weighed = (is_q && HAS_Q_NORM_W) || (!is_q && HAS_K_NORM_W);
-    let weight = select(params.k_norm, params.q_norm, is_q);
-    var past = row + 1u;
-    if is_v {
-        past = row + rows_owned(row);
-    }
-    for (var r = row; r < past; r++) {
+    let h = head_of(group.x * WG + lid);
+    var q_scale = 1.0;
+    var k_scale = 1.0;
+    if Q_NORM || K_NORM {
         var squares = 0.0;
-        for (var i = lid; i < room; i += WG) {
-            var x = 0.0;
-            if i < n {
-                x = load(r, head, i);
-            }
-            y[i] = x;
-            squares += x * x;
+        for (var u = h.first; u < select(0u, h.q_units, Q_NORM); u += THREADS) {
+            squares += squared(true, row, h.own, u);
         }
-        if normed {
-            let eps = select(params.k_eps, params.q_eps, is_q);
-            let scale = inverseSqrt(wg_sum(squares, lid) / f32(n) + eps);
-            for (var i = lid; i < n; i += WG) {
-                y[i] *= scale;
-                if weighed {
-                    y[i] *= vecs[(weight + i) / 4u][(weight + i) % 4u];
-                }
-            }
+        for (var u = h.first; u < select(0u, h.k_units, K_NORM); u += THREADS) {
+            squares += squared(false, row, h.own, u);
         }
-        workgroupBarrier();
-        if !is_v {
-            for (var pair = lid; pair < ROPE_DIMS / 2u; pair += WG) {
-                let a = select(2u * pair, pair, NEOX);
-                let b = select(a + 1u, a + ROPE_DIMS / 2u, NEOX);
-                let t = angle(r, pair);
-                let u = y[a];
-                let w = y[b];
-                y[a] = u * t.x - w * t.y;
-                y[b] = u * t.y + w * t.x;
+        let mean = head_sum(squares, lid) / f32(params.k_dim);
+        q_scale = select(1.0, inverseSqrt(mean + params.q_eps), Q_NORM);
+        k_scale = select(1.0, inverseSqrt(mean + params.k_eps), K_NORM);
+    }
+    for (var u = h.first; u < h.q_units; u += THREADS) {
+        let e = fours_at(u);
+        let y = made(true, row, h.own, u, q_scale);
+        let to = row * params.out_stride + h.own * params.k_dim;
+        for (var j = 0u; j < 4u; j++) {
+            if e.x + j < params.k_dim {
+                out[to + e.x + j] = y.a[j];
+            }
+            if e.y + j < params.k_dim {
+                out[to + e.y + j] = y.b[j];
             }
         }
-        workgroupBarrier();
-        if is_q {
-            for (var i = lid; i < n; i += WG) {
-                out[r * params.out_stride + head * params.k_dim + i] = y[i];
+    }
+    var owned = 1u;
+    if V_APART {
+        owned = rows_owned(row);
+    }
+    for (var turn = 0u; turn < select(1u, KV_LANES, V_APART); turn++) {
+        // Keys are of this row, values of all rows that are stored for.
+        let r = select(row, row + turn, turn < owned);
+        let k_units = select(0u, h.k_units, turn == 0u);
+        let v_units = select(0u, h.v_units, turn < owned);
+        let pos = row_pos(r);
+        let base = page_base(row_seq(r), pos);
+        var by = 1.0;
+        var down = 1.0;
+        if KV_SCALED {
+            var most = 0u;
+            for (var u = h.first; u < k_units; u += THREADS) {
+                let y = made(false, row, h.own, u, k_scale);
+                most = max(most, max(size4(y.a), size4(y.b)));
             }
-        } else {
-            let pos = row_pos(r);
-            let base = page_base(row_seq(r), pos);
-            let own = (head - params.heads) % KV_HEADS;
-            var by = 1.0;
-            var down = 1.0;
-            if KV_SCALED {
-                // NaN and infinity must stay seen: by their bits, since a maximum may pass over NaN.
-                var most = 0u;
-                for (var i = lid; i < n; i += WG) {
-                    most = max(most, bitcast<u32>(y[i]) & 0x7fffffffu);
-                }
-                let broken = wg_max(select(0.0, 1.0, most >= 0x7f800000u), lid) > 0.0;
-                var largest = wg_max(bitcast<f32>(min(most, 0x7f7fffffu)), lid);
-                if largest < LEAST {
-                    largest = 0.0;
-                    by = 0.0;
-                } else {
-                    // The inverse of a huge number would be too small for an f32.
-                    down = select(1.0, 0.00390625, largest > 1e37);
-                    by = 1.0 / (largest * down);
-                }
-                if lid == 0u {
-                    // Scales lie behind the elements, four of which are a word.
-                    let scales = base / 4u + KV_HEADS * PAGE_SLOTS * ((K_DIM + V_DIM) / 4u + select(0u, 1u, is_v));
-                    kv[scales + own * PAGE_SLOTS + pos % PAGE_SLOTS] = select(bitcast<u32>(largest / 127.0), 0x7fc00000u, broken);
-                }
+            for (var u = h.first; u < v_units; u += THREADS) {
+                let y = value(r, h.own, u);
+                most = max(most, max(size4(y.a), size4(y.b)));
             }
-            let at = select(k_at(base, own, pos), v_at(base, own, pos), is_v);
-            for (var i = 4u * lid; i < room; i += 4u * WG) {
-                let four = by * (down * vec4<f32>(y[i], y[i + 1u], y[i + 2u], y[i + 3u]));
-                if is_v && V_APART {
-                    store_apart(at, i, four);
-                } else {
-                    kv_store4(at + select(k_elem(i), i, is_v), four);
+            most = head_max(most, lid, turn);
+            var largest = bitcast<f32>(min(most, 0x7f7fffffu));
+            if largest < LEAST {
+                largest = 0.0;
+                by = 0.0;
+            } else {
+                // The inverse of a huge number would be too small for an f32.
+                down = select(1.0, 0.00390625, largest > 1e37);
+                by = 1.0 / (largest * down);
+            }
+            if h.first == 0u && k_units + v_units > 0u {
+                // Scales lie behind the elements, four of which are a word.
+                let of_v = select(0u, 1u, v_units > 0u);
+                let scales = base / 4u + KV_HEADS * PAGE_SLOTS * ((K_DIM + V_DIM) / 4u + of_v);
+                kv[scales + h.own * PAGE_SLOTS + pos % PAGE_SLOTS] =
+                    select(bitcast<u32>(largest / 127.0), 0x7fc00000u, most >= 0x7f800000u);
+            }
+        }
+        for (var u = h.first; u < k_units; u += THREADS) {
+            let y = made(false, row, h.own, u, k_scale);
+            store_key(k_at(base, h.own, pos), fours_at(u), Unit(by * (down * y.a), by * (down * y.b)));
+        }
+        for (var u = h.first; u < v_units; u += THREADS) {
+            let e = fours_at(u);
+            let x = value(r, h.own, u);
+            let y = Unit(by * (down * x.a), by * (down * x.b));
+            let to = v_at(base, h.own, pos);
+            if !V_APART {
+                store_value(to, e, y);
+            } else {
+                store_apart(to, e.x, insert_apart(words_apart(to, e.x, false), pos, y.a));
+                if e.y < V_DIM {
+                    store_apart(to, e.y, insert_apart(words_apart(to, e.y, false), pos, y.b));
                 }
             }
         }
-        workgroupBarrier();
     }
 }

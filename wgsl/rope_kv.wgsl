@@ -1,68 +1,50 @@
 //! rope_kv: rotates q and k of each row; q to out, k and v to the slot of the row's position in the cache
-//! q (rows, heads * head_dim), k, v (rows, kv_heads * head_dim) f32, views of one buffer or of three | out as q | kv the cache
-//! grid: x one thread for four elements that make whole words of the cache, y one row
-//! use: lib/step, <angles>, lib/rotate, <kv_store>, <cache>, lib/owner
+//! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three | out as q | kv the cache
+//! grid: x one for THREADS threads to a head of q, k or v, y one row
+//! use: lib/step, lib/heads, <angles>, <kv_store>, <cache>, lib/owner
 //! source: akunu, rope_qkv_write, rope_neox_qkv_write, rope_batch_kv_write, rope_neox_batch_kv_write
-struct Params {
-    heads: u32,
-    head_dim: u32,    // a multiple of 4
-    out_stride: u32,  // elements from a row to the next
-    q_from: u32,      // first element of a row
-    q_stride: u32,
-    k_from: u32,
-    k_stride: u32,
-    v_from: u32,
-    v_stride: u32,
-}
 override WG: u32 = 64u;
-@group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read> angles: array<vec2<u32>>;
-@group(0) @binding(3) var<storage, read> q: array<f32>;
-@group(0) @binding(4) var<storage, read> k: array<f32>;
-@group(0) @binding(5) var<storage, read> v: array<f32>;
-@group(0) @binding(6) var<storage, read_write> out: array<f32>;
+@group(0) @binding(6) var<storage, read_write> out: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read_write> kv: array<u32>;
 
 @compute @workgroup_size(WG)
 fn rope_kv(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
-    let fours = params.head_dim / 4u;
-    let head = id.x / fours;
-    let g = id.x % fours;
-    if row >= step[0] || head >= params.heads + 2u * KV_HEADS {
+    if row >= step[0] {
         return;
     }
-    let e = elements(g);
-    if head < params.heads {
-        let at = params.q_from + row * params.q_stride + head * params.head_dim + e;
-        let y = rotate(vec4<f32>(q[at.x], q[at.y], q[at.z], q[at.w]), row, g);
-        let to = row * params.out_stride + head * params.head_dim + e;
-        out[to.x] = y.x;
-        out[to.y] = y.y;
-        out[to.z] = y.z;
-        out[to.w] = y.w;
-    } else if head < params.heads + KV_HEADS {
-        let own = head - params.heads;
-        let at = params.k_from + row * params.k_stride + own * params.head_dim + e;
-        let y = rotate(vec4<f32>(k[at.x], k[at.y], k[at.z], k[at.w]), row, g);
-        let pos = row_pos(row);
-        let to = k_at(page_base(row_seq(row), pos), own, pos);
-        kv_store2(to + k_elem(e.x), y.xy);
-        kv_store2(to + k_elem(e.z), y.zw);
-    } else {
-        let own = head - params.heads - KV_HEADS;
-        let past = row + rows_owned(row);
-        for (var r = row; r < past; r++) {
-            let at = params.v_from + r * params.v_stride + own * params.head_dim + 4u * g;
-            let y = vec4<f32>(v[at], v[at + 1u], v[at + 2u], v[at + 3u]);
-            let pos = row_pos(r);
-            let to = v_at(page_base(row_seq(r), pos), own, pos);
-            if V_APART {
-                store_apart(to, 4u * g, y);
-            } else {
-                kv_store4(to + 4u * g, y);
+    let h = head_of(id.x);
+    for (var u = h.first; u < h.q_units; u += THREADS) {
+        let e = unit_at(u);
+        let y = rotated(q_unit(q_at(row, h.own), e), row, u);
+        let to = row * params.out_stride + h.own * params.k_dim;
+        out[(to + e.x) / 4u] = y.a;
+        if e.y < K_DIM {
+            out[(to + e.y) / 4u] = y.b;
+        }
+    }
+    let pos = row_pos(row);
+    let base = page_base(row_seq(row), pos);
+    for (var u = h.first; u < h.k_units; u += THREADS) {
+        let e = unit_at(u);
+        store_key(k_at(base, h.own, pos), e, rotated(k_unit(key_at(row, h.own), e), row, u));
+    }
+    if !V_APART {
+        for (var u = h.first; u < h.v_units; u += THREADS) {
+            let e = unit_at(u);
+            store_value(v_at(base, h.own, pos), e, v_unit(value_at(row, h.own), e));
+        }
+        return;
+    }
+    let owned = rows_owned(row);
+    let to = v_at(base, h.own, pos);
+    for (var i = 4u * h.first; i < select(0u, min(8u * h.v_units, V_DIM), owned > 0u); i += 4u * THREADS) {
+        var words = words_apart(to, i, owned == KV_LANES);
+        for (var r = 0u; r < KV_LANES; r++) {
+            if r < owned {
+                words = insert_apart(words, pos + r, v[(value_at(row + r, h.own) + i) / 4u]);
             }
         }
+        store_apart(to, i, words);
     }
 }

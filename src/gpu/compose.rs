@@ -77,6 +77,8 @@ pub mod lib {
         KV_STORE_Q8 = "lib/kv_store_q8";
         /// Where a position lies in a cache whose keys are vectors and whose values lie by elements.
         VECTORISED = "lib/vectorised";
+        /// Heads of q, k and v on their way to the cache.
+        HEADS = "lib/heads";
         /// Which rows a thread stores for.
         OWNER = "lib/owner";
         /// Moves elements of 32 bits.

@@ -35,6 +35,8 @@ impl Matmul {
 pub struct Tuning {
     /// Threads of a workgroup that reduces.
     pub reduce: u32,
+    /// Threads that have a head of `norm_rope_kv` together, at most.
+    pub head: u32,
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
     /// Fours of rows of W that a workgroup of the matrix-times-vector kernels makes, for one row of x.
@@ -48,8 +50,9 @@ pub struct Tuning {
 /// A number by its name in files, what it is, and what it may be.
 type Entry = (&'static str, fn(&mut Tuning) -> &mut u32, std::ops::RangeInclusive<u32>);
 
-const ENTRIES: [Entry; 4] = [
+const ENTRIES: [Entry; 5] = [
     ("reduce", |t| &mut t.reduce, 4..=256),
+    ("head", |t| &mut t.head, 1..=64),
     ("attend", |t| &mut t.attend, 16..=256),
     ("fours", |t| &mut t.fours, 1..=4),
     ("fours_batch", |t| &mut t.fours_batch, 1..=4),
@@ -60,12 +63,13 @@ impl Tuning {
     pub fn of(kind: Kind) -> Self {
         match kind {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
+            // A thread that has a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
             // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
             // Products of whole numbers take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
-            Kind::Software => Self { reduce: 8, attend: 16, fours: 2, fours_batch: 4, matmul: Matmul::Dot },
+            Kind::Software => Self { reduce: 8, head: 1, attend: 16, fours: 2, fours_batch: 4, matmul: Matmul::Dot },
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => {
-                Self { reduce: 32, attend: 64, fours: 1, fours_batch: 1, matmul: Matmul::Cooperative }
+                Self { reduce: 32, head: 32, attend: 64, fours: 1, fours_batch: 1, matmul: Matmul::Cooperative }
             }
             // Browsers do not tell whether whole numbers are multiplied by an instruction or by a detour.
             Kind::Other => Self { matmul: Matmul::Registers, ..Self::of(Kind::Discrete) },
@@ -115,7 +119,7 @@ mod tests {
         assert_eq!(table.with("matmul = registers").unwrap(), Tuning { matmul: Matmul::Registers, ..table });
         for (text, problem) in [
             ("reduce", "name = number"),
-            ("rows = 4", "reduce, attend, fours, fours_batch, matmul work"),
+            ("rows = 4", "reduce, head, attend, fours, fours_batch, matmul work"),
             ("matmul = 2", "registers, dot, cooperative work"),
             ("attend = 24", "a power of two from 16 to 256"),
             ("attend = 8", "a power of two from 16 to 256"),

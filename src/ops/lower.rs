@@ -113,6 +113,8 @@ pub(crate) struct Layout {
     pub(crate) subgroups: bool,
     /// Threads of a workgroup that reduces.
     pub(crate) reduce: u32,
+    /// Threads that have a head of `norm_rope_kv` together, at most.
+    pub(crate) head: u32,
     /// The smallest subgroup that there may be.
     pub(crate) subgroup_min: u32,
     /// Threads of a workgroup of `attend`, at least.
@@ -144,6 +146,7 @@ impl Layout {
             pos_ids: true,
             subgroups: caps.subgroups.is_some(),
             reduce: caps.tuning.reduce,
+            head: caps.tuning.head,
             subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
             attend: caps.tuning.attend,
             search: false,

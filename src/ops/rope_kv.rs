@@ -1,7 +1,7 @@
 //! `rope_kv`: normalises and rotates heads of q and k, and writes k and v to the cache, in one pass over a row.
 
 use super::cpu::CpuRun;
-use super::lower::{self, CacheBuffer, Lower, Lowered, ValueBuffer};
+use super::lower::{CacheBuffer, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64, heads};
 use super::{CacheId, KvStorage, NormSpec, RopeSpec, ValueId};
 use crate::cpu::Kind;
@@ -179,60 +179,6 @@ impl RopeKv {
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 struct Params {
     heads: u32,
-    head_dim: u32,
-    out_stride: u32,
-    q_from: u32,
-    q_stride: u32,
-    k_from: u32,
-    k_stride: u32,
-    v_from: u32,
-    v_stride: u32,
-}
-
-impl RopeKv {
-    /// Whether four elements are whole words of the cache wherever they are rotated: else two threads would share a word.
-    fn whole_words(&self) -> bool {
-        self.head_dim.is_multiple_of(4) && self.rope.is_none_or(|r| r.dims.is_multiple_of(8))
-    }
-
-    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let (out, cache) = (l.value(self.out), l.cache(self.cache));
-        let normed = self.q_norm.is_some() || self.k_norm.is_some();
-        if normed || !self.whole_words() || cache.shape.storage == KvStorage::Q8 {
-            let [q, k, v] = [self.q, self.k, self.v];
-            let (dim, norms) = (self.head_dim, [self.q_norm, self.k_norm]);
-            let heads = Heads { heads: self.heads, q, k, v, k_dim: dim, v_dim: dim, norms, rope: self.rope };
-            return heads.lower(l, cache, Some(out));
-        }
-        let mut kernel = l.kernel("rope_kv");
-        l.rope(&mut kernel, self.rope.as_ref());
-        l.angle_source(&mut kernel, self.rope.as_ref());
-        l.kv_store(&mut kernel, cache)?;
-        l.paged(&mut kernel, cache)?;
-        let [q, k, v] = [self.q, self.k, self.v].map(|view| l.value(view.value));
-        let params = Params {
-            heads: self.heads,
-            head_dim: self.head_dim,
-            out_stride: out.stride(),
-            q_from: self.q.at,
-            q_stride: q.stride(),
-            k_from: self.k.at,
-            k_stride: k.stride(),
-            v_from: self.v.at,
-            v_stride: v.stride(),
-        };
-        let [q, k, v] = [q, k, v].map(|value| Arg::read(&value.buffer));
-        let (out, kv) = (Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
-        let args = [Arg::read(l.step), l.angles(self.rope.map(|r| r.table)), q, k, v, out, kv];
-        let threads = (self.heads + 2 * self.kv_heads) * self.head_dim / 4;
-        l.plan.dispatch(&kernel, &params, &args, [lower::wide(threads), Dim::Rows(1), Dim::Fixed(1)])
-    }
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct HeadParams {
-    heads: u32,
     k_dim: u32,
     v_dim: u32,
     out_stride: u32,
@@ -248,7 +194,20 @@ struct HeadParams {
     k_eps: f32,
 }
 
-/// What a workgroup a head does: norms, heads of any size, 8-bit storage.
+impl RopeKv {
+    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (out, cache) = (l.value(self.out), l.cache(self.cache));
+        let (dim, norms) = (self.head_dim, [self.q_norm, self.k_norm]);
+        let (k_dim, v_dim) = (dim, dim);
+        let heads = Heads { heads: self.heads, q: self.q, k: self.k, v: self.v, k_dim, v_dim, norms, rope: self.rope };
+        heads.lower(l, cache, Some(out))
+    }
+}
+
+/// Elements of a unit of a head, which a thread makes.
+const UNIT: u32 = 8;
+
+/// Heads of q, k and v on their way to the cache, by one of two kernels.
 pub(super) struct Heads {
     pub(super) heads: u32,
     /// Anything, where there are no query heads.
@@ -263,24 +222,25 @@ pub(super) struct Heads {
 }
 
 impl Heads {
+    /// Whether heads, views and rotations are not of whole fours and units.
+    fn ragged(&self) -> bool {
+        let fours = [self.k_dim, self.v_dim, self.q.at, self.k.at, self.v.at];
+        fours.iter().any(|n| !n.is_multiple_of(4)) || self.rope.is_some_and(|r| !r.dims.is_multiple_of(UNIT))
+    }
+
     pub(super) fn lower(&self, l: &mut Lower<'_>, cache: &CacheBuffer, out: Option<&ValueBuffer>) -> Lowered {
-        let mut kernel = l.kernel("norm_rope_kv");
-        l.reduce(&mut kernel, l.layout.reduce);
+        let (ragged, normed) = (self.ragged(), self.norms.iter().any(Option::is_some));
+        // Norms, and the scales of 8-bit storage, take the threads of a head together.
+        let whole_heads = normed || ragged || cache.shape.storage == KvStorage::Q8;
+        let mut kernel = l.kernel(if whole_heads { "norm_rope_kv" } else { "rope_kv" });
         l.rope(&mut kernel, self.rope.as_ref());
         l.angle_source(&mut kernel, self.rope.as_ref());
         l.kv_store(&mut kernel, cache)?;
         l.paged(&mut kernel, cache)?;
-        kernel.overrides.push(("HEAD_ROOM", f64::from(cache.shape.k_room().max(cache.shape.v_room()))));
-        for (norm, [has, has_weight]) in self.norms.iter().zip([["Q_NORM", "HAS_Q_NORM_W"], ["K_NORM", "HAS_K_NORM_W"]])
-        {
-            let weight = norm.and_then(|n| n.weight);
-            kernel.overrides.extend(norm.map(|_| (has, 1.0)));
-            kernel.overrides.extend(weight.map(|_| (has_weight, 1.0)));
-        }
         let [q_norm, k_norm] = self.norms.map(|n| n.and_then(|n| n.weight).map_or(0, |w| l.vector(w)));
         let [q_eps, k_eps] = self.norms.map(|n| n.map_or(0.0, |n| n.eps));
         let [q, k, v] = [self.q, self.k, self.v].map(|view| l.value(view.value));
-        let params = HeadParams {
+        let params = Params {
             heads: self.heads,
             k_dim: self.k_dim,
             v_dim: self.v_dim,
@@ -298,8 +258,24 @@ impl Heads {
         };
         let [q, k, v] = [q, k, v].map(|value| Arg::read(&value.buffer));
         let (out, kv) = (out.map_or(Arg::Unused, |out| Arg::Write(&out.buffer)), Arg::Write(&cache.buffer));
-        let args = [Arg::read(l.step), l.angles(self.rope.map(|r| r.table)), q, k, v, Arg::read(l.vectors), out, kv];
-        let groups = self.heads + 2 * cache.shape.kv_heads;
-        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(groups), Dim::Rows(1), Dim::Fixed(1)])
+        let mut args = vec![Arg::read(l.step), l.angles(self.rope.map(|r| r.table)), q, k, v, out, kv];
+        let heads = self.heads + 2 * cache.shape.kv_heads;
+        let units = cache.shape.k_room().max(cache.shape.v_room()).div_ceil(UNIT);
+        let threads = l.layout.head.min(units.next_power_of_two());
+        let group = l.layout.reduce.max(threads);
+        kernel.overrides.extend([("WG", f64::from(group)), ("THREADS", f64::from(threads))]);
+        let grid = [Dim::Fixed(heads.div_ceil(group / threads)), Dim::Rows(1), Dim::Fixed(1)];
+        if !whole_heads {
+            return l.plan.dispatch(&kernel, &params, &args, grid);
+        }
+        kernel.overrides.push(("RAGGED", f64::from(u8::from(ragged))));
+        for (norm, [has, has_weight]) in self.norms.iter().zip([["Q_NORM", "HAS_Q_NORM_W"], ["K_NORM", "HAS_K_NORM_W"]])
+        {
+            let weight = norm.and_then(|n| n.weight);
+            kernel.overrides.extend(norm.map(|_| (has, 1.0)));
+            kernel.overrides.extend(weight.map(|_| (has_weight, 1.0)));
+        }
+        args.push(Arg::read(l.vectors));
+        l.plan.dispatch(&kernel, &params, &args, grid)
     }
 }

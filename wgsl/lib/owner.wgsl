@@ -25,10 +25,23 @@ fn rows_owned(row: u32) -> u32 {
     return n;
 }
 
-// Replaces four elements of a value from element i on, each in a word that it shares with other slots.
-fn store_apart(at: u32, i: u32, v: vec4<f32>) {
+// The four words that elements i.. of a value at a row's slot share with the slots beside it; `fresh`: all of them are the step's.
+fn words_apart(at: u32, i: u32, fresh: bool) -> vec4<u32> {
+    if fresh {
+        return vec4<u32>(0u);
+    }
+    let e = vec4<u32>(v_elem(i), v_elem(i + 1u), v_elem(i + 2u), v_elem(i + 3u)) + at;
+    return vec4<u32>(kv[e.x / KV_LANES], kv[e.y / KV_LANES], kv[e.z / KV_LANES], kv[e.w / KV_LANES]);
+}
+// The same with the elements of one slot replaced.
+fn insert_apart(words: vec4<u32>, slot: u32, v: vec4<f32>) -> vec4<u32> {
+    let lane = slot % KV_LANES;
+    return vec4<u32>(
+        kv_insert(words.x, lane, v.x), kv_insert(words.y, lane, v.y),
+        kv_insert(words.z, lane, v.z), kv_insert(words.w, lane, v.w));
+}
+fn store_apart(at: u32, i: u32, words: vec4<u32>) {
     for (var j = 0u; j < 4u; j++) {
-        let e = at + v_elem(i + j);
-        kv[e / KV_LANES] = kv_insert(kv[e / KV_LANES], e % KV_LANES, v[j]);
+        kv[(at + v_elem(i + j)) / KV_LANES] = words[j];
     }
 }

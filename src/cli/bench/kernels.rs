@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::Result;
 use crate::cli::exit::Exit;
 use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::ops::sample::DrawBuffers;
@@ -15,6 +14,7 @@ use crate::ops::{
     CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op, Pairing, Room, Rope,
     RopeId, RopeKv, RopeSpec, Rotation, SampleSpec, Single, Softmax, StepBuffer, ValueId, View,
 };
+use crate::{Error, Result};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -24,6 +24,9 @@ pub(super) struct Args {
     /// Smaller tensors and fewer rounds.
     #[arg(long)]
     quick: bool,
+    /// Measures the kernels whose names hold this, and the copy.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
     /// Prints a JSON array.
     #[arg(long)]
     json: bool,
@@ -63,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         ..Choice::default()
     };
     let device = pollster::block_on(Device::open(&choice))?;
-    let (mut items, too_large) = items(&device, args.quick)?;
+    let (mut items, too_large) = items(&device, args)?;
     device.check()?;
     let rounds = if args.quick { 3 } else { 9 };
     let mut repeats = Vec::new();
@@ -124,8 +127,8 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 }
 
 impl Item {
-    fn new(name: &str, plan: Plan, counts: StepCounts, bytes: f64) -> Self {
-        Self { name: name.to_owned(), plan, counts, bytes, seconds: Vec::new() }
+    fn new(plan: Plan, counts: StepCounts, bytes: f64) -> Self {
+        Self { name: "copy, four words a thread".to_owned(), plan, counts, bytes, seconds: Vec::new() }
     }
 
     fn median(&self) -> f64 {
@@ -146,15 +149,33 @@ fn time(device: &Device, item: &Item, repeats: u32) -> Result<f64> {
     Ok(started.elapsed().as_secs_f64() / f64::from(repeats))
 }
 
+/// Makes what is measured under a name.
+type Make = Box<dyn FnOnce(&Device, &mut Pipelines) -> Result<Item>>;
+
 /// Everything that is measured, the copy first, and the names of what does not fit the device.
-fn items(device: &Device, quick: bool) -> Result<(Vec<Item>, Vec<String>)> {
+fn items(device: &Device, args: &Args) -> Result<(Vec<Item>, Vec<String>)> {
     let mut pipelines = Pipelines::new(device);
-    let mut items = vec![copy(device, &mut pipelines, if quick { 8 << 20 } else { 64 << 20 })?];
+    let mut items = vec![copy(device, &mut pipelines, if args.quick { 8 << 20 } else { 64 << 20 })?];
+    let mut too_large = Vec::new();
+    let makes = single(args.quick).into_iter().chain(attention::items(args.quick));
+    for (name, make) in makes.filter(|(name, _)| args.only.as_ref().is_none_or(|part| name.contains(part))) {
+        match make(device, &mut pipelines) {
+            Ok(item) => items.push(Item { name, ..item }),
+            Err(Error::Limit { .. }) => too_large.push(name),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((items, too_large))
+}
+
+/// All but attention.
+fn single(quick: bool) -> Vec<(String, Make)> {
+    let mut all: Vec<(String, Make)> = Vec::new();
     // 2 KV heads for 32 query heads of 128 elements, 2048 positions.
     let rows = if quick { 256 } else { 2048 };
     let replicate = KvReplicate { rows, kv_heads: 2, q_heads: 32, head_dim: 128, storage: KvStorage::F32 };
     for (name, tensors) in [("kv_replicate, k and v", 2), ("kv_replicate, k", 1)] {
-        items.push(replicated(device, &mut pipelines, name, replicate, tensors)?);
+        all.push((name.to_owned(), Box::new(move |d, p| replicated(d, p, replicate, tensors))));
     }
     for (storage, layout) in [
         (KvStorage::F32, KvLayout::Paged),
@@ -164,18 +185,21 @@ fn items(device: &Device, quick: bool) -> Result<(Vec<Item>, Vec<String>)> {
         (KvStorage::F16, KvLayout::Vectorised),
     ] {
         let heads = Heads { rows, heads: 0, kv_heads: 8, storage, layout, normed: false };
-        // A vector's scale takes the kernel that has a workgroup for each head.
+        // A vector's scale is found by the kernel that has whole heads.
         let kernel = if storage == KvStorage::Q8 { "norm_rope_kv as a KV write," } else { "kv_write" };
-        items.push(heads.item(device, &mut pipelines, format!("{kernel} {storage:?}, {layout:?}"), true)?);
+        all.push((format!("{kernel} {storage:?}, {layout:?}"), Box::new(move |d, p| heads.item(d, p, true))));
     }
     for (kind, name) in [(NormKind::Rms, "norm, RMS of 4096"), (NormKind::Layer, "norm, layer of 4096")] {
-        items.push(norm(device, &mut pipelines, name, kind, rows, 4096)?);
+        all.push((name.to_owned(), Box::new(move |d, p| norm(d, p, kind, rows, 4096))));
     }
-    items.push(softmax(device, &mut pipelines, rows, 4096)?);
+    all.push(("softmax, 4096".to_owned(), Box::new(move |d, p| softmax(d, p, rows, 4096))));
     let spec = SampleSpec { temperature: 0.8, top_k: 40, top_p: 0.95, ..SampleSpec::GREEDY };
     for (spec, how) in [(SampleSpec::GREEDY, "greedy"), (spec, "top-k 40, top-p 0.95")] {
-        let (plan, counts) = DrawBuffers::single(&mut pipelines, &spec, 152_064)?;
-        items.push(Item::new(&format!("a draw from 152064, {how}"), plan, counts, 4.0 * 152_064.0));
+        let make = move |_: &Device, p: &mut Pipelines| {
+            let (plan, counts) = DrawBuffers::single(p, &spec, 152_064)?;
+            Ok(Item::new(plan, counts, 4.0 * 152_064.0))
+        };
+        all.push((format!("a draw from 152064, {how}"), Box::new(make)));
     }
     for rows in [1, if quick { 64 } else { 512 }] {
         for (normed, apart, fused) in [
@@ -186,13 +210,11 @@ fn items(device: &Device, quick: bool) -> Result<(Vec<Item>, Vec<String>)> {
                 let (storage, layout) = (KvStorage::F16, KvLayout::Paged);
                 let heads = Heads { rows, heads: 32, kv_heads: 8, storage, layout, normed };
                 let rows = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
-                items.push(heads.item(device, &mut pipelines, format!("{name}, {rows}"), fused)?);
+                all.push((format!("{name}, {rows}"), Box::new(move |d, p| heads.item(d, p, fused))));
             }
         }
     }
-    let (attention, too_large) = attention::items(device, &mut pipelines, quick)?;
-    items.extend(attention);
-    Ok((items, too_large))
+    all
 }
 
 fn copy(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> {
@@ -204,20 +226,20 @@ fn copy(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> 
     let mut plan = PlanBuilder::new(pipelines);
     let grid = [Dim::Fixed(across), Dim::Fixed(groups.div_ceil(across)), Dim::Fixed(1)];
     plan.dispatch(&kernel, &[n, across * 64], &[Arg::read(&x), Arg::Write(&y)], grid)?;
-    Ok(Item::new("copy, four words a thread", plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
+    Ok(Item::new(plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
 }
 
-fn replicated(device: &Device, pipelines: &mut Pipelines, name: &str, op: KvReplicate, tensors: usize) -> Result<Item> {
+fn replicated(device: &Device, pipelines: &mut Pipelines, op: KvReplicate, tensors: usize) -> Result<Item> {
     let [x, out] = op.bytes();
     let tensor = || Ok((Buffer::new(device, "x", x)?, Buffer::new(device, "out", out)?));
     let all: Vec<(Buffer, Buffer)> = (0..tensors).map(|_| tensor()).collect::<Result<_>>()?;
     let pairs: Vec<_> = all.iter().map(|(x, out)| (x, out)).collect();
     let mut plan = PlanBuilder::new(pipelines);
     op.dispatch(&mut plan, &pairs)?;
-    Ok(Item::new(name, plan.finish()?, StepCounts::default(), tensors as f64 * (x + out) as f64))
+    Ok(Item::new(plan.finish()?, StepCounts::default(), tensors as f64 * (x + out) as f64))
 }
 
-fn norm(device: &Device, pipelines: &mut Pipelines, name: &str, kind: NormKind, rows: u32, n: u32) -> Result<Item> {
+fn norm(device: &Device, pipelines: &mut Pipelines, kind: NormKind, rows: u32, n: u32) -> Result<Item> {
     let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
     let counts = step.write_run(device, rows, 0, &[])?;
     let mut single = Single::new(pipelines, &step);
@@ -226,7 +248,7 @@ fn norm(device: &Device, pipelines: &mut Pipelines, name: &str, kind: NormKind, 
     let weight = single.vectors(&weights, &[n])?[0];
     let spec = NormSpec { kind, n, weight: Some(weight), bias: None, eps: 1e-5 };
     single.add(Op::Norm(Norm { x: x?, spec, groups: 1, per_group: false, out: out? }))?;
-    Ok(Item::new(name, single.finish()?, counts, 2.0 * f64::from(rows) * f64::from(n) * 4.0))
+    Ok(Item::new(single.finish()?, counts, 2.0 * f64::from(rows) * f64::from(n) * 4.0))
 }
 
 fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32) -> Result<Item> {
@@ -234,7 +256,7 @@ fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32) -> Res
     let [x, out] = [Buffer::new(device, "x", bytes)?, Buffer::new(device, "out", bytes)?];
     let mut plan = PlanBuilder::new(pipelines);
     Softmax { rows, n, stride: n, scale: 1.0 }.dispatch(&mut plan, &x, &out)?;
-    Ok(Item::new("softmax, 4096", plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
+    Ok(Item::new(plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
 }
 
 fn value(device: &Device, single: &mut Single<'_>, rows: u32, width: u32) -> Result<ValueId> {
@@ -255,7 +277,7 @@ struct Heads {
 const DIM: u32 = 128;
 
 impl Heads {
-    fn item(&self, device: &Device, pipelines: &mut Pipelines, name: String, fused: bool) -> Result<Item> {
+    fn item(&self, device: &Device, pipelines: &mut Pipelines, fused: bool) -> Result<Item> {
         let Self { rows, heads, kv_heads, storage, layout, .. } = *self;
         let slots = if layout == KvLayout::Contiguous { rows } else { 16 };
         let blocks = rows.div_ceil(slots);
@@ -281,7 +303,7 @@ impl Heads {
             let parts = Parts { q: q?, k, v, out: out?, cache, table, norm };
             if fused { self.fused(&mut single, &parts)? } else { self.apart(device, &mut single, &parts)? }
         }
-        Ok(Item::new(&name, single.finish()?, counts, turned + kept))
+        Ok(Item::new(single.finish()?, counts, turned + kept))
     }
 
     fn fused(&self, single: &mut Single<'_>, p: &Parts) -> Result<()> {

@@ -1,9 +1,9 @@
 //! Attention among the kernels: V1 beside the engine's, over contexts; tiles of a prompt's rows beside rows one by one.
 
-use super::{DIM, Item, value};
+use super::{DIM, Item, Make, value};
+use crate::Result;
 use crate::gpu::{Buffer, Device, Pipelines};
 use crate::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op, Room, Single, StepBuffer};
-use crate::{Error, Result};
 
 const HEADS: u32 = 32;
 const KV_HEADS: u32 = 8;
@@ -13,40 +13,31 @@ type Choose = fn(&mut Single<'_>);
 
 /// Causal attention of a sequence's last rows over a 16-bit cache.
 struct Attention {
-    name: String,
     layout: KvLayout,
     context: u32,
     rows: u32,
     choose: Choose,
 }
 
-/// All that fit the device, and the names of those that do not: V1 goes as far as a workgroup's memory.
-pub(super) fn items(device: &Device, pipelines: &mut Pipelines, quick: bool) -> Result<(Vec<Item>, Vec<String>)> {
+/// V1 goes as far as a workgroup's memory.
+pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     let contexts: &[u32] = if quick { &[128, 2048] } else { &[128, 512, 2048, 8192, 32768] };
-    let mut all = Vec::new();
+    let mut all: Vec<(String, Make)> = Vec::new();
+    let mut add = |name, attention: Attention| all.push((name, Box::new(move |d, p| attention.item(d, p))));
     for &context in contexts {
-        let one = |name: &str, layout, choose: Choose| {
-            let name = format!("{name}, a row that sees {context}");
-            Attention { name, layout, context, rows: 1, choose }
+        let mut one = |name: &str, layout, choose: Choose| {
+            add(format!("{name}, a row that sees {context}"), Attention { layout, context, rows: 1, choose });
         };
-        all.push(one("attend_v1", KvLayout::Vectorised, |s| s.v1()));
-        all.push(one("attend over a vectorised cache", KvLayout::Vectorised, |s| s.by_rows()));
-        all.push(one("attend", KvLayout::Paged, |s| s.by_rows()));
+        one("attend_v1", KvLayout::Vectorised, |s| s.v1());
+        one("attend over a vectorised cache", KvLayout::Vectorised, |s| s.by_rows());
+        one("attend", KvLayout::Paged, |s| s.by_rows());
     }
     let rows = if quick { 32 } else { 256 };
     for (name, choose) in [("attend_tiled", (|_| {}) as Choose), ("attend", (|s| s.by_rows()) as Choose)] {
-        let name = format!("{name}, a prompt of {rows} rows");
-        all.push(Attention { name, layout: KvLayout::Paged, context: rows, rows, choose });
+        let attention = Attention { layout: KvLayout::Paged, context: rows, rows, choose };
+        add(format!("{name}, a prompt of {rows} rows"), attention);
     }
-    let (mut items, mut too_large) = (Vec::new(), Vec::new());
-    for attention in all {
-        match attention.item(device, pipelines) {
-            Ok(item) => items.push(item),
-            Err(Error::Limit { .. }) => too_large.push(attention.name),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((items, too_large))
+    all
 }
 
 impl Attention {
@@ -77,6 +68,6 @@ impl Attention {
             out: out?,
         }))?;
         let queries = f64::from(rows) * f64::from(HEADS * DIM) * 8.0;
-        Ok(Item::new(&self.name, single.finish()?, counts, queries + shape.bytes() as f64))
+        Ok(Item::new(single.finish()?, counts, queries + shape.bytes() as f64))
     }
 }
