@@ -212,6 +212,9 @@ impl AnyExecutor {
             };
             executor.plan(role, &mut compiling).await?;
         }
+        if let Self::Gpu(gpu) = &mut executor {
+            gpu.calibrate().await?;
+        }
         Ok(executor)
     }
 

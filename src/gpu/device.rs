@@ -112,6 +112,8 @@ pub struct Device {
     failed: Arc<OnceLock<String>>,
     checked: bool,
     made: Arc<Mutex<Made>>,
+    /// A host, or a page's screen, works with it, too.
+    shared: bool,
     /// A text of kernels, and what stands in its place.
     #[cfg(test)]
     mutation: Option<Arc<(&'static str, &'static str)>>,
@@ -191,6 +193,7 @@ impl Device {
         let (device, queue) = adapter.request_device(&desc).await.map_err(|e| Error::Device(e.to_string()))?;
         let mut opened = Self::from_host(&adapter.get_info(), device, queue);
         opened.checked = choice.checked;
+        opened.shared = cfg!(target_arch = "wasm32");
         if cfg!(target_arch = "wasm32") {
             let packed = wgpu::WgslLanguageFeatures::Packed4x8IntegerDotProduct;
             let dot = instance.wgsl_language_features().contains(packed);
@@ -240,6 +243,7 @@ impl Device {
             failed: Arc::default(),
             checked: false,
             made: Arc::default(),
+            shared: true,
             #[cfg(test)]
             mutation: None,
         }
@@ -253,6 +257,11 @@ impl Device {
     /// Whether the time of single dispatches can be told.
     pub fn has_timestamps(&self) -> bool {
         self.device.features().contains(wgpu::Features::TIMESTAMP_QUERY)
+    }
+
+    /// Whether a host, or a page's screen, works with it, too: what is submitted should be short.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
     }
 
     /// The same device, with subgroup operations left unused.

@@ -160,6 +160,16 @@ impl Plan {
         self.dispatches.iter().for_each(|dispatch| dispatch.encode(pass, counts));
     }
 
+    /// The same of some of them.
+    pub(crate) fn encode_part(
+        &self,
+        pass: &mut wgpu::ComputePass<'_>,
+        part: std::ops::Range<usize>,
+        counts: StepCounts,
+    ) {
+        self.dispatches[part].iter().for_each(|dispatch| dispatch.encode(pass, counts));
+    }
+
     /// Encodes and submits it alone, without waiting.
     pub fn submit(&self, device: &Device, counts: StepCounts) {
         self.submit_times(device, counts, 1);

@@ -4,8 +4,8 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
-use super::{Act, NormKind, NormSpec, RopeKv, Rows, ValueId, VectorId, WeightId, matmul};
-use crate::gpu::{Arg, Dim, Kernel};
+use super::{Act, NormKind, NormSpec, Role, RopeKv, Rows, ValueId, VectorId, WeightId, matmul};
+use crate::gpu::{Arg, Dim, Kernel, Matmul};
 use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
@@ -238,6 +238,15 @@ impl Linear {
     /// the products.
     pub(crate) fn folds_on_gpu(norm: &NormSpec) -> bool {
         norm.kind == NormKind::Rms && norm.bias.is_none()
+    }
+
+    /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
+    pub(crate) fn made_rows(role: Role, rows: u32) -> u32 {
+        match role {
+            Role::Prompt => rows.next_multiple_of(matmul::tile(Matmul::Registers)),
+            Role::Generated if rows > 1 => rows.next_multiple_of(COLS),
+            Role::Generated => rows,
+        }
     }
 
     fn segments(&self, l: &Lower<'_>, parts: &[Part]) -> Vec<Segment> {

@@ -5,6 +5,7 @@
 //! Three kinds of step data are three kinds of buffers, since wgpu tracks usage by whole buffers: what the host writes (the
 //! step and its angles, one of each a role), what the device keeps (the drawn tokens), and what it gives back (results).
 
+mod budget;
 mod memory;
 mod stamp;
 mod submission;
@@ -25,9 +26,10 @@ use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
 use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
 use crate::ops::{DrawEntry, KvStorage, Linear, Part, RING, ValueId};
 use crate::{Error, Result};
+use budget::{OWN, Rates, SHARED};
 use memory::Values;
 use stamp::Stamps;
-use submission::{AHEAD, MARK, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
+use submission::{AHEAD, CUTS, MARKS, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
 use weights::Weights;
 use work::{Room, Work};
 
@@ -70,13 +72,15 @@ pub struct GpuExecutor {
     upload: Buffer,
     pace: Pace,
     stamps: Stamps,
+    kv: KvStorage,
+    /// How long steps of each role take.
+    rates: [Option<Rates>; 2],
     /// Moves of cache blocks that the next submission begins with.
     moves: Vec<Plan>,
     recording: Option<Recording>,
     in_flight: VecDeque<Submission>,
     idle_staging: Vec<Buffer>,
     next_ticket: u64,
-    submissions: u64,
     blocked: u64,
     out: StepOut,
     timer: Option<Timer>,
@@ -107,6 +111,10 @@ impl GpuExecutor {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         device.check()?;
+        if options.limits.in_flight > RING {
+            let problem = format!("{} steps under way: a draw sees the last {RING} tokens", options.limits.in_flight);
+            return Err(Error::argument("limits", problem));
+        }
         let storage = options.kv.unwrap_or(options.numerics.kv());
         let fuse = |role| match options.unfused {
             true => program.clone(),
@@ -179,14 +187,15 @@ impl GpuExecutor {
             rows: Vec::new(),
             writes: Writes::default(),
             upload: Buffer::new(device, "upload", UPLOAD)?,
-            pace: Pace::new(limits.in_flight),
+            pace: Pace::new(limits.in_flight, if device.is_shared() { SHARED } else { OWN }),
             stamps,
+            kv: storage,
+            rates: [None, None],
             moves: Vec::new(),
             recording: None,
             in_flight: VecDeque::new(),
             idle_staging: Vec::new(),
             next_ticket: 0,
-            submissions: 0,
             blocked: 0,
             out: StepOut::default(),
             timer: None,
@@ -277,9 +286,9 @@ impl GpuExecutor {
         program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
-    /// A buffer for so many bytes of results, and the mark behind them.
+    /// A buffer for so many bytes of results, and the marks among them.
     fn staging(&mut self, bytes: u64) -> Result<Buffer> {
-        let bytes = bytes + MARK;
+        let bytes = bytes + MARKS;
         if let Some(at) = self.idle_staging.iter().position(|b| b.size() >= bytes) {
             return Ok(self.idle_staging.swap_remove(at));
         }
@@ -299,16 +308,101 @@ impl GpuExecutor {
         decodes && self.pooled_width() == 0 && self.timer.is_none()
     }
 
+    /// Where the results of a packed step will lie, and the rows of logits that it reads. Results of a role lie in its buffers in the
+    /// order of its batch; they are given back in the order of the step: tokens of both roles, probabilities of both, logits, pooled rows.
+    fn results(&self, step: &Step<'_>) -> (Recorded, Vec<(Role, u64)>) {
+        let counts = self.roles.each_ref().map(|state| state.counts);
+        let tokens = counts.map(|counts| counts.draws as usize);
+        let told = counts.map(|counts| (counts.telling * LOGPROB_WORDS) as usize);
+        let (mut next, mut next_draw) = ([0, 0], [0, 0]);
+        let (mut draws, mut reads) = (Vec::new(), Vec::new());
+        for seq in step.seqs {
+            let role = seq.role as usize;
+            let outs = match seq.outs {
+                Outs::None => 0,
+                Outs::Last => 1,
+                Outs::All => seq.tokens.len() as u64,
+            };
+            if seq.read_logits {
+                reads.extend((next[role]..next[role] + outs).map(|row| (seq.role, row)));
+            }
+            next[role] += outs;
+            if seq.sample.is_some() {
+                let draw = next_draw[role];
+                let [token, told_at] = [tokens, told].map(|words| words[..role].iter().sum::<usize>());
+                let told_at = tokens[0] + tokens[1] + told_at + draw * LOGPROB_WORDS as usize;
+                let told = (told_at, self.packed.batch(seq.role).draws[draw].told as usize);
+                draws.push(RecordedDraw { slot: seq.slot, token: token + draw, told });
+                next_draw[role] += 1;
+            }
+        }
+        let recorded = Recorded {
+            ticket: Ticket(self.next_ticket),
+            draws,
+            words: tokens.iter().chain(&told).sum(),
+            logits: reads.len() * self.roles[0].program.vocab as usize,
+            pooled: step.seqs.len() * self.pooled_width() as usize,
+        };
+        (recorded, reads)
+    }
+
+    /// Encodes the plans of a packed step, cut where a submission would take too long. A profile is of whole steps.
+    fn encode(&mut self, recording: &mut Recording, cuts: &[Vec<usize>; 2]) {
+        if let Some(timer) = &mut self.timer {
+            timer.restart();
+        }
+        for (role, cuts) in Role::ALL.into_iter().zip(cuts) {
+            let state = &self.roles[role as usize];
+            let counts = state.counts;
+            let Some((forward, draw)) = state.plan.as_ref().filter(|_| counts.rows > 0) else { continue };
+            for (plan, cuts, wanted) in [(forward, &cuts[..], true), (draw, &[], counts.draws > 0)] {
+                match &mut self.timer {
+                    _ if !wanted => {}
+                    None => recording.encode(&self.device, &mut self.stamps, plan, counts, cuts),
+                    Some(timer) => timer.encode(&mut recording.encoder, plan, counts),
+                }
+            }
+        }
+        if let Some(timer) = &mut self.timer {
+            timer.resolve(&mut recording.encoder);
+        }
+    }
+
+    /// Copies the results of a packed step to where they are read.
+    fn give(&self, recording: &mut Recording, step: &Step<'_>, reads: &[(Role, u64)]) {
+        for state in &self.roles {
+            recording.give(&state.draws.result, 0, state.counts.draws.into());
+        }
+        for state in &self.roles {
+            recording.give(&state.draws.logprobs, 0, (state.counts.telling * LOGPROB_WORDS).into());
+        }
+        for &(role, row) in reads {
+            let state = &self.roles[role as usize];
+            if let Some(logits) = state.program.logits() {
+                let value = &state.values.buffers[logits.index()];
+                recording.give(&value.buffer, row * u64::from(value.stride()), state.program.vocab.into());
+            }
+        }
+        let mut next = [0, 0];
+        for seq in step.seqs {
+            let state = &self.roles[seq.role as usize];
+            if let Some(pooled) = state.program.pooled() {
+                let value = &state.values.buffers[pooled.index()];
+                recording.give(&value.buffer, next[seq.role as usize] * u64::from(value.stride()), self.pooled_width());
+            }
+            next[seq.role as usize] += 1;
+        }
+    }
+
     /// Submits what is recorded.
     fn submit(&mut self) {
         if let Some(recording) = self.recording.take() {
             self.in_flight.push_back(recording.submit(&self.device, &mut self.stamps));
-            self.submissions += 1;
         }
     }
 
-    /// How long a submission may take that holds several steps: 50 ms unless told otherwise, 0 keeps steps apart. Results do not
-    /// depend on it.
+    /// How long a submission may take: 8 ms on a device that somebody else uses, too, else 50 ms, unless told otherwise. Short steps share
+    /// one, long ones are cut after [`calibrate`](Self::calibrate); 0 keeps steps apart and whole. Results do not depend on it.
     pub fn set_budget(&mut self, time: Duration) {
         self.pace.budget = time;
     }
@@ -431,7 +525,7 @@ impl GpuExecutor {
 
     /// Submissions so far.
     pub fn submissions(&self) -> u64 {
-        self.submissions
+        self.stamps.count()
     }
 }
 
@@ -466,54 +560,16 @@ impl Executor for GpuExecutor {
         self.packed.pack(step, &self.roles[0].program, &self.limits)?;
         self.writes.clear();
         for role in Role::ALL {
+            self.roles[role as usize].counts = StepCounts::default();
             if !self.packed.batch(role).rows.is_empty() {
                 self.make_plan(role)?;
                 self.write(role);
             }
         }
-
-        // Results of a role lie in its buffers in the order of its batch; they are given back in the order of the step: tokens of
-        // both roles, then probabilities of both.
-        let tokens = Role::ALL.map(|role| self.packed.batch(role).draws.len());
-        let told = Role::ALL.map(|role| self.roles[role as usize].counts.telling as usize * LOGPROB_WORDS as usize);
-        let told = [0, 1].map(|i| if tokens[i] > 0 { told[i] } else { 0 });
-        let mut next = [0, 0];
-        let mut next_draw = [0, 0];
-        let mut draws = Vec::new();
-        let mut reads: Vec<(Role, usize)> = Vec::new();
-        for seq in step.seqs {
-            let outs = match seq.outs {
-                Outs::None => 0,
-                Outs::Last => 1,
-                Outs::All => seq.tokens.len(),
-            };
-            let place = &mut next[seq.role as usize];
-            if seq.read_logits {
-                reads.extend((*place..*place + outs).map(|row| (seq.role, row)));
-            }
-            *place += outs;
-            if seq.sample.is_some() {
-                let second = usize::from(seq.role != Role::ALL[0]);
-                let draw = &mut next_draw[second];
-                let told_at = tokens[0] + tokens[1] + second * told[0] + *draw * LOGPROB_WORDS as usize;
-                let entry = &self.packed.batch(seq.role).draws[*draw];
-                let told = (told_at, entry.told as usize);
-                draws.push(RecordedDraw { slot: seq.slot, token: second * tokens[0] + *draw, told });
-                *draw += 1;
-            }
-        }
-        let vocab = u64::from(self.roles[0].program.vocab);
-        let pooled_width = self.pooled_width();
-        let ticket = Ticket(self.next_ticket);
-        let recorded = Recorded {
-            ticket,
-            draws,
-            words: tokens.iter().chain(&told).sum(),
-            logits: reads.len() * vocab as usize,
-            pooled: step.seqs.len() * pooled_width as usize,
-        };
-
-        let short = self.is_short(step);
+        let (recorded, reads) = self.results(step);
+        let ticket = recorded.ticket;
+        let cuts = Role::ALL.map(|role| self.cuts(role, CUTS));
+        let short = self.is_short(step) && cuts.iter().all(Vec::is_empty);
         if self.recording.as_ref().is_some_and(|r| !short || !r.fits(&self.writes, recorded.bytes())) {
             self.submit();
         }
@@ -527,52 +583,8 @@ impl Executor for GpuExecutor {
             }
         };
         recording.write(&self.device, &self.writes, &self.upload);
-        let encoder = &mut recording.encoder;
-        let plans = Role::ALL.iter().flat_map(|&role| {
-            let batch = self.packed.batch(role);
-            let state = &self.roles[role as usize];
-            let counts = state.counts;
-            let plans = state.plan.as_ref().filter(|_| !batch.rows.is_empty());
-            plans
-                .into_iter()
-                .flat_map(move |(forward, draw)| [Some(forward), (counts.draws > 0).then_some(draw)])
-                .flatten()
-                .map(move |plan| (plan, counts))
-        });
-        match &mut self.timer {
-            None => {
-                let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                plans.for_each(|(plan, counts)| plan.encode(&mut pass, counts));
-            }
-            Some(timer) => {
-                timer.restart();
-                plans.for_each(|(plan, counts)| timer.encode(encoder, plan, counts));
-                timer.resolve(encoder);
-            }
-        }
-        for (role, n) in Role::ALL.into_iter().zip(tokens) {
-            recording.give(&self.roles[role as usize].draws.result, 0, n as u64);
-        }
-        for (role, n) in Role::ALL.into_iter().zip(told) {
-            recording.give(&self.roles[role as usize].draws.logprobs, 0, n as u64);
-        }
-        for &(role, row) in &reads {
-            let state = &self.roles[role as usize];
-            if let Some(logits) = state.program.logits() {
-                let value = &state.values.buffers[logits.index()];
-                recording.give(&value.buffer, row as u64 * u64::from(value.stride()), vocab);
-            }
-        }
-        let mut next = [0, 0];
-        for seq in step.seqs {
-            let state = &self.roles[seq.role as usize];
-            let row = next[seq.role as usize];
-            next[seq.role as usize] += 1;
-            if let Some(pooled) = state.program.pooled() {
-                let value = &state.values.buffers[pooled.index()];
-                recording.give(&value.buffer, row * u64::from(value.stride()), pooled_width);
-            }
-        }
+        self.encode(&mut recording, &cuts);
+        self.give(&mut recording, step, &reads);
         recording.push(recorded);
         let full = !short || recording.len() >= self.pace.steps() as usize;
         self.recording = Some(recording);

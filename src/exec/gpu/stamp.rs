@@ -13,7 +13,7 @@ pub(super) struct Stamps {
     /// What the dispatch makes of it.
     pub(super) mark: Buffer,
     plan: Plan,
-    last: u32,
+    last: u64,
     /// The next submission is dropped, as a driver may.
     #[cfg(test)]
     pub(super) lose: bool,
@@ -41,12 +41,19 @@ impl Stamps {
         std::mem::take(&mut self.lose)
     }
 
+    /// Submissions so far.
+    pub(super) fn count(&self) -> u64 {
+        self.last
+    }
+
     /// Ends what an encoder holds, which is submitted next; gives the mark that its results must bring.
     pub(super) fn end(&mut self, device: &Device, encoder: &mut wgpu::CommandEncoder) -> u32 {
-        self.last = self.last.wrapping_add(1);
-        self.number.write(device, 0, &[self.last]);
+        self.last += 1;
+        // The lower half tells it from all others that may still lie in a buffer.
+        let number = self.last as u32;
+        self.number.write(device, 0, &[number]);
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         self.plan.encode(&mut pass, StepCounts::default());
-        stamp::mark(self.last)
+        stamp::mark(number)
     }
 }

@@ -18,8 +18,10 @@ const NONE: u32 = u32::MAX;
 /// Bytes that the host may write for the steps of a submission behind the first.
 pub(super) const UPLOAD: u64 = 1 << 20;
 
-/// Bytes of the mark behind the results of a submission.
-pub(super) const MARK: u64 = 4;
+/// Cuts of a batch at most.
+pub(super) const CUTS: usize = 32;
+/// Bytes of the marks that the parts of a submission leave among its results: each role may be cut, and the end has one.
+pub(super) const MARKS: u64 = 4 * (2 * CUTS as u64 + 1);
 
 /// What the host writes for a step.
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ impl Writes {
     }
 
     /// Before all that is submitted from now on.
-    fn write(&self, device: &Device) {
+    pub(super) fn write(&self, device: &Device) {
         let mut words = &*self.words;
         for (buffer, word, n) in &self.places {
             let (data, rest) = words.split_at(*n);
@@ -76,7 +78,10 @@ pub(super) struct Recording {
     /// Bytes of results, and of what the host wrote for steps behind the first.
     results: u64,
     uploaded: u64,
-    steps: Vec<Recorded>,
+    /// With the bytes where their results begin.
+    steps: Vec<(u64, Recorded)>,
+    /// Where marks will be, and which.
+    marks: Vec<(u64, u32)>,
     /// Whether more steps may join: see [`Pace`].
     short: bool,
     /// Moves of cache blocks in front of the first step: their parameters live until they are submitted.
@@ -145,7 +150,7 @@ impl Recording {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             moves.iter().for_each(|plan| plan.encode(&mut pass, StepCounts::default()));
         }
-        Self { encoder, staging, results: 0, uploaded: 0, steps: Vec::new(), short, _moves: moves }
+        Self { encoder, staging, results: 0, uploaded: 0, steps: Vec::new(), short, marks: Vec::new(), _moves: moves }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -154,7 +159,7 @@ impl Recording {
 
     /// Whether there is room for a step that writes this and gives so many bytes.
     pub(super) fn fits(&self, writes: &Writes, results: u64) -> bool {
-        self.uploaded + writes.bytes() <= UPLOAD && self.results + results + MARK <= self.staging.size()
+        self.uploaded + writes.bytes() <= UPLOAD && self.results + results + MARKS <= self.staging.size()
     }
 
     /// What the host writes for the step that follows.
@@ -176,23 +181,51 @@ impl Recording {
 
     /// The step is complete.
     pub(super) fn push(&mut self, step: Recorded) {
-        self.steps.push(step);
+        self.steps.push((self.results - step.bytes(), step));
     }
 
-    /// Submits it, with a stamp at its end.
-    pub(super) fn submit(mut self, device: &Device, stamps: &mut Stamps) -> Submission {
-        let mark = stamps.end(device, &mut self.encoder);
-        self.give(&stamps.mark, 0, MARK / 4);
-        #[cfg(test)]
-        if stamps.lose_next() {
-            self.encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+    /// Encodes a plan; in front of each of `cuts`, submits what is encoded so far.
+    pub(super) fn encode(
+        &mut self,
+        device: &Device,
+        stamps: &mut Stamps,
+        plan: &Plan,
+        counts: StepCounts,
+        cuts: &[usize],
+    ) {
+        let mut from = 0;
+        for &cut in cuts {
+            plan.encode_part(&mut self.pass(), from..cut, counts);
+            self.send(device, stamps);
+            from = cut;
         }
-        let Self { encoder, staging, results, steps, short, .. } = self;
-        let index = device.queue.submit([encoder.finish()]);
+        plan.encode_part(&mut self.pass(), from..plan.dispatches.len(), counts);
+    }
+
+    fn pass(&mut self) -> wgpu::ComputePass<'_> {
+        self.encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default())
+    }
+
+    /// Submits what is encoded, with a stamp at its end.
+    fn send(&mut self, device: &Device, stamps: &mut Stamps) -> wgpu::SubmissionIndex {
+        let mark = stamps.end(device, &mut self.encoder);
+        self.marks.push((self.results, mark));
+        self.give(&stamps.mark, 0, 1);
+        let empty = || device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let encoded = std::mem::replace(&mut self.encoder, empty());
+        #[cfg(test)]
+        let encoded = if stamps.lose_next() { empty() } else { encoded };
+        device.queue.submit([encoded.finish()])
+    }
+
+    /// Submits all of it.
+    pub(super) fn submit(mut self, device: &Device, stamps: &mut Stamps) -> Submission {
+        let index = self.send(device, stamps);
+        let Self { staging, results, steps, short, marks, .. } = self;
         let mapped = Signal::default();
         let signal = mapped.clone();
         staging.raw().map_async(wgpu::MapMode::Read, 0..results.max(4), move |r| signal.set(r.is_ok()));
-        Submission { index, mapped, short, started: now(), staging, results, steps, mark }
+        Submission { index, mapped, short, started: now(), staging, results, steps, marks }
     }
 }
 
@@ -206,9 +239,9 @@ pub(super) struct Submission {
     started: Option<Instant>,
     staging: Buffer,
     results: u64,
-    steps: Vec<Recorded>,
-    /// What stands behind the results, if it ran.
-    mark: u32,
+    steps: Vec<(u64, Recorded)>,
+    /// What stands where among the results, if all of it ran.
+    marks: Vec<(u64, u32)>,
 }
 
 impl Submission {
@@ -222,10 +255,10 @@ impl Submission {
             true => self.staging.raw().get_mapped_range(0..self.results.max(4)).map_err(|e| e.to_string()),
             false => Err("a read-back failed".to_owned()),
         };
-        let marked = view.as_ref().is_ok_and(|view| view.ends_with(&self.mark.to_le_bytes()));
-        let mut at = 0;
-        for step in &self.steps {
-            let bytes = step.bytes() as usize;
+        let stands = |view: &[u8], &(at, mark): &(u64, u32)| view[at as usize..].starts_with(&mark.to_le_bytes());
+        let marked = view.as_ref().is_ok_and(|view| self.marks.iter().all(|mark| stands(&view[..], mark)));
+        for (at, step) in &self.steps {
+            let (at, bytes) = (*at as usize, step.bytes() as usize);
             match &view {
                 Ok(_) if !marked => done(step.ticket, Err(Error::LostStep { step: step.ticket.0 })),
                 Ok(view) => {
@@ -234,7 +267,6 @@ impl Submission {
                 }
                 Err(why) => done(step.ticket, Err(Error::DeviceLost(why.clone()))),
             }
-            at += bytes;
         }
         drop(view);
         self.staging.raw().unmap();
@@ -260,8 +292,8 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Two submissions are under way, so that the device has something to do while the host looks at results.
-    pub(super) fn new(in_flight: u32) -> Self {
-        Self { budget: Duration::from_millis(50), most: (in_flight / 2).max(1), steps: 1, last: None }
+    pub(super) fn new(in_flight: u32, budget: Duration) -> Self {
+        Self { budget, most: (in_flight / 2).max(1), steps: 1, last: None }
     }
 
     pub(super) fn steps(&self) -> u32 {
@@ -294,11 +326,12 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use super::super::budget::OWN;
     use super::*;
 
     #[test]
     fn submissions_keep_to_their_time() {
-        let mut pace = Pace::new(16);
+        let mut pace = Pace::new(16, OWN);
         let steps = |pace: &mut Pace, ms: f64| {
             let n = pace.steps();
             pace.learn(Duration::from_secs_f64(ms / 1e3 * f64::from(n)), n as usize);
@@ -309,10 +342,10 @@ mod tests {
         assert_eq!(pace.ahead(), 16);
         // Of 9 ms: 50 hold five. Of 60: one. Then growth again.
         assert_eq!([9.0, 60.0, 1.0].map(|ms| steps(&mut pace, ms)), [5, 1, 2]);
-        assert_eq!((pace.ahead(), Pace::new(3).ahead()), (4, 3));
+        assert_eq!((pace.ahead(), Pace::new(3, OWN).ahead()), (4, 3));
         pace.budget = Duration::ZERO;
         assert_eq!(pace.steps(), 1);
-        let mut few = Pace::new(3);
+        let mut few = Pace::new(3, OWN);
         assert_eq!([1.0; 2].map(|ms| steps(&mut few, ms)), [1, 1]);
     }
 }

@@ -1,5 +1,7 @@
 //! Submissions that are lost are noticed, and end the requests that were in them, and no others.
 
+use std::time::Duration;
+
 use pollster::block_on;
 
 use super::{GpuExecutor, GpuOptions};
@@ -17,7 +19,7 @@ fn load(adapter: &str) -> (Model, GpuExecutor) {
     assert!(device.caps().name.to_lowercase().contains(adapter), "{}", device.caps().name);
     let model = block_on(Model::open(ModelFile::from_bytes("tiny.gguf", crate::TINY).unwrap())).unwrap();
     let limits =
-        Limits { rows: 64, seqs: 2, outs: 2, block: 16, blocks: 32, context: 256, in_flight: 8, checkpoints: 0 };
+        Limits { rows: 256, seqs: 2, outs: 2, block: 16, blocks: 32, context: 256, in_flight: 8, checkpoints: 0 };
     let options = GpuOptions { numerics: Numerics::Exact, kv: None, limits, unfused: false, keep_values: false };
     let gpu = block_on(GpuExecutor::load(&device, &model.program, &model, options, &mut |_, _| {})).unwrap();
     (model, gpu)
@@ -25,7 +27,7 @@ fn load(adapter: &str) -> (Model, GpuExecutor) {
 
 /// A prompt or a generated row of slot 0 whose successor is drawn, to its end.
 fn step(gpu: &mut GpuExecutor, role: Role, tokens: &[Token], pos: u32) -> Result<Option<u32>> {
-    let table: Vec<u32> = (0..8).collect();
+    let table: Vec<u32> = (0..16).collect();
     let tables = [table.as_slice()];
     let (sample, lists) = (Some(SampleSpec::GREEDY), SampleLists::default());
     let seq = SeqStep {
@@ -103,4 +105,79 @@ fn gpu_a_lost_step_ends_its_requests_alone() {
     for (other, whole) in others[1..].iter().zip(&whole[1..]) {
         assert_eq!((&other.0, other.1.name()), (&whole.0, "length"));
     }
+}
+
+/// Seconds of a step, the least of a few.
+fn measured(gpu: &mut GpuExecutor, role: Role, rows: u32, pos: u32) -> f64 {
+    let tokens = vec![Token::Host(3); rows as usize];
+    let time = |_| {
+        let started = std::time::Instant::now();
+        step(gpu, role, &tokens, pos).unwrap();
+        started.elapsed().as_secs_f64()
+    };
+    (0..4).map(time).fold(f64::MAX, f64::min)
+}
+
+/// Predicted times are those that are measured, within a factor of 3: of steps unlike those that were measured at start. A machine that
+/// is busy now and then has three tries.
+#[test]
+fn gpu_steps_take_as_long_as_predicted() {
+    let (_, mut gpu) = load("llvmpipe");
+    assert_eq!(gpu.predicted(Role::Prompt, 64, 0), None);
+    gpu.set_budget(Duration::from_secs(9));
+    let mut try_once = || {
+        block_on(gpu.calibrate()).unwrap();
+        let prompts = [(64, 0), (17, 64), (128, 0), (100, 120)].map(|(rows, pos)| (Role::Prompt, rows, pos));
+        let cases = prompts.into_iter().chain([1, 4, 8].map(|rows| (Role::Generated, rows, 100)));
+        let ratio = |(role, rows, pos)| {
+            let predicted = gpu.predicted(role, rows, pos).unwrap().as_secs_f64();
+            let measured = measured(&mut gpu, role, rows, pos);
+            println!("{role:?}, {rows} rows from {pos}: predicted {predicted:.5} s, measured {measured:.5} s");
+            predicted / measured
+        };
+        cases.map(ratio).collect::<Vec<_>>()
+    };
+    let close = |ratios: Vec<f64>| ratios.iter().all(|ratio| (0.33..3.0).contains(ratio));
+    assert!((0..3).any(|_| close(try_once())));
+}
+
+/// A step that takes longer than a submission may is cut, at the same results; its parts keep to the time, within a factor of 3.
+#[test]
+fn gpu_long_steps_are_cut() {
+    let (_, mut gpu) = load("llvmpipe");
+    let tokens: Vec<_> = (0..64).map(|i| Token::Host(i * 7 % 100)).collect();
+    let whole = step(&mut gpu, Role::Prompt, &tokens, 0).unwrap();
+    let submissions = gpu.submissions();
+    step(&mut gpu, Role::Prompt, &tokens, 0).unwrap();
+    assert_eq!(gpu.submissions(), submissions + 1);
+    gpu.set_budget(Duration::from_secs(9));
+    block_on(gpu.calibrate()).unwrap();
+    let rows = gpu.limits().rows;
+    let predicted = gpu.predicted(Role::Prompt, 64, 0).unwrap();
+    gpu.set_budget(predicted / 6);
+    let submissions = gpu.submissions();
+    assert_eq!(step(&mut gpu, Role::Prompt, &tokens, 0).unwrap(), whole);
+    let parts = gpu.submissions() - submissions;
+    assert!((5..=12).contains(&parts), "{parts} parts");
+    // Each part is stamped: the first one is lost, the others run.
+    gpu.stamps.lose = true;
+    assert!(matches!(step(&mut gpu, Role::Prompt, &tokens, 0), Err(Error::LostStep { .. })));
+    // The device's own clock, part by part.
+    gpu.profile(true).unwrap();
+    let longest = |gpu: &mut GpuExecutor| {
+        step(gpu, Role::Prompt, &tokens, 0).unwrap();
+        let cuts = gpu.cuts(Role::Prompt, 32);
+        let times = block_on(gpu.timings(Role::Prompt)).unwrap();
+        let ends = cuts.iter().copied().chain([times.len()]);
+        let mut from = 0;
+        let part = |to| times[std::mem::replace(&mut from, to)..to].iter().map(|t| t.time.as_secs_f64()).sum();
+        ends.map(part).fold(0f64, f64::max)
+    };
+    let longest = (0..4).map(|_| longest(&mut gpu)).fold(f64::MAX, f64::min);
+    assert!(longest <= 3.0 * predicted.as_secs_f64() / 6.0, "{longest} s, predicted {predicted:?} / 6");
+    // Where an op alone would take longer, steps have fewer rows.
+    gpu.profile(false).unwrap();
+    gpu.set_budget(predicted / 100);
+    block_on(gpu.calibrate()).unwrap();
+    assert!((64..rows).contains(&gpu.limits().rows), "{} of {rows} rows", gpu.limits().rows);
 }
