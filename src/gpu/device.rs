@@ -93,7 +93,6 @@ impl Caps {
         let has = |form: &Matmul| match form {
             Matmul::Registers => true,
             Matmul::Dot => self.dot,
-            Matmul::Cooperative => false,
         };
         let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= self.tuning.matmul && has(form));
         forms.next_back().unwrap_or(Matmul::Registers)

@@ -5,7 +5,7 @@ use super::lower::{self, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
 use super::{Act, NormKind, NormSpec, Role, RopeKv, Rows, ValueId, VectorId, WeightId, matmul};
-use crate::gpu::{Arg, Dim, Kernel, Matmul};
+use crate::gpu::{Arg, Dim, Kernel};
 use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
@@ -243,7 +243,7 @@ impl Linear {
     /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
     pub(crate) fn made_rows(role: Role, rows: u32) -> u32 {
         match role {
-            Role::Prompt => rows.next_multiple_of(matmul::tile(Matmul::Registers)),
+            Role::Prompt => rows.next_multiple_of(matmul::TILE),
             Role::Generated if rows > 1 => rows.next_multiple_of(COLS),
             Role::Generated => rows,
         }
@@ -355,8 +355,12 @@ impl Linear {
             l.reduce(&mut kernel, l.layout.reduce);
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
-        let tile = matmul::tile(form);
-        l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(rows.div_ceil(tile)), x.rows(tile), Dim::Fixed(1)])
+        l.plan.dispatch(
+            &kernel,
+            &params,
+            &args,
+            [Dim::Fixed(rows.div_ceil(matmul::TILE)), x.rows(matmul::TILE), Dim::Fixed(1)],
+        )
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {

@@ -11,17 +11,11 @@ pub(super) fn kernel(form: Matmul) -> &'static str {
     match form {
         Matmul::Registers => "matmul",
         Matmul::Dot => "matmul_dot",
-        Matmul::Cooperative => "matmul_cooperative",
     }
 }
 
 /// Rows of W and of x that make a tile.
-pub(super) fn tile(form: Matmul) -> u32 {
-    match form {
-        Matmul::Registers | Matmul::Dot => 64,
-        Matmul::Cooperative => 64,
-    }
-}
+pub(super) const TILE: u32 = 64;
 
 /// Bytes of a row of k columns in eight bits: quants, then a scale for each 32, in whole units of 16 bytes.
 pub(crate) fn quants_bytes(k: u32) -> u64 {

@@ -521,15 +521,9 @@ const EIGHT_BITS: f64 = 5e-4;
 /// Matrix times matrix in whole numbers: each format of whole numbers, rows of W and columns and rows of x pair by pair, with every
 /// epilogue.
 pub fn dots() -> Vec<Case> {
-    tiles("dot", BlockFormat::ALL.iter().copied().filter(|format| format.has_ints()), EIGHT_BITS)
-}
-
-/// Products of a prompt's rows in a form.
-fn tiles(form: &str, formats: impl Iterator<Item = BlockFormat>, bound: f64) -> Vec<Case> {
     const ROWS: [usize; 7] = [1, 7, 33, 64, 65, 200, 513];
-    let tuning = if form == "dot" { "matmul = dot" } else { "matmul = cooperative" };
     let mut cases = Vec::new();
-    for (f, format) in formats.enumerate() {
+    for (f, format) in BlockFormat::ALL.iter().copied().filter(|format| format.has_ints()).enumerate() {
         for (i, &(n, k)) in SHAPES.iter().enumerate() {
             let k = k.next_multiple_of(format.info().weights as u32);
             // A single element may be as near to 0 as it likes.
@@ -555,12 +549,12 @@ fn tiles(form: &str, formats: impl Iterator<Item = BlockFormat>, bound: f64) -> 
                 }
             });
             cases.push(Case {
-                name: format!("{form} ({n}, {k}) {format:?}, {rows} rows, epilogue {epilogue}"),
+                name: format!("dot ({n}, {k}) {format:?}, {rows} rows, epilogue {epilogue}"),
                 formats: vec![format],
                 numerics: Numerics::Fast,
                 unfused: false,
-                tuning,
-                bound,
+                tuning: "matmul = dot",
+                bound: EIGHT_BITS,
                 work: Work::Op { op, role: Role::Prompt, rows, deviation: 1.0 },
             });
         }
