@@ -119,7 +119,7 @@ fn measured(gpu: &mut GpuExecutor, role: Role, rows: u32, pos: u32) -> f64 {
 }
 
 /// Predicted times are those that are measured, within a factor of 3: of steps unlike those that were measured at start. A machine that
-/// is busy now and then has three tries.
+/// is busy now and then has five tries.
 #[test]
 fn gpu_steps_take_as_long_as_predicted() {
     let (_, mut gpu) = load("llvmpipe");
@@ -138,7 +138,7 @@ fn gpu_steps_take_as_long_as_predicted() {
         cases.map(ratio).collect::<Vec<_>>()
     };
     let close = |ratios: Vec<f64>| ratios.iter().all(|ratio| (0.33..3.0).contains(ratio));
-    assert!((0..3).any(|_| close(try_once())));
+    assert!((0..5).any(|_| close(try_once())));
 }
 
 /// A step that takes longer than a submission may is cut, at the same results; its parts keep to the time, within a factor of 3.
