@@ -40,6 +40,11 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         writeln!(out, "{:#}", serde_json::Value::from(list))?;
     } else {
         writeln!(out, "cpu  {threads} thread{}", if threads == 1 { "" } else { "s" })?;
+        if args.verbose {
+            let when =
+                "as many of them as prove to be fastest when a model is opened, for prompts and for answers apart";
+            writeln!(out, "     {:<11} {when}: wgslm bench shows them", "threads")?;
+        }
         for a in &adapters {
             writeln!(out, "{:<4} {} ({}, {}, {})", a.index, a.name, kind(a.kind), a.backend, a.driver)?;
             if args.verbose {

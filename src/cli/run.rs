@@ -38,6 +38,9 @@ pub(super) struct Args {
     /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
     #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
     kv_type: Option<KvStorage>,
+    /// Threads of the CPU [default: as many as prove to be fastest].
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
     /// Positions of context [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
@@ -156,6 +159,7 @@ impl Session {
             place: args.device.clone(),
             numerics: args.numerics,
             kv: args.kv_type,
+            threads: args.threads.map(usize::from),
             ..Options::new(&model.program, args.context.unwrap_or(CONTEXT))
         };
         let executor = open::executor(&model, &options)?;

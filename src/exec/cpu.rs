@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::packed::{Batch, Packed};
+use super::threads::Teams;
 use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket, Timing, seeded};
-use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, Team, bandwidth};
+use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, bandwidth};
 use crate::model::{CacheSpec, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, Picker, logprobs};
@@ -23,7 +24,7 @@ use crate::{Error, Result};
 /// How a CPU executor is made.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
-    /// Threads, the caller among them; none: those that the system offers, at most 8, since decoding waits for memory.
+    /// Threads, the caller among them; none: as many as prove to be fastest, for prompts and for generated rows apart.
     pub threads: Option<usize>,
     /// Fast: a KV cache in f16, activations in eight bits.
     pub numerics: Numerics,
@@ -49,7 +50,7 @@ pub struct CpuExecutor {
     limits: Limits,
     program: Program,
     weights: Arc<CpuWeights>,
-    team: Team,
+    teams: Teams,
     /// Fast numerics: the instructions for products of whole numbers.
     eight_bits: Option<Simd>,
     /// One a role.
@@ -132,7 +133,8 @@ impl CpuExecutor {
             Plan::new(fused, &limits, &mut buffers)
         };
         let plans = [plan(Role::Prompt), plan(Role::Generated)];
-        let team = Team::new(options.threads.unwrap_or_else(offered_threads));
+        let eight_bits = (options.numerics == Numerics::Fast).then(Simd::best);
+        let teams = Teams::new(options.threads, &weights, eight_bits);
         let scratch_len = plans.iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
         let mut caches = Vec::new();
         for cache in &program.caches {
@@ -157,7 +159,7 @@ impl CpuExecutor {
         for &len in &buffers.lens {
             values.push(Shared::zeroed(fits("the buffer of a value", len)?));
         }
-        let scratch = Shared::zeroed(fits("scratch memory", scratch_len as u64 * team.count() as u64)?);
+        let scratch = Shared::zeroed(fits("scratch memory", scratch_len as u64 * teams.most() as u64)?);
         let seqs = 2 * limits.seqs as usize;
         let waiting =
             || Box::new(Waiting { packed: Packed::with_room(program, &limits), seqs: Vec::with_capacity(seqs) });
@@ -166,7 +168,7 @@ impl CpuExecutor {
             program: program.clone(),
             weights,
             plans,
-            eight_bits: (options.numerics == Numerics::Fast).then(Simd::best),
+            eight_bits,
             kept: options.keep_values,
             buffers: values,
             caches,
@@ -175,7 +177,7 @@ impl CpuExecutor {
             rows: Vec::with_capacity(limits.rows as usize),
             spans: Vec::with_capacity(limits.seqs as usize),
             out_rows: Vec::with_capacity(limits.outs as usize),
-            bests: Shared::zeroed(limits.seqs as usize * team.count()),
+            bests: Shared::zeroed(limits.seqs as usize * teams.most()),
             drawn: vec![0; (limits.seqs * RING) as usize],
             picker: Picker::default(),
             queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
@@ -184,7 +186,7 @@ impl CpuExecutor {
             out: StepOut { drawn: Vec::with_capacity(seqs), ..StepOut::default() },
             last: [0; 3],
             marks: Vec::new(),
-            team,
+            teams,
         })
     }
 
@@ -323,7 +325,7 @@ impl CpuExecutor {
                 bests.set(d * member.count + member.index, best);
             }
         };
-        self.team.run(job);
+        self.teams.of(role).run(job);
         if let (Some(started), Some(mark)) = (started, marks.get(plan.program.nodes.len() + 1)) {
             mark.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
@@ -332,7 +334,7 @@ impl CpuExecutor {
     /// Takes what a sequence, one of `seqs`, of the batch that just ran gives.
     fn collect(&mut self, seq: &SeqOuts, batch: &Batch, seqs: usize) {
         let vocab = self.program.vocab as usize;
-        let members = self.team.count();
+        let members = self.teams.count(seq.role);
         let plan = &self.plans[seq.role as usize];
         if let (Some([d, at]), Some(logits)) = (seq.drawn, plan.logits) {
             let draw = &batch.draws[d];
@@ -366,9 +368,9 @@ impl CpuExecutor {
         }
     }
 
-    /// Threads that work together.
-    pub fn threads(&self) -> usize {
-        self.team.count()
+    /// Threads that work together at the rows of a role.
+    pub fn threads(&self, role: Role) -> usize {
+        self.teams.count(role)
     }
 
     /// Whether [`CpuExecutor::timings`] tells where the time of a step goes.
@@ -390,9 +392,9 @@ impl CpuExecutor {
         nodes.iter().map(Some).chain([None]).enumerate().filter_map(of).collect()
     }
 
-    /// Bytes a second that as many threads as the executor has read from memory.
+    /// Bytes a second that as many threads as generate read from memory.
     pub fn bandwidth(&mut self) -> f64 {
-        bandwidth(&mut self.team)
+        bandwidth(self.teams.of(Role::Generated))
     }
 
     fn change_cache(&mut self, op: CacheOp) {
@@ -417,8 +419,9 @@ impl Executor for CpuExecutor {
     }
 
     fn device(&self) -> String {
-        let threads = self.team.count();
-        format!("cpu, {threads} thread{}", if threads == 1 { "" } else { "s" })
+        let [prompt, threads] = [Role::Prompt, Role::Generated].map(|role| self.teams.count(role));
+        let prompt = if prompt == threads { String::new() } else { format!(" ({prompt} for prompts)") };
+        format!("cpu, {threads} thread{}{prompt}", if threads == 1 { "" } else { "s" })
     }
 
     async fn plan(&mut self, _: Role, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
@@ -523,11 +526,6 @@ impl Waiting {
         }
         Ok(())
     }
-}
-
-/// Threads that the system offers, at most 8: decoding waits for memory, and more only wait for each other.
-fn offered_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get().min(8))
 }
 
 /// The number of f32 as a `usize`, or an error where memory cannot be that large.

@@ -8,6 +8,7 @@ mod packed;
 mod profile;
 mod self_test;
 mod step;
+mod threads;
 
 pub use crate::ops::Role;
 pub use cpu::{CpuExecutor, CpuOptions};

@@ -58,7 +58,7 @@ pub struct Options {
     pub outs: u32,
     /// Memory for the checkpoints of recurrent layers, from which sequences are taken up again.
     pub state_bytes: u64,
-    /// Threads of the CPU; none: as many as the system offers.
+    /// Threads of the CPU; none: as many as prove to be fastest when the model is opened.
     pub threads: Option<usize>,
     /// Runs fused programs, not the canonical one.
     pub fused: bool,
@@ -243,7 +243,7 @@ impl AnyExecutor {
         }
     }
 
-    /// Bytes a second that the executor's threads read, or that the GPU reads and writes in a copy.
+    /// Bytes a second that the threads which generate read, or that the GPU reads and writes in a copy.
     pub async fn bandwidth(&mut self) -> Result<f64> {
         match self {
             Self::Cpu(cpu) => Ok(cpu.bandwidth()),

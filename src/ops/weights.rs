@@ -77,6 +77,11 @@ impl Matrix {
 }
 
 impl<'a> WeightView<'a> {
+    /// Bytes of all rows.
+    pub(crate) fn bytes(&self) -> usize {
+        self.rows.len()
+    }
+
     /// A row's blocks.
     pub(crate) fn row(&self, row: usize) -> &'a [u8] {
         &self.rows[row * self.row_bytes..(row + 1) * self.row_bytes]

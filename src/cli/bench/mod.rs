@@ -37,7 +37,7 @@ pub(super) struct Args {
     /// How often each test runs, after one run that does not count.
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
-    /// Threads of the CPU; the executor's choice without it.
+    /// Threads of the CPU; without it, as many as prove to be fastest, for prompts and for generated tokens apart.
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
     /// auto, gpu, cpu, or the number of an adapter.

@@ -46,7 +46,7 @@ impl Line {
     ) -> Self {
         let seconds = samples.iter().map(Duration::as_secs_f64).collect();
         let (threads, backend, device, driver) = match executor {
-            AnyExecutor::Cpu(cpu) => (Some(cpu.threads()), "CPU".to_owned(), processor(), String::new()),
+            AnyExecutor::Cpu(cpu) => (Some(cpu.threads(test.role())), "CPU".to_owned(), processor(), String::new()),
             AnyExecutor::Gpu(gpu) => {
                 let caps = gpu.caps();
                 (None, caps.backend.clone(), caps.name.clone(), caps.driver.clone())

@@ -50,7 +50,7 @@ pub(super) struct Args {
     /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
     #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
     kv_type: Option<KvStorage>,
-    /// Threads of the CPU.
+    /// Threads of the CPU [default: as many as prove to be fastest].
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Prints a JSON object.
