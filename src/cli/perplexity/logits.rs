@@ -38,9 +38,9 @@ impl<W: Write> Writer<W> {
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         self.row.clear();
         self.row.extend(scale.to_le_bytes());
-        self.row.extend(((f64::from(lowest - probs.max) - probs.log_sum) as f32).to_le_bytes());
+        self.row.extend((lowest - probs.max - probs.log_sum as f32).to_le_bytes());
         // A saturating cast: what lies below the lowest is 0.
-        let level = |&x: &f32| ((inverse * (x - lowest)).round() as u16).to_le_bytes();
+        let level = |&x: &f32| ((inverse * (x - lowest)).round_ties_even() as u16).to_le_bytes();
         self.row.extend(logits.iter().flat_map(level));
         self.row.resize(self.row.len().next_multiple_of(4), 0);
         self.out.write_all(&self.row).map_err(|e| Error::io(&self.name, e))
@@ -113,4 +113,70 @@ impl<R: Read> Reader<R> {
 /// Bytes of a position.
 fn row_bytes(vocab: u32) -> u64 {
     8 + 4 * u64::from(vocab).div_ceil(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two chunks of 6 tokens of a vocabulary of 5, as llama.cpp's tool lays them out, byte by byte: positions 3 and 4 of each count.
+    fn file(rows: &[(f32, f32, [u16; 5])]) -> Vec<u8> {
+        let mut bytes = b"_logits_\x06\0\0\0\x05\0\0\0\x02\0\0\0".to_vec();
+        TOKENS.iter().for_each(|id| bytes.extend([*id as u8, 0, 0, 0]));
+        for (scale, lowest, levels) in rows {
+            bytes.extend(scale.to_le_bytes());
+            bytes.extend(lowest.to_le_bytes());
+            levels.iter().for_each(|level| bytes.extend(level.to_le_bytes()));
+            bytes.extend([0, 0]); // to an even number of levels
+        }
+        bytes
+    }
+
+    const TOKENS: [u32; 12] = [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1];
+
+    #[test]
+    fn files_are_laid_out_as_llama_cpp_lays_them_out() {
+        // ln 2 apart, so that probabilities are 8/15 4/15 1/15 1/15 1/15 and all five alike.
+        let two = std::f32::consts::LN_2;
+        let steep = [3.0 * two, 2.0 * two, 0.0, 0.0, 0.0];
+        let far = [0.0, -40.0, -40.0, -40.0, -4.0];
+        let mut written = Vec::new();
+        let mut writer = Writer::new(&mut written, "test".to_owned(), 6, 5, &TOKENS).unwrap();
+        for logits in [steep, [1.5; 5], far, steep] {
+            writer.push(&logits, &LogProbs::new(&logits)).unwrap();
+        }
+        writer.finish().unwrap();
+        let least = |logit: f32, sum: f64| logit - sum.ln() as f32;
+        // Of the largest logit 65,535; of a third less, 43,690; lower by more than 16, 0.
+        let first = (3.0 * two / 65_535.0, least(-3.0 * two, 1.875), [65_535, 43_690, 0, 0, 0]);
+        let alike = (0.0, least(0.0, 5.0), [0; 5]);
+        let cut = (16.0 / 65_535.0, least(-16.0, 1.0 + (-4f64).exp()), [65_535, 0, 0, 0, 49_151]);
+        let expected = file(&[first, alike, cut, first]);
+        assert_eq!(written.len(), expected.len());
+        let mut readers =
+            [&written, &expected].map(|bytes| Reader::new(&bytes[..], "test".to_owned(), bytes.len() as u64).unwrap());
+        for _ in 0..4 {
+            let rows = readers.each_mut().map(|reader| reader.row().unwrap().to_vec());
+            let near = rows[0].iter().zip(&rows[1]).all(|(a, b)| (a - b).abs() < 1e-6);
+            assert!(near, "{rows:?}");
+        }
+        assert_eq!(written[..68], expected[..68], "header and tokens");
+        // The levels themselves, and nothing behind them.
+        for row in 0..4 {
+            let at = 68 + 20 * row + 8;
+            assert_eq!(written[at..at + 12], expected[at..at + 12], "row {row}");
+        }
+    }
+
+    #[test]
+    fn rows_are_read_as_llama_cpp_reads_them() {
+        let bytes = file(&[(0.5, -9.0, [18, 1, 0, 17, 2]); 4]);
+        let mut reader = Reader::new(&bytes[..], "test".to_owned(), bytes.len() as u64).unwrap();
+        assert_eq!((reader.context, reader.vocab, reader.chunks), (6, 5, 2));
+        assert_eq!(reader.chunk(1), &TOKENS[6..]);
+        for _ in 0..4 {
+            assert_eq!(reader.row().unwrap(), [0.0, -8.5, -9.0, -0.5, -8.0]);
+        }
+        assert!(reader.row().is_err());
+    }
 }
