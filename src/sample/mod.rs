@@ -285,36 +285,42 @@ mod tests {
         chain.draw(s, &known, &mut SamplerState::default(), logits)
     }
 
-    /// How often each token is drawn at 20,000 positions.
-    fn counts(s: &Sampling) -> [u32; 6] {
-        let mut chain = Chain::default();
-        let mut counts = [0; 6];
-        for pos in 0..20_000 {
-            counts[draw(&mut chain, s, &LOGITS, pos).unwrap() as usize] += 1;
+    /// Pearson's χ² of 100,000 draws, each with a seed of its own, against the weights that tokens should have.
+    fn fits(s: &Sampling, known: &Known<'_>, state: SamplerState, logits: &[f32], weights: &[f64]) {
+        const DRAWS: u64 = 100_000;
+        let (mut chain, mut counts) = (Chain::default(), vec![0u32; logits.len()]);
+        for i in 0..DRAWS {
+            let s = Sampling { seed: s.seed + i, ..*s };
+            counts[chain.draw(&s, known, &mut { state }, logits).unwrap() as usize] += 1;
         }
-        counts
-    }
-
-    /// Pearson's χ² of 20,000 draws against the softmax over the tokens that should remain.
-    fn fits(s: &Sampling, remaining: &[usize]) {
-        let counts = counts(s);
-        let weight = |i: usize| (f64::from(LOGITS[i]) / f64::from(s.temperature)).exp();
-        let sum: f64 = remaining.iter().map(|&i| weight(i)).sum();
-        let mut chi2 = 0.0;
-        for (i, &count) in counts.iter().enumerate() {
-            if remaining.contains(&i) {
-                let expected = 20_000.0 * weight(i) / sum;
+        let sum: f64 = weights.iter().sum();
+        let (mut chi2, mut freedom) = (0.0, -1.0);
+        for (token, (&count, weight)) in counts.iter().zip(weights).enumerate() {
+            assert!(*weight > 0.0 || count == 0, "token {token} of {s:?}");
+            if *weight > 0.0 {
+                let expected = DRAWS as f64 * weight / sum;
                 chi2 += (f64::from(count) - expected).powi(2) / expected;
-            } else {
-                assert_eq!(count, 0, "token {i} of {s:?}");
+                freedom += 1.0;
             }
         }
-        // 5 degrees of freedom at most: above 25.7 once in 10,000.
-        assert!(chi2 < 25.7, "χ² {chi2} {counts:?} of {s:?}");
+        // Wilson and Hilferty's approximation of the 0.9999 quantile. The draws are fixed, so this cannot flicker.
+        let part = 2.0 / (9.0 * f64::max(freedom, 1.0));
+        let most = f64::max(freedom, 1.0) * (1.0 - part + 3.72 * part.sqrt()).powi(3);
+        assert!(chi2 <= most, "χ² {chi2} of {most} {counts:?} of {s:?}");
+    }
+
+    /// `e^(logit / temperature)` of the tokens that remain, 0 for the others.
+    fn softmax(logits: &[f32], temperature: f32, remaining: &[usize]) -> Vec<f64> {
+        let weight = |i: usize| (f64::from(logits[i]) / f64::from(temperature)).exp();
+        (0..logits.len()).map(|i| if remaining.contains(&i) { weight(i) } else { 0.0 }).collect()
     }
 
     #[test]
     fn draws_follow_the_softmax_over_what_remains() {
+        let fits = |s: &Sampling, remaining: &[usize]| {
+            let weights = softmax(&LOGITS, s.temperature, remaining);
+            fits(s, &Known::default(), SamplerState::default(), &LOGITS, &weights);
+        };
         for draw in [Draw::Gumbel, Draw::InverseCdf] {
             for temperature in [0.5, 1.0, 2.0] {
                 let base = Sampling { temperature, draw, seed: 11, ..Sampling::GREEDY };
@@ -329,6 +335,42 @@ mod tests {
             fits(&Sampling { min_p: 0.3, ..base }, &[1, 3, 4]);
             fits(&Sampling { min_p: 1.0, ..base }, &[1, 3]);
             fits(&Sampling { top_k: 4, top_p: 0.8, min_p: 0.5, ..base }, &[1, 3]);
+        }
+    }
+
+    /// Probabilities 0.4 0.3 0.2 0.1, entropy 1.28 nats: surprises 0.92 1.20 1.61 2.30 nats, 1.32 1.74 2.32 3.32 bits.
+    fn tenths() -> [f32; 4] {
+        [0.4f32, 0.3, 0.2, 0.1].map(f32::ln)
+    }
+
+    #[test]
+    fn draws_of_the_hosts_samplers_follow_their_exact_distributions() {
+        let (logits, none) = (tenths(), Known::default());
+        let kept = |remaining: &[usize]| softmax(&logits, 1.0, remaining);
+        for (p, remaining) in [(0.45, &[1, 2][..]), (0.7, &[0, 1, 2]), (0.95, &[0, 1, 2, 3])] {
+            fits(&sampling(|s| s.typical = p), &none, SamplerState::default(), &logits, &kept(remaining));
+        }
+        for probability in [0.25, 0.5, 1.0] {
+            let s = sampling(|s| s.xtc = Xtc { probability, threshold: 0.15 });
+            // Either all, or all but the likely ones in front of the last of them; each summing to 1.
+            let (all, few) = (kept(&[0, 1, 2, 3]), kept(&[2, 3]));
+            let share = f64::from(probability);
+            let mixed: Vec<f64> = all.iter().zip(&few).map(|(a, f)| (1.0 - share) * a + share * f / 0.3).collect();
+            fits(&s, &none, SamplerState::default(), &logits, &mixed);
+        }
+        // 1 2 was followed by 3 before, and 2 by 3 and 0: `multiplier * 1.75^(n - allowed)` for the longest of each.
+        let tokens = [1, 2, 3, 0, 2, 0, 1, 2];
+        let known = Known { tokens: &tokens, ..none };
+        for allowed in [1, 2] {
+            let s = sampling(|s| s.dry = Dry { multiplier: 0.5, allowed, ..Dry::NONE });
+            let mut weights = kept(&[0, 1, 2, 3]);
+            weights[3] *= (-0.5 * 1.75f64.powi(2 - allowed as i32)).exp();
+            weights[0] *= if allowed == 1 { (-0.5f64).exp() } else { 1.0 };
+            fits(&s, &known, SamplerState::default(), &logits, &weights);
+        }
+        for (mu, remaining) in [(1.0, &[0][..]), (1.5, &[0]), (2.0, &[0, 1]), (3.0, &[0, 1, 2]), (4.0, &[0, 1, 2, 3])] {
+            let s = sampling(|s| s.mirostat = Mirostat { tau: 2.0, eta: 0.1 });
+            fits(&s, &none, SamplerState { mu: Some(mu) }, &logits, &kept(remaining));
         }
     }
 
@@ -350,8 +392,7 @@ mod tests {
 
     #[test]
     fn typical_keeps_what_is_near_the_entropy() {
-        // Probabilities 0.4 0.3 0.2 0.1, entropy 1.28 nats: surprises 0.92 1.20 1.61 2.30.
-        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let logits = tenths();
         let typical = |p| kept(&drawn(&sampling(|s| s.typical = p), &logits, &[]));
         assert_eq!(typical(0.2), [1]);
         assert_eq!(typical(0.45), [1, 2]);
@@ -361,7 +402,7 @@ mod tests {
 
     #[test]
     fn xtc_takes_the_most_likely_away_but_one() {
-        let logits = [0.4f32, 0.3, 0.2, 0.1].map(f32::ln);
+        let logits = tenths();
         let xtc = |probability, threshold| drawn(&sampling(|s| s.xtc = Xtc { probability, threshold }), &logits, &[]);
         assert_eq!(kept(&xtc(1.0, 0.15)), [2, 3]);
         assert_eq!(kept(&xtc(1.0, 0.35)), [0, 1, 2, 3]);
