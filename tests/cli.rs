@@ -287,6 +287,23 @@ fn a_system_message_needs_a_template() {
     assert!(answer.len() > 8, "{answer:?}");
 }
 
+/// The CPU executor takes no more than the cache and 120 MB beside the mapped file, all of which may be resident.
+#[test]
+#[cfg(unix)]
+fn memory_beside_the_file_is_bounded() {
+    let Some(model) = support::fetched("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let mut run =
+        command(&["run", "--device", "cpu", "-c", "1024", "-n", "32", "--raw", "--verbose", "Once upon a time", "-m"]);
+    run.arg(&model);
+    let done = output(run);
+    let told = text(&done.stderr);
+    let peak = told.lines().find_map(|line| line.strip_prefix("peak memory")?.trim().strip_suffix(" MiB")).unwrap();
+    // 30 layers of 3 KV heads, keys and values of 64 in f16.
+    let kv = 1024 * 30 * 3 * 2 * 64 * 2;
+    let most = std::fs::metadata(&model).unwrap().len() + kv + 120_000_000;
+    assert!(peak.parse::<u64>().unwrap() << 20 <= most, "{peak} MiB, of {} allowed", most >> 20);
+}
+
 #[test]
 fn verbose_times_go_to_stderr() {
     let done = output(with("run", Q8_0, &["The dog", "-n", "8", "--verbose"]));

@@ -6,15 +6,17 @@ mod support;
 mod programs;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use wgslm::engine::{Engine, Event, Request, RequestId};
+use wgslm::Error;
+use wgslm::engine::{Engine, Event, Finish, Request, RequestId};
 use wgslm::exec::{
     CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep, Step, Token,
 };
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Buffer, Choice, Device};
-use wgslm::model::Model;
+use wgslm::model::{Model, Program};
 use wgslm::ops::{Penalties, RING, SampleLists, SampleSpec};
 use wgslm::quant::BlockFormat;
 use wgslm::sample::Sampling;
@@ -168,17 +170,12 @@ fn behind(executor: &mut impl Executor, stops: impl Fn(u32) -> Vec<u32>) -> Vec<
     for pos in 0..4 {
         let (role, token) = if pos == 0 { (Role::Prompt, Token::Host(1)) } else { (Role::Generated, Token::Drawn) };
         let stops = first.first().map_or(Vec::new(), |first| stops(*first));
+        let row = [token];
         let seq = SeqStep {
-            slot: 1,
-            role,
-            tokens: &[token],
-            types: &[],
-            pos,
-            tables: &[&[3]],
             outs: Outs::Last,
             sample: Some(SampleSpec::GREEDY),
             lists: SampleLists { stops: &stops, ..SampleLists::default() },
-            read_logits: false,
+            ..SeqStep::new(1, role, &row, pos, &[&[3]])
         };
         executor.enqueue(&Step { seqs: &[seq] }).unwrap();
         // The steps behind the first are enqueued before the host sees any of them.
@@ -203,6 +200,72 @@ fn gpu_nothing_is_drawn_behind_a_stop() {
     let weights = pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap();
     let mut cpu = CpuExecutor::new(&model.program, weights.into(), options).unwrap();
     assert_eq!(behind(&mut cpu, |first| vec![first + 1, first]), [None; 3]);
+}
+
+/// The tokens of three requests that run together, the given one between two good ones; and how each ended.
+fn in_the_middle<E: Executor>(executor: E, program: &Program, bad: &Request) -> Vec<(Vec<u32>, Finish)> {
+    let mut engine = Engine::new(executor, program);
+    let good = |first| Request { max_tokens: Some(9), ..Request::new(vec![first, 2, 3]) };
+    let ids: Vec<_> = [good(1), bad.clone(), good(5)].map(|request| engine.submit(request).unwrap()).into();
+    let mut answers = vec![(Vec::new(), None); 3];
+    while engine.busy() {
+        for event in pollster::block_on(engine.step()).unwrap() {
+            let of = |request| ids.iter().position(|id| *id == request).unwrap();
+            match event {
+                Event::Token { request, id, .. } => answers[of(request)].0.push(id),
+                Event::Finished { request, reason, .. } => answers[of(request)].1 = Some(reason),
+            }
+        }
+    }
+    answers.into_iter().map(|(tokens, reason)| (tokens, reason.unwrap())).collect()
+}
+
+#[test]
+fn gpu_rows_without_a_token_end_their_request_alone() {
+    let program = programs::gpt2(programs::Shape::SMALL);
+    let mut rng = programs::Rng(3);
+    let mut weights = (*programs::random_weights(&program, &[BlockFormat::F32], &mut rng)).clone();
+    // From position 20 on, nothing is a number: only the request in the middle comes there.
+    let at = program.weights.iter().position(|spec| spec.tensor == "embed_pos.weight").unwrap();
+    let (n, k) = (program.weights[at].n, program.weights[at].k);
+    let mut positions = rng.normals((n * k) as usize, 1.0);
+    positions[(20 * k) as usize..].fill(f32::NAN);
+    weights.matrices[at] = programs::matrix(BlockFormat::F32, n, k, &positions);
+    let weights = Arc::new(weights);
+
+    let limits =
+        Limits { rows: 16, seqs: 3, outs: 3, block: 16, blocks: 12, context: 64, in_flight: 3, checkpoints: 0 };
+    let device = lavapipe();
+    let gpu = || {
+        let options = GpuOptions { numerics: Numerics::Exact, kv: None, limits, unfused: false, keep_values: false };
+        pollster::block_on(GpuExecutor::load(&device, &program, &*weights, options, &mut |_, _| {})).unwrap()
+    };
+    let cpu = || {
+        let options = CpuOptions { threads: Some(2), numerics: Numerics::Exact, ..CpuOptions::new(limits) };
+        CpuExecutor::new(&program, weights.clone(), options).unwrap()
+    };
+    let harmless = Request { max_tokens: Some(1), ..Request::new(vec![8]) };
+    let filters = Sampling { temperature: 0.9, top_k: 9, ..Sampling::GREEDY };
+    for sampling in [Sampling::GREEDY, filters, Sampling { typical: 0.9, ..filters }] {
+        // The token for position 21 would be drawn from the row at 20.
+        let long = Request { sampling, ..Request::new((30..44).collect()) };
+        let allowed = Some(vec![0; program.vocab.div_ceil(32) as usize].into());
+        for (bad, told) in [(Request { allowed, ..long.clone() }, 0), (long, 7)] {
+            let check = |expected: Vec<(Vec<u32>, Finish)>, answers: Vec<(Vec<u32>, Finish)>| {
+                for i in [0, 2] {
+                    assert_eq!((&answers[i].0, answers[i].1.name()), (&expected[i].0, "length"));
+                }
+                let (tokens, reason) = &answers[1];
+                assert_eq!(tokens.len(), told);
+                let pos = 14 + told as u32;
+                assert!(
+                    matches!(reason, Finish::Error(e) if matches!(**e, Error::Numerical { pos: at, .. } if at == pos))
+                );
+            };
+            check(in_the_middle(cpu(), &program, &harmless), in_the_middle(cpu(), &program, &bad));
+            check(in_the_middle(gpu(), &program, &harmless), in_the_middle(gpu(), &program, &bad));
+        }
+    }
 }
 
 #[test]

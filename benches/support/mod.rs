@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use wgslm::exec::{Executor, GpuExecutor, Outs, Role, SeqStep, Step, Token};
+use wgslm::exec::{Executor, GpuExecutor, Role, SeqStep, Step, Token};
 
 /// Steps of each kind; the median counts.
 const STEPS: usize = 7;
@@ -10,18 +10,7 @@ const STEPS: usize = 7;
 /// The least, median and greatest time of a step of rows from `pos` on, in seconds. Nothing is drawn or read.
 pub(crate) fn times(gpu: &mut GpuExecutor, role: Role, rows: usize, pos: u32, tables: &[&[u32]]) -> [f64; 3] {
     let tokens = vec![Token::Host(0); rows];
-    let seq = SeqStep {
-        slot: 0,
-        role,
-        tokens: &tokens,
-        types: &[],
-        pos,
-        tables,
-        outs: Outs::None,
-        sample: None,
-        lists: Default::default(),
-        read_logits: false,
-    };
+    let seq = SeqStep::new(0, role, &tokens, pos, tables);
     let mut times: Vec<f64> = (0..=STEPS)
         .map(|_| {
             let start = Instant::now();

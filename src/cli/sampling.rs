@@ -127,28 +127,6 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
         .ok_or("a token's number and a finite bias work: 13=-2.5".to_owned())
 }
 
-/// The settings of a conversation, in the order in which they are shown.
-const SETTINGS: &[&str] = &[
-    "temp",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "repeat_last_n",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "xtc_probability",
-    "xtc_threshold",
-    "mirostat_tau",
-    "mirostat_eta",
-    "seed",
-];
-
 /// A field of a [`Sampling`].
 enum Field<'a> {
     Real(&'a mut f32),
@@ -156,39 +134,40 @@ enum Field<'a> {
     Seed(&'a mut u64),
 }
 
-fn field<'a>(s: &'a mut Sampling, name: &str) -> Option<Field<'a>> {
+/// The settings of a conversation, in the order in which they are shown.
+fn fields(s: &mut Sampling) -> [(&'static str, Field<'_>); 18] {
     use Field::{Count, Real, Seed};
-    Some(match name {
-        "temp" => Real(&mut s.temperature),
-        "top_k" => Count(&mut s.top_k),
-        "top_p" => Real(&mut s.top_p),
-        "min_p" => Real(&mut s.min_p),
-        "typical" => Real(&mut s.typical),
-        "repeat_penalty" => Real(&mut s.penalties.repeat),
-        "presence_penalty" => Real(&mut s.penalties.presence),
-        "frequency_penalty" => Real(&mut s.penalties.frequency),
-        "repeat_last_n" => Count(&mut s.last_n),
-        "dry_multiplier" => Real(&mut s.dry.multiplier),
-        "dry_base" => Real(&mut s.dry.base),
-        "dry_allowed_length" => Count(&mut s.dry.allowed),
-        "dry_penalty_last_n" => Count(&mut s.dry.last_n),
-        "xtc_probability" => Real(&mut s.xtc.probability),
-        "xtc_threshold" => Real(&mut s.xtc.threshold),
-        "mirostat_tau" => Real(&mut s.mirostat.tau),
-        "mirostat_eta" => Real(&mut s.mirostat.eta),
-        "seed" => Seed(&mut s.seed),
-        _ => return None,
-    })
+    [
+        ("temp", Real(&mut s.temperature)),
+        ("top_k", Count(&mut s.top_k)),
+        ("top_p", Real(&mut s.top_p)),
+        ("min_p", Real(&mut s.min_p)),
+        ("typical", Real(&mut s.typical)),
+        ("repeat_penalty", Real(&mut s.penalties.repeat)),
+        ("presence_penalty", Real(&mut s.penalties.presence)),
+        ("frequency_penalty", Real(&mut s.penalties.frequency)),
+        ("repeat_last_n", Count(&mut s.last_n)),
+        ("dry_multiplier", Real(&mut s.dry.multiplier)),
+        ("dry_base", Real(&mut s.dry.base)),
+        ("dry_allowed_length", Count(&mut s.dry.allowed)),
+        ("dry_penalty_last_n", Count(&mut s.dry.last_n)),
+        ("xtc_probability", Real(&mut s.xtc.probability)),
+        ("xtc_threshold", Real(&mut s.xtc.threshold)),
+        ("mirostat_tau", Real(&mut s.mirostat.tau)),
+        ("mirostat_eta", Real(&mut s.mirostat.eta)),
+        ("seed", Seed(&mut s.seed)),
+    ]
 }
 
 /// The sampling with one setting changed; none if there is no such setting. Names may be written with dashes.
 pub(super) fn set(sampling: &Sampling, name: &str, value: &str) -> Result<Option<Sampling>, Exit> {
     let mut changed = *sampling;
-    match field(&mut changed, &name.replace('-', "_")) {
+    let wanted = name.replace('-', "_");
+    match fields(&mut changed).into_iter().find(|(name, _)| *name == wanted) {
         None => return Ok(None),
-        Some(Field::Real(x)) => *x = number(name, value)?,
-        Some(Field::Count(n)) => *n = number(name, value)?,
-        Some(Field::Seed(seed)) => *seed = number(name, value)?,
+        Some((_, Field::Real(x))) => *x = number(name, value)?,
+        Some((_, Field::Count(n))) => *n = number(name, value)?,
+        Some((_, Field::Seed(seed))) => *seed = number(name, value)?,
     }
     changed.check()?;
     Ok(Some(changed))
@@ -196,13 +175,12 @@ pub(super) fn set(sampling: &Sampling, name: &str, value: &str) -> Result<Option
 
 /// All settings, a line each.
 pub(super) fn settings(mut sampling: Sampling) -> String {
-    let line = |name: &&str| match field(&mut sampling, name) {
-        Some(Field::Real(x)) => format!("{name} {x}\n"),
-        Some(Field::Count(n)) => format!("{name} {n}\n"),
-        Some(Field::Seed(seed)) => format!("{name} {seed}\n"),
-        None => String::new(),
+    let line = |(name, field)| match field {
+        Field::Real(x) => format!("{name} {x}\n"),
+        Field::Count(n) => format!("{name} {n}\n"),
+        Field::Seed(seed) => format!("{name} {seed}\n"),
     };
-    SETTINGS.iter().map(line).collect()
+    fields(&mut sampling).into_iter().map(line).collect()
 }
 
 /// A setting's value.

@@ -172,18 +172,7 @@ async fn step(executor: &mut AnyExecutor, program: &Program, role: Role, tokens:
     // The same blocks each time: pools give out the lowest first.
     let _ = kv.grow(&mut table, limits.context);
     let tables: Vec<&[u32]> = table.groups().collect();
-    let seq = SeqStep {
-        slot: 0,
-        role,
-        tokens,
-        types: &[],
-        pos,
-        tables: &tables,
-        outs: Outs::All,
-        sample: None,
-        lists: Default::default(),
-        read_logits: false,
-    };
+    let seq = SeqStep { outs: Outs::All, ..SeqStep::new(0, role, tokens, pos, &tables) };
     executor.enqueue(&Step { seqs: &[seq] })?;
     let mut result = Ok(());
     while executor.poll(&mut |_, out| result = out.map(drop)) == 0 {

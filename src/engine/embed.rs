@@ -1,6 +1,6 @@
 //! Vectors of texts, and scores of pairs of texts: the other thing that models are run for.
 
-use crate::exec::{AnyExecutor, Executor, Options, Outs, Progress, Role, SeqStep, Step, StepOut, Token};
+use crate::exec::{AnyExecutor, Executor, Options, Progress, Role, SeqStep, Step, StepOut, Token};
 use crate::file::{self, ModelFile};
 use crate::kv::Kv;
 use crate::model::{Embedding, Model, Out, Program, Task};
@@ -92,16 +92,8 @@ async fn step<E: Executor>(executor: &mut E, program: &Program, inputs: &[Input]
         .zip(inputs)
         .zip(tokens.iter().zip(&tables))
         .map(|((slot, input), (tokens, tables))| SeqStep {
-            slot,
-            role: Role::Prompt,
-            tokens,
             types: &input.types,
-            pos: 0,
-            tables,
-            outs: Outs::None,
-            sample: None,
-            lists: Default::default(),
-            read_logits: false,
+            ..SeqStep::new(slot, Role::Prompt, tokens, 0, tables)
         })
         .collect();
     executor.enqueue(&Step { seqs: &seqs })?;

@@ -415,16 +415,11 @@ impl Scheduler {
         let seq_step = |((s, tables), counts)| {
             let (s, tables, counts): (&PlanSeq, &Vec<_>, &Vec<_>) = (s, tables, counts);
             SeqStep {
-                slot: s.slot,
-                role: s.role,
-                tokens: &plan.tokens[s.tokens.clone()],
-                types: &[],
-                pos: s.pos,
-                tables,
                 outs: if s.draw == Draw::None { Outs::None } else { Outs::Last },
                 sample: if let Draw::Device(spec) = s.draw { Some(spec) } else { None },
                 lists: self.lists(s, counts),
                 read_logits: s.draw == Draw::Host,
+                ..SeqStep::new(s.slot, s.role, &plan.tokens[s.tokens.clone()], s.pos, tables)
             }
         };
         let seqs: Vec<SeqStep<'_>> = plan.seqs.iter().zip(&tables).zip(&counts).map(seq_step).collect();

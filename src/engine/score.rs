@@ -46,16 +46,9 @@ pub async fn score_from<E: Executor>(
         let end = if wanted { end } else { end.min(first) };
         let tokens: Vec<Token> = ids[pos..end].iter().map(|&id| Token::Host(id)).collect();
         let seq = SeqStep {
-            slot: 0,
-            role: Role::Prompt,
-            tokens: &tokens,
-            types: &[],
-            pos: pos as u32,
-            tables: &tables,
             outs: if wanted { Outs::All } else { Outs::None },
-            sample: None,
-            lists: Default::default(),
             read_logits: wanted,
+            ..SeqStep::new(0, Role::Prompt, &tokens, pos as u32, &tables)
         };
         executor.enqueue(&Step { seqs: &[seq] })?;
         let mut result = Ok(());

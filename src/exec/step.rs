@@ -35,6 +35,14 @@ pub struct SeqStep<'a> {
     pub read_logits: bool,
 }
 
+impl<'a> SeqStep<'a> {
+    /// Tokens from position `pos` on, of which nothing is asked: neither logits nor a draw.
+    pub fn new(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> Self {
+        let lists = SampleLists::default();
+        Self { slot, role, tokens, types: &[], pos, tables, outs: Outs::None, sample: None, lists, read_logits: false }
+    }
+}
+
 /// In a block table, a block that no row sees any more.
 pub const FREED: u32 = u32::MAX;
 

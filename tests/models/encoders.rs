@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wgslm::engine::{EmbedOptions, Embedder, Input, embed};
-use wgslm::exec::{
-    CpuExecutor, CpuOptions, Limits, Numerics, Options, Oracle, Outs, Place, Role, SeqStep, Step, Token,
-};
+use wgslm::exec::{CpuExecutor, CpuOptions, Limits, Numerics, Options, Oracle, Place, Role, SeqStep, Step, Token};
 use wgslm::file::{Description, ModelFile};
 use wgslm::model::{Embedding, Model, Out, Task};
 use wgslm::ops::{Pooling, ValueId};
@@ -113,18 +111,7 @@ fn hidden_states_and_vectors_are_right() {
             let tokens: Vec<_> = input.ids.iter().map(|&id| Token::Host(id)).collect();
             let table: Vec<u32> = (0..LIMITS.blocks).rev().collect();
             let tables = vec![&table[..]; model.program.groups as usize];
-            let seq = SeqStep {
-                slot: 0,
-                role: Role::Prompt,
-                tokens: &tokens,
-                types: &input.types,
-                pos: 0,
-                tables: &tables,
-                outs: Outs::None,
-                sample: None,
-                lists: Default::default(),
-                read_logits: false,
-            };
+            let seq = SeqStep { types: &input.types, ..SeqStep::new(0, Role::Prompt, &tokens, 0, &tables) };
             oracle.step(&Step { seqs: &[seq] }).unwrap();
             let value = |id| oracle.value(id).iter().flatten().copied();
             let mut check = |what: &str, id: ValueId, expected: &[f64]| {

@@ -114,19 +114,8 @@ impl<'a> Reference<'a> {
         let tokens: Vec<_> = ids.iter().map(|&id| Token::Host(id)).collect();
         let table: Vec<u32> = (0..limits.blocks).rev().collect();
         let tables = vec![&table[..]; self.model.program.groups as usize];
-        let (role, outs) = (Role::Prompt, Outs::All);
-        let seq = SeqStep {
-            slot: 0,
-            role,
-            tokens: &tokens,
-            types: &[],
-            pos: 0,
-            tables: &tables,
-            outs,
-            sample: None,
-            lists: Default::default(),
-            read_logits: true,
-        };
+        let seq = SeqStep::new(0, Role::Prompt, &tokens, 0, &tables);
+        let seq = SeqStep { outs: Outs::All, read_logits: true, ..seq };
         let logits = oracle.step(&Step { seqs: &[seq] }).unwrap();
         (oracle, logits.into_iter().flatten().collect())
     }

@@ -63,19 +63,7 @@ impl<D: Device> Runner<D> {
 
     fn step(&mut self, role: Role, tokens: &[Token], outs: Outs, sample: Option<SampleSpec>, read: bool) -> StepOut {
         let tables: Vec<&[u32]> = self.tables.iter().map(|table| &table[..]).collect();
-        let (pos, tables) = (self.pos, &tables[..]);
-        let seq = SeqStep {
-            slot: 1,
-            role,
-            tokens,
-            types: &[],
-            pos,
-            tables,
-            outs,
-            sample,
-            lists: Default::default(),
-            read_logits: read,
-        };
+        let seq = SeqStep { outs, sample, read_logits: read, ..SeqStep::new(1, role, tokens, self.pos, &tables) };
         let ticket = self.exec.enqueue(&Step { seqs: &[seq] }).unwrap();
         self.pos += tokens.len() as u32;
         let mut result = None;

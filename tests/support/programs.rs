@@ -241,18 +241,7 @@ impl Pool {
 
 /// A part of a sequence whose logits are all read back.
 pub fn rows<'a>(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
-    SeqStep {
-        slot,
-        role,
-        tokens,
-        types: &[],
-        pos,
-        tables,
-        outs: Outs::All,
-        sample: None,
-        lists: Default::default(),
-        read_logits: true,
-    }
+    SeqStep { outs: Outs::All, read_logits: true, ..SeqStep::new(slot, role, tokens, pos, tables) }
 }
 
 /// A row whose successor is drawn.

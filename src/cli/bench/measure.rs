@@ -123,18 +123,7 @@ impl<'a> Runner<'a> {
     fn enqueue(&mut self, role: Role, tokens: &[Token], pos: u32, outs: Outs) -> Result<()> {
         let tables: Vec<&[u32]> = self.table.groups().collect();
         let sample = (outs == Outs::Last).then_some(SampleSpec::GREEDY);
-        let seq = SeqStep {
-            slot: 0,
-            role,
-            tokens,
-            types: &[],
-            pos,
-            tables: &tables,
-            outs,
-            sample,
-            lists: Default::default(),
-            read_logits: false,
-        };
+        let seq = SeqStep { outs, sample, ..SeqStep::new(0, role, tokens, pos, &tables) };
         self.executor.enqueue(&Step { seqs: &[seq] })?;
         self.under_way += 1;
         Ok(())

@@ -10,7 +10,7 @@ use crate::exec::{CacheOp, Executor, Limits, Numerics, Outs, Role, SeqStep, Step
 use crate::file::ModelFile;
 use crate::gpu::{Choice, Device};
 use crate::model::Model;
-use crate::ops::{GroupId, SampleLists, SampleSpec};
+use crate::ops::{GroupId, SampleSpec};
 use crate::{Error, Result};
 
 fn load(adapter: &str) -> (Model, GpuExecutor) {
@@ -29,19 +29,8 @@ fn load(adapter: &str) -> (Model, GpuExecutor) {
 fn step(gpu: &mut GpuExecutor, role: Role, tokens: &[Token], pos: u32) -> Result<Option<u32>> {
     let table: Vec<u32> = (0..16).collect();
     let tables = [table.as_slice()];
-    let (sample, lists) = (Some(SampleSpec::GREEDY), SampleLists::default());
-    let seq = SeqStep {
-        slot: 0,
-        role,
-        tokens,
-        types: &[],
-        pos,
-        tables: &tables,
-        outs: Outs::Last,
-        sample,
-        lists,
-        read_logits: false,
-    };
+    let sample = Some(SampleSpec::GREEDY);
+    let seq = SeqStep { outs: Outs::Last, sample, ..SeqStep::new(0, role, tokens, pos, &tables) };
     gpu.enqueue(&Step { seqs: &[seq] })?;
     let mut result = None;
     while result.is_none() {

@@ -106,8 +106,7 @@ async fn compare(
     let (long, short) = blocks.split_at(24);
     let tables = [vec![long; program.groups as usize], vec![short; program.groups as usize]];
     fn seq<'a>(slot: u32, role: Role, pos: usize, tokens: &'a [Token], tables: &'a [&'a [u32]]) -> SeqStep<'a> {
-        let (types, outs, lists, pos) = (&[], Outs::Last, SampleLists::default(), pos as u32);
-        SeqStep { slot, role, tokens, types, pos, tables, outs, sample: None, lists, read_logits: false }
+        SeqStep { outs: Outs::Last, ..SeqStep::new(slot, role, tokens, pos as u32, tables) }
     }
     let [prompt, generated] = [Role::Prompt, Role::Generated];
     let seqs = [seq(0, prompt, 0, &tokens[..n], &tables[0]), seq(1, prompt, 0, &tokens[7..12], &tables[1])];
@@ -273,12 +272,6 @@ pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
         let biased = |i: usize| if step < 4 { i % 3 == 1 } else { !i.is_multiple_of(4) };
         let tokens: Vec<_> = (0..16).map(|i| [Token::Host((i + turn) % ROWS)]).collect();
         let seq = |i: usize| SeqStep {
-            slot: i as u32,
-            role: Role::Generated,
-            tokens: &tokens[i],
-            types: &[],
-            pos: step,
-            tables: &[],
             outs: Outs::Last,
             sample: Some(specs[i % specs.len()]),
             lists: SampleLists {
@@ -290,7 +283,7 @@ pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
                 stops: &stops[i],
                 logprobs: [None, Some(0), Some(3), Some(LOGPROBS)][(i + step as usize) % 4],
             },
-            read_logits: false,
+            ..SeqStep::new(i as u32, Role::Generated, &tokens[i], step, &[])
         };
         let seqs: Vec<_> = (0..16).map(seq).collect();
         let (got, told) = finish(&mut gpu, &Step { seqs: &seqs }).await?;
