@@ -392,7 +392,7 @@ fn devices_are_listed() {
     std::fs::write(tuning, "rows = 4\n").unwrap();
     let mut wrong = command(&["run", "--device", "gpu", "x"]);
     wrong.env("WGSLM_TUNING", tuning);
-    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, attend, fours, fours_batch, matmul work"]);
+    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, head, attend, fours, fours_batch, matmul work"]);
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();
     assert_eq!(list[0]["device"], "cpu");
 }
