@@ -9,9 +9,9 @@ use std::time::Duration;
 use super::GpuExecutor;
 use super::submission::now;
 use crate::Result;
-use crate::exec::{Limits, Outs, Role, SeqStep, Step, Token};
+use crate::exec::{Limits, Role, SeqStep, Step, Token};
 use crate::gpu::wgpu;
-use crate::ops::{Cost, Linear, Load, Op, Rows, SampleLists, WeightId};
+use crate::ops::{Cost, Linear, Load, Op, Rows, WeightId};
 
 /// A submission's time on a device that works for a screen or a host, too: half of a frame.
 pub(super) const SHARED: Duration = Duration::from_millis(8);
@@ -157,18 +157,7 @@ impl GpuExecutor {
         let blocks: Vec<u32> = (0..rows.div_ceil(self.limits.block)).collect();
         let tables = vec![&blocks[..]; self.roles[0].program.groups as usize];
         let tokens = vec![Token::Host(0); rows as usize];
-        let seq = SeqStep {
-            slot: 0,
-            role,
-            tokens: &tokens,
-            types: &[],
-            pos: 0,
-            tables: &tables,
-            outs: Outs::None,
-            sample: None,
-            lists: SampleLists::default(),
-            read_logits: false,
-        };
+        let seq = SeqStep::new(0, role, &tokens, 0, &tables);
         self.packed.pack(&Step { seqs: &[seq] }, &self.roles[0].program, &self.limits)?;
         self.writes.clear();
         self.write(role);
