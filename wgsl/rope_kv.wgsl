@@ -1,6 +1,6 @@
 //! rope_kv: rotates q and k of each row; q to out, k and v to the slot of the row's position in the cache
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three | out as q | kv the cache
-//! grid: x one for THREADS threads to a head of q, k or v, y one row
+//! grid: x one workgroup for WG / THREADS heads of q, k or v, y one row
 //! use: lib/step, lib/heads, <angles>, <kv_store>, <cache>, lib/owner
 //! source: akunu, rope_qkv_write, rope_neox_qkv_write, rope_batch_kv_write, rope_neox_batch_kv_write
 override WG: u32 = 64u;

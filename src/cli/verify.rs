@@ -120,7 +120,8 @@ async fn compare(
     // Encoders read texts whole.
     let generated = if program.whole() { 0 } else { GENERATED };
     let prompt = ids.len().saturating_sub(generated).max(1);
-    let steps = std::iter::once((Role::Prompt, 0..prompt));
+    let most = tested.limits().rows.min(oracle.limits().rows) as usize;
+    let steps = (0..prompt).step_by(most).map(|at| (Role::Prompt, at..prompt.min(at + most)));
     let steps = steps.chain((prompt..ids.len()).map(|i| (Role::Generated, i..i + 1)));
     for (role, range) in steps {
         let pos = depth + range.start as u32;

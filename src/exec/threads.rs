@@ -15,8 +15,10 @@ const TINY: usize = 1 << 20;
 const ROWS: usize = 16;
 /// How long one thread works at what is timed.
 const RUN: Duration = Duration::from_micros(700);
-/// How long reading the weights may take before.
-const TOUCH: Duration = Duration::from_millis(3);
+/// How long reading the weights may take before; a file that must come from a disk takes longer.
+const TOUCH: Duration = Duration::from_millis(20);
+/// Threads at most where nothing could be timed.
+const UNKNOWN: usize = 8;
 /// What all timings of a role may take; each count is timed once in any case.
 const BUDGET: Duration = Duration::from_millis(6);
 /// How often each count is timed, each time at other weights.
@@ -69,8 +71,10 @@ fn measured(weights: &CpuWeights, eight_bits: Option<Simd>) -> [usize; 2] {
         return [offered.min(2); 2];
     }
     let mut teams: Vec<Team> = counts(offered).map(Team::new).collect();
-    let mut probe = Probe::new(weights, eight_bits, ROWS, offered);
-    probe.touch(TOUCH);
+    let probe = Probe::new(weights, eight_bits, ROWS, offered);
+    if !probe.touch(TOUCH) {
+        return [offered.min(UNKNOWN); 2];
+    }
     [ROWS, 1].map(|rows| {
         let bytes = calibrated(|bytes| probe.time(&mut teams[0], rows, 0..probe.behind(0, bytes)));
         let mut first = 0;

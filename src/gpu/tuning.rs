@@ -32,7 +32,7 @@ impl Matmul {
 pub struct Tuning {
     /// Threads of a workgroup that reduces.
     pub reduce: u32,
-    /// Threads that have a head of `norm_rope_kv` together, at most.
+    /// Threads that have a head of `rope_kv` or `norm_rope_kv` together, at most.
     pub head: u32,
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,

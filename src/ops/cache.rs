@@ -98,6 +98,11 @@ impl CacheShape {
         }
     }
 
+    /// Whether a key or a value has more room than elements.
+    pub(crate) fn is_padded(&self) -> bool {
+        (self.k_room(), self.v_room()) != (self.k_dim, self.v_dim)
+    }
+
     /// Elements that a value has room for.
     pub fn v_room(&self) -> u32 {
         self.v_dim.next_multiple_of(4)

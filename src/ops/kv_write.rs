@@ -93,7 +93,7 @@ impl KvWrite {
         let (k_stride, v_stride) = (k.stride(), v.stride());
         let params = Params { k_stride, v_stride, k_dim: self.k_dim, v_dim: self.v_dim };
         let args = [Arg::read(l.step), Arg::read(&k.buffer), Arg::read(&v.buffer), Arg::Write(&cache.buffer)];
-        let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
+        let ragged = cache.shape.is_padded() || [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.overrides.push(("RAGGED", f64::from(u8::from(ragged))));
         let fours = cache.shape.k_room().max(cache.shape.v_room()) / 4;
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * fours), Dim::Rows(1), Dim::Fixed(1)])

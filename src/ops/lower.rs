@@ -113,7 +113,7 @@ pub(crate) struct Layout {
     pub(crate) subgroups: bool,
     /// Threads of a workgroup that reduces.
     pub(crate) reduce: u32,
-    /// Threads that have a head of `norm_rope_kv` together, at most.
+    /// Threads that have a head of `rope_kv` or `norm_rope_kv` together, at most.
     pub(crate) head: u32,
     /// The smallest subgroup that there may be.
     pub(crate) subgroup_min: u32,

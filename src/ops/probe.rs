@@ -31,7 +31,9 @@ const ALL: usize = 32 << 20;
 impl<'a> Probe<'a> {
     /// For up to `rows` rows of activations and `threads` threads.
     pub(crate) fn new(weights: &'a CpuWeights, eight_bits: Option<Simd>, rows: usize, threads: usize) -> Self {
-        let (mut pieces, mut bytes, mut k) = (Vec::new(), 0, 0);
+        // A shorter row may need more room than a longer one: more panels of it are unpacked together.
+        let room = |k: usize| q8_scratch(rows, k as u32) + product_scratch(k as u32);
+        let (mut pieces, mut bytes, mut k, mut scratch_len) = (Vec::new(), 0, 0, 0);
         for (i, matrix) in (0..).zip(&weights.matrices) {
             if bytes >= ALL {
                 break;
@@ -39,16 +41,16 @@ impl<'a> Probe<'a> {
             let view = matrix.view();
             let n = (PIECE / view.row_bytes.max(1)).next_multiple_of(LANES).min(view.n);
             pieces.push((WeightId(i), n));
-            (bytes, k) = (bytes + n * view.row_bytes, k.max(view.k));
+            (bytes, k, scratch_len) = (bytes + n * view.row_bytes, k.max(view.k), scratch_len.max(room(view.k)));
         }
-        let scratch_len = (q8_scratch(rows, k as u32) + product_scratch(k as u32)).next_multiple_of(16);
+        let scratch_len = scratch_len.next_multiple_of(16);
         let x = (0..rows * k).map(|i| (i % 255) as f32 - 127.0).collect();
         Self { weights, eight_bits, pieces, x, scratch: Shared::zeroed(threads * scratch_len), scratch_len }
     }
 
-    /// Reads a byte of every page, so that a mapped file is in memory when products are timed; gives up, and forgets the rest,
-    /// once it took `most`.
-    pub(crate) fn touch(&mut self, most: Duration) {
+    /// Reads a byte of every page, so that a mapped file is in memory when products are timed. Gives up once it took `most`; then
+    /// timings would say nothing.
+    pub(crate) fn touch(&self, most: Duration) -> bool {
         const PAGE: usize = 4096;
         let started = Instant::now();
         let weights = self.weights;
@@ -57,8 +59,7 @@ impl<'a> Probe<'a> {
             std::hint::black_box(bytes.iter().step_by(PAGE).fold(0u8, |sum, byte| sum ^ byte));
             started.elapsed() < most
         };
-        let count = self.pieces.iter().take_while(|piece| touched(piece)).count();
-        self.pieces.truncate(count.max(1));
+        self.pieces.iter().all(touched)
     }
 
     /// The number of the piece that lies so many bytes behind piece `first`, counted round and round.
@@ -109,5 +110,31 @@ impl<'a> Probe<'a> {
             }
         });
         started.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::file::Bytes;
+    use crate::ops::Matrix;
+    use crate::quant::BlockFormat;
+
+    /// Rows of 2048 take more room than those of 5632, of which fewer panels are unpacked together.
+    #[test]
+    fn rows_of_every_length_have_room() {
+        let matrix = |k: u32| {
+            let bytes = vec![0; 16 * BlockFormat::Q4_K.row_bytes(u64::from(k)).unwrap() as usize];
+            Matrix::new(Arc::new(Bytes::new("zeros", bytes)), 0, BlockFormat::Q4_K, 16, k).unwrap()
+        };
+        for ks in [[2048, 5632], [5632, 2048], [256, 14336]] {
+            let weights = CpuWeights { matrices: ks.map(matrix).to_vec(), vectors: Vec::new() };
+            let probe = Probe::new(&weights, Some(Simd::best()), 16, 2);
+            for (rows, threads) in [(1, 1), (16, 1), (1, 2), (16, 2)] {
+                probe.time(&mut Team::new(threads), rows, 0..3);
+            }
+        }
     }
 }

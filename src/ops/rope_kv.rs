@@ -222,14 +222,16 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    /// Whether heads, views and rotations are not of whole fours and units.
-    fn ragged(&self) -> bool {
+    /// Whether heads, views and rotations are not of whole fours and units, or a cache has more room for a head than its elements.
+    fn ragged(&self, cache: &CacheBuffer) -> bool {
         let fours = [self.k_dim, self.v_dim, self.q.at, self.k.at, self.v.at];
-        fours.iter().any(|n| !n.is_multiple_of(4)) || self.rope.is_some_and(|r| !r.dims.is_multiple_of(UNIT))
+        cache.shape.is_padded()
+            || fours.iter().any(|n| !n.is_multiple_of(4))
+            || self.rope.is_some_and(|r| !r.dims.is_multiple_of(UNIT))
     }
 
     pub(super) fn lower(&self, l: &mut Lower<'_>, cache: &CacheBuffer, out: Option<&ValueBuffer>) -> Lowered {
-        let (ragged, normed) = (self.ragged(), self.norms.iter().any(Option::is_some));
+        let (ragged, normed) = (self.ragged(cache), self.norms.iter().any(Option::is_some));
         // Norms, and the scales of 8-bit storage, take the threads of a head together.
         let whole_heads = normed || ragged || cache.shape.storage == KvStorage::Q8;
         let mut kernel = l.kernel(if whole_heads { "norm_rope_kv" } else { "rope_kv" });

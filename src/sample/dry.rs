@@ -20,7 +20,7 @@ impl Dry {
     pub const NONE: Self = Self { multiplier: 0.0, base: 1.75, allowed: 2, last_n: 0 };
 }
 
-/// Longer repetitions are taken for this long: their logits are beyond reach in any case.
+/// Repetitions longer than those allowed by more than this are taken for so long.
 const LONGEST: usize = 64;
 
 pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
@@ -29,10 +29,11 @@ pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
     }
     let from = if dry.last_n == 0 { 0 } else { tokens.len().saturating_sub(dry.last_n as usize) };
     let tokens = &tokens[from..];
+    let most = LONGEST.saturating_add(dry.allowed as usize);
     // For each token, the longest end of the text that has been there before, with this token behind it.
     let mut repeated = std::collections::BTreeMap::<u32, usize>::new();
     for (end, &next) in tokens.iter().enumerate().skip(1) {
-        let back = tokens[..end].iter().rev().zip(tokens.iter().rev()).take(LONGEST);
+        let back = tokens[..end].iter().rev().zip(tokens.iter().rev()).take(most);
         let n = back.take_while(|(a, b)| a == b).count();
         let longest = repeated.entry(next).or_default();
         *longest = n.max(*longest);

@@ -24,22 +24,35 @@ const SLOW: f64 = 5e-2;
 /// Seconds that a measurement may take, going by what is known.
 const TOO_SLOW: f64 = 0.5;
 
-/// What the nodes of a role's steps take.
-#[derive(Clone, Debug, PartialEq)]
+/// What the nodes of a role's steps take: each so many seconds for its start, its bytes and its operations.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rates {
-    /// Seconds for a byte of weights, read once whatever the rows.
+    /// Seconds for a byte of weights or of the cache.
     byte: f64,
     /// Seconds for an operation.
     flop: f64,
-    /// The bytes that each node reads for one row, and what its dispatches cost to start as if they were bytes.
-    once: Vec<f64>,
+    /// What the start of a node's dispatches costs, as if it were bytes.
+    start: f64,
 }
 
 impl Rates {
-    /// From two measurements of (operations, seconds) over nodes that read so many bytes. More work never takes less time.
-    fn new([few, many]: [(f64, f64); 2], bytes: f64, once: Vec<f64>) -> Self {
-        let flop = ((many.1 - few.1) / (many.0 - few.0)).max(0.0);
-        Self { byte: (few.1 - flop * few.0).max(0.0) / bytes, flop, once }
+    /// Seconds for a byte and for an operation, from one or two measurements of (bytes, operations, seconds), the second of more rows.
+    /// Neither is negative, whatever noise says.
+    fn solved([b, f, t]: [f64; 3], more: Option<[f64; 3]>) -> [f64; 2] {
+        let [by_bytes, by_flops] = [[t / b, 0.0], [0.0, t / f]];
+        let Some([b2, f2, t2]) = more.filter(|[_, f2, _]| *f2 > f) else {
+            // With one alone, all of the time grows with the rows.
+            return if more.is_none() && f > 0.0 { by_flops } else { by_bytes };
+        };
+        let det = b * f2 - b2 * f;
+        let [byte, flop] = [(t * f2 - t2 * f) / det, (b * t2 - b2 * t) / det];
+        if det <= 0.0 || byte < 0.0 {
+            [0.0, t2 / f2]
+        } else if flop < 0.0 {
+            by_bytes
+        } else {
+            [byte, flop]
+        }
     }
 }
 
@@ -48,62 +61,67 @@ pub(super) type Span = (u32, u32);
 
 impl GpuExecutor {
     /// Measures the first layer with rows of each role, from which [`predicted`](Self::predicted) goes on, and lowers `Limits::rows`
-    /// until no single dispatch should take longer than a submission may: a kernel is divided by its rows, down to a tile of them.
-    /// Takes some 20 ms on a GPU, at most 0.5 s. Only while nothing is in the cache; results do not depend on it.
+    /// while a node of a prompt should take longer than a submission may: kernels are divided by their rows, down to a tile of them.
+    /// Takes some 20 ms on a GPU, tenths of a second on a processor. Only while nothing is in the cache; results do not depend on it.
     pub async fn calibrate(&mut self) -> Result<()> {
-        let budget = self.pace.budget.as_secs_f64();
-        if now().is_none() || budget == 0.0 {
+        if now().is_none() || self.pace.budget.is_zero() {
             return Ok(());
         }
-        let Limits { rows, context, blocks, block, seqs, .. } = self.limits;
-        let most = rows.min(context).min(blocks.saturating_mul(block));
-        let whole = self.roles[0].program.whole();
-        let tile = Linear::made_rows(Role::Prompt, 1);
-        for (role, sizes) in
-            [(Role::Generated, [1, Linear::made_rows(Role::Generated, 2)]), (Role::Prompt, [tile, 2 * tile])]
-        {
-            let sizes = sizes.map(|rows| rows.min(most));
-            let (dispatches, nodes) = self.first_layer(role)?;
-            if dispatches.is_empty() || (whole && role == Role::Generated) {
-                continue;
-            }
-            let once = self.once(role);
-            let bytes: f64 = once[..nodes].iter().sum();
-            let flops =
-                |gpu: &Self, rows| gpu.costs(role, &[(rows, 0)], 1).take(nodes).map(|cost| cost.flops).sum::<f64>();
-            let flops = sizes.map(|rows| flops(self, rows));
-            // A prompt should take no longer than as many rows one by one.
-            let known = self.rates[Role::Generated as usize].as_ref().map(|rates| (rates.byte, rates.flop));
-            let slow = known.filter(|(byte, flop)| role == Role::Prompt && byte * bytes + flop * flops[0] > TOO_SLOW);
-            let rates = match slow {
-                Some((byte, flop)) => Rates { byte, flop, once },
-                None => {
-                    let few = self.time(role, sizes[0], dispatches.clone()).await?;
-                    let many = if few > SLOW || sizes[0] == sizes[1] {
-                        None
-                    } else {
-                        Some(self.time(role, sizes[1], dispatches).await?)
-                    };
-                    // Without a second measurement all of the time grows with the rows.
-                    let first = if many.is_some() { (flops[0], few) } else { (0.0, 0.0) };
-                    let second = many.map_or((flops[0], few), |many| (flops[1], many));
-                    Rates::new([first, second], bytes, once)
-                }
-            };
-            self.rates[role as usize] = Some(rates);
+        let [many, tile] = [(Role::Generated, 2), (Role::Prompt, 1)].map(|(role, rows)| Linear::made_rows(role, rows));
+        for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile, 2 * tile])] {
+            self.rates[role as usize] = self.measured(role, sizes).await?;
         }
-        let fits = |rows: u32| {
-            let pos = context.saturating_sub(rows).min(4096);
-            let span = [(rows, pos)];
-            let times = self.node_times(Role::Prompt, &span, 1);
-            times.is_none_or(|mut times| times.all(|time| time <= budget))
-        };
-        let mut rows = rows;
-        while !whole && rows >= 2 * tile && !fits(rows) {
-            rows /= 2;
-        }
-        self.limits.rows = rows.max(seqs);
+        self.shrink(tile);
         Ok(())
+    }
+
+    /// What steps of a role take, by the first layer with so few and so many rows; none where there is nothing to measure.
+    async fn measured(&mut self, role: Role, sizes: [u32; 2]) -> Result<Option<Rates>> {
+        let Limits { rows, context, blocks, block, .. } = self.limits;
+        let sizes = sizes.map(|size| size.min(rows).min(context).min(blocks.saturating_mul(block)));
+        let (dispatches, nodes) = self.first_layer(role)?;
+        if dispatches.is_empty() || (self.roles[0].program.whole() && role == Role::Generated) {
+            return Ok(None);
+        }
+        let bytes: f64 = self.costs(role, &[(1, 0)], 1).flatten().map(|cost| cost.bytes).sum();
+        let start = bytes / 10.0 / self.roles[role as usize].program.nodes.len() as f64 + 1.0;
+        let work = |gpu: &Self, rows| {
+            let cost = gpu.costs(role, &[(rows, 0)], 1).take(nodes).flatten().sum::<Cost>();
+            [cost.bytes + nodes as f64 * start, cost.flops]
+        };
+        let [few, many] = sizes.map(|rows| work(self, rows));
+        // A prompt should take no longer than as many rows one by one.
+        let known = self.rates[Role::Generated as usize].filter(|_| role == Role::Prompt);
+        if let Some(known) = known.filter(|known| known.byte * few[0] + known.flop * few[1] > TOO_SLOW) {
+            return Ok(Some(Rates { start, ..known }));
+        }
+        let first = self.time(role, sizes[0], dispatches.clone()).await?;
+        let second = match first > SLOW || sizes[0] == sizes[1] {
+            true => None,
+            false => Some(self.time(role, sizes[1], dispatches).await?),
+        };
+        let [byte, flop] = Rates::solved([few[0], few[1], first], second.map(|second| [many[0], many[1], second]));
+        Ok(Some(Rates { byte, flop, start }))
+    }
+
+    /// Lowers `Limits::rows`, by whole tiles, until what grows with the rows fits into a submission's time, node by node; at a depth that
+    /// most prompts stay below.
+    fn shrink(&mut self, tile: u32) {
+        const DEPTH: u32 = 4096;
+        let (budget, Limits { context, seqs, .. }) = (self.pace.budget.as_secs_f64(), self.limits);
+        let Some(Rates { flop, .. }) = self.rates[Role::Prompt as usize] else { return };
+        let fits = |rows: u32| {
+            let span = [(rows, context.saturating_sub(rows).min(DEPTH))];
+            self.costs(Role::Prompt, &span, 1).flatten().all(|cost| flop * cost.flops <= budget)
+        };
+        let mut rows = self.limits.rows;
+        while rows > tile && !fits(rows) {
+            rows = (rows / 2).next_multiple_of(tile);
+        }
+        // Sequences that a step must hold whole are not divided.
+        if !self.roles[0].program.whole() {
+            self.limits.rows = rows.max(seqs);
+        }
     }
 
     /// How long a step of so many rows of one sequence from a position on should take; none before [`calibrate`](Self::calibrate).
@@ -113,9 +131,9 @@ impl GpuExecutor {
 
     /// Seconds that each node of a role's program should take.
     fn node_times<'a>(&'a self, role: Role, spans: &'a [Span], outs: u32) -> Option<impl Iterator<Item = f64> + 'a> {
-        let rates = self.rates[role as usize].as_ref()?;
-        let costs = self.costs(role, spans, outs).zip(&rates.once);
-        Some(costs.map(|(cost, bytes)| rates.byte * bytes + rates.flop * cost.flops))
+        let Rates { byte, flop, start } = self.rates[role as usize]?;
+        let time = move |cost: Cost| byte * (cost.bytes + start) + flop * cost.flops;
+        Some(self.costs(role, spans, outs).map(move |cost| cost.map_or(0.0, time)))
     }
 
     /// The dispatches of a role's forward plan up to the end of its first layer, and how many nodes they are of.
@@ -126,28 +144,21 @@ impl GpuExecutor {
         Ok(last.map_or((0..0, 0), |(at, dispatch)| (0..at + 1, dispatch.node.map_or(0, |node| node + 1))))
     }
 
-    /// What each node of a role's program reads for one row, in bytes; a tenth of the mean stands for the start of its dispatches.
-    fn once(&self, role: Role) -> Vec<f64> {
-        let bytes = || self.costs(role, &[(1, 0)], 1).map(|cost| cost.bytes);
-        let start = bytes().sum::<f64>() / 10.0 / bytes().count().max(1) as f64 + 1.0;
-        bytes().map(|bytes| bytes + start).collect()
-    }
-
-    /// What each node of a role's program costs.
-    fn costs<'a>(&'a self, role: Role, spans: &'a [Span], outs: u32) -> impl Iterator<Item = Cost> + 'a {
+    /// What each node of a role's program costs; none where it has no rows to work on.
+    fn costs<'a>(&'a self, role: Role, spans: &'a [Span], outs: u32) -> impl Iterator<Item = Option<Cost>> + 'a {
         let program = &self.roles[role as usize].program;
         let format = |weight: WeightId| self.weights.matrices[weight.index()].format;
         let rows: u32 = spans.iter().map(|span| span.0).sum();
         let load = |(rows, pos): Span| Load { rows, pos, kv: self.kv };
         program.nodes.iter().map(move |node| match &node.op {
-            Op::Attend(_) => spans.iter().map(|span| node.op.cost(&load(*span), span.0, &format)).sum(),
+            Op::Attend(_) => Some(spans.iter().map(|span| node.op.cost(&load(*span), span.0, &format)).sum()),
             op => {
                 let own = match op.writes().map(|value| program.value(value).rows) {
                     Some(Rows::Outs) => Linear::made_rows(Role::Generated, outs),
                     Some(Rows::Seqs) => spans.len() as u32,
                     Some(Rows::Step) | None => Linear::made_rows(role, rows),
                 };
-                op.cost(&load((rows, 0)), own, &format)
+                (own > 0).then(|| op.cost(&load((rows, 0)), own, &format))
             }
         })
     }
@@ -178,7 +189,7 @@ impl GpuExecutor {
         let state = &self.roles[role as usize];
         let mut encoder = self.device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-        for (plan, _) in state.plan.iter().cycle().take(times as usize) {
+        for (plan, _) in (0..times).flat_map(|_| &state.plan) {
             plan.encode_part(&mut pass, dispatches.clone(), state.counts);
         }
         drop(pass);
@@ -197,11 +208,12 @@ impl GpuExecutor {
         let times =
             self.node_times(role, &spans, batch.outs.len() as u32).filter(|_| budget > 0.0 && !spans.is_empty());
         let (Some(times), Some((plan, _))) = (times, &self.roles[role as usize].plan) else { return Vec::new() };
-        let firsts = |node| plan.dispatches.iter().position(|dispatch| dispatch.node == Some(node));
+        let first = |node| plan.dispatches.iter().position(|dispatch| dispatch.node == Some(node));
         let (mut cuts, mut sum) = (Vec::new(), 0.0);
         for (node, time) in times.enumerate() {
-            if sum > 0.0 && sum + time > budget && cuts.len() < most {
-                cuts.extend(firsts(node));
+            let full = sum > 0.0 && sum + time > budget && cuts.len() < most;
+            if let Some(at) = full.then(|| first(node)).flatten() {
+                cuts.push(at);
                 sum = 0.0;
             }
             sum += time;
@@ -216,13 +228,15 @@ mod tests {
 
     #[test]
     fn rates_go_through_both_measurements() {
-        let rates = |points| {
-            let rates = Rates::new(points, 4.0, Vec::new());
-            (rates.byte, rates.flop)
-        };
-        assert_eq!(rates([(100.0, 3.0), (300.0, 5.0)]), (0.5, 0.01));
+        // 4 bytes and 100 or 300 operations.
+        let rates = |few, many| Rates::solved([4.0, 100.0, few], Some([4.0, 300.0, many]));
+        assert_eq!(rates(3.0, 5.0), [0.5, 0.01]);
         // Noise: more work in less time; and more than in proportion.
-        assert_eq!(rates([(100.0, 3.0), (300.0, 2.0)]), (0.75, 0.0));
-        assert_eq!(rates([(100.0, 1.0), (300.0, 5.0)]), (0.0, 0.02));
+        assert_eq!(rates(3.0, 2.0), [0.75, 0.0]);
+        assert_eq!(rates(1.0, 6.0), [0.0, 0.02]);
+        // No operations, no second measurement, bytes and operations that grow alike.
+        assert_eq!(Rates::solved([4.0, 0.0, 1.0], Some([8.0, 0.0, 2.0])), [0.25, 0.0]);
+        assert_eq!(Rates::solved([4.0, 100.0, 1.0], None), [0.0, 0.01]);
+        assert_eq!(Rates::solved([4.0, 100.0, 1.0], Some([8.0, 200.0, 2.0])), [0.0, 0.01]);
     }
 }

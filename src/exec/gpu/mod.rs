@@ -190,7 +190,7 @@ impl GpuExecutor {
             pace: Pace::new(limits.in_flight, if device.is_shared() { SHARED } else { OWN }),
             stamps,
             kv: storage,
-            rates: [None, None],
+            rates: [None; 2],
             moves: Vec::new(),
             recording: None,
             in_flight: VecDeque::new(),

@@ -2,7 +2,8 @@
 //!
 //! Drivers that compute wrongly exist; without this, the first to notice would be a reader. Small programs run on the device, one for
 //! each [family](family::FAMILIES) and block format; every value that a kernel writes is compared with the f64 oracle's, and every kind
-//! of draw with the CPU's. A device whose subgroups alone are wrong is used without them; any other is refused, by name.
+//! of draw with the CPU's. A device whose subgroups, or one of whose forms of products, alone are wrong is used without them; any
+//! other is refused, by name.
 
 mod family;
 mod run;
@@ -49,8 +50,8 @@ impl Verdicts {
         self.lines().iter().filter(|line| line.starts_with(&key)).count()
     }
 
-    /// The faults for which a device was passed over, or used without its subgroups, since this was made: a line each, with what is
-    /// used instead.
+    /// The faults for which a device was passed over, or used without its subgroups or a form of products, since this was made: a
+    /// line each, with what is used instead.
     pub fn faults(&self) -> Vec<String> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

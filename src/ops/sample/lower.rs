@@ -121,6 +121,7 @@ impl DrawBuffers {
     }
 
     /// A draw from one row of noise, to be measured.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only `wgslm bench kernels` measures it"))]
     pub(crate) fn single(pipelines: &mut Pipelines, spec: &SampleSpec, vocab: u32) -> Result<(Plan, StepCounts)> {
         let device = pipelines.device().clone();
         let logits = Buffer::new(&device, "logits", u64::from(vocab) * 4)?;
