@@ -292,22 +292,9 @@ fn a_system_message_needs_a_template() {
 #[cfg(unix)]
 fn memory_beside_the_file_is_bounded() {
     let Some(model) = support::fetched("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
-    let mut run = command(&[
-        "run",
-        "--device",
-        "cpu",
-        "--threads",
-        "2",
-        "-c",
-        "1024",
-        "-n",
-        "32",
-        "--raw",
-        "--verbose",
-        "Once upon a time",
-        "-m",
-    ]);
-    run.arg(&model);
+    let mut run =
+        command(&["run", "--device", "cpu", "--threads", "2", "-c", "1024", "-n", "32", "--raw", "--verbose"]);
+    run.args(["Once upon a time", "-m"]).arg(&model);
     let done = output(run);
     let told = text(&done.stderr);
     let peak = told.lines().find_map(|line| line.strip_prefix("peak memory")?.trim().strip_suffix(" MiB")).unwrap();
