@@ -157,7 +157,7 @@ pub struct Plan {
 impl Plan {
     /// Encodes every dispatch that has work in a step of this size.
     pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
-        self.dispatches.iter().for_each(|dispatch| dispatch.encode(pass, counts));
+        self.encode_part(pass, 0..self.dispatches.len(), counts);
     }
 
     /// The same of some of them.

@@ -128,7 +128,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 
 impl Item {
     fn new(plan: Plan, counts: StepCounts, bytes: f64) -> Self {
-        Self { name: "copy, four words a thread".to_owned(), plan, counts, bytes, seconds: Vec::new() }
+        Self { name: String::new(), plan, counts, bytes, seconds: Vec::new() }
     }
 
     fn median(&self) -> f64 {
@@ -155,7 +155,8 @@ type Make = Box<dyn FnOnce(&Device, &mut Pipelines) -> Result<Item>>;
 /// Everything that is measured, the copy first, and the names of what does not fit the device.
 fn items(device: &Device, args: &Args) -> Result<(Vec<Item>, Vec<String>)> {
     let mut pipelines = Pipelines::new(device);
-    let mut items = vec![copy(device, &mut pipelines, if args.quick { 8 << 20 } else { 64 << 20 })?];
+    let copy = copy(device, &mut pipelines, if args.quick { 8 << 20 } else { 64 << 20 })?;
+    let mut items = vec![Item { name: "copy, four words a thread".to_owned(), ..copy }];
     let mut too_large = Vec::new();
     let makes = single(args.quick).into_iter().chain(attention::items(args.quick));
     for (name, make) in makes.filter(|(name, _)| args.only.as_ref().is_none_or(|part| name.contains(part))) {

@@ -188,10 +188,6 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("experts", "other.x > found.x", "other.x < found.x"),
     ("experts", "j * params.n + id.x", "id.x"),
     ("experts", "if CHOSEN {", "if !CHOSEN {"),
-    // Draws.
-    ("draws", "h *= 0x7feb352du", "h *= 0x7feb352fu"),
-    ("draws", "return -ln(-ln(u))", "return ln(-ln(u))"),
-    ("draws", "fit = fit * m + 3.3333331e-1", "fit = fit * m - 3.3333331e-1"),
     // Products in whole numbers.
     ("products", "dots(q_low, v) * (d_low * s.x)", "dots(q_low, v) * d_low"),
     ("products", "chunk_at(min(run, runs - 1u) / 2u) + run % 2u * RUN_GAP", "16u * run"),
@@ -205,6 +201,10 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
         "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)",
         "min(tile * TILE_N + i, params.n - 1u)",
     ),
+    // Draws.
+    ("draws", "h *= 0x7feb352du", "h *= 0x7feb352fu"),
+    ("draws", "return -ln(-ln(u))", "return ln(-ln(u))"),
+    ("draws", "fit = fit * m + 3.3333331e-1", "fit = fit * m - 3.3333331e-1"),
     ("draws", "(s == other_score && t < other)", "(s == other_score && t > other)"),
     ("draws", "bad = 1u", "bad = 0u"),
     ("draws", "atomicMax(&bins", "atomicMin(&bins"),
