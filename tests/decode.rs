@@ -297,9 +297,9 @@ fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, promp
     }
     let (_, bindings, pipelines) = gpu.counts(Role::Prompt);
     assert!(bindings <= 8, "{what}: {bindings} storage bindings");
-    // One for each op and role, and of the products with vectors another for a single row; seven for draws and one for the
+    // One for each op and role, and of the products another for a single row or a prompt of few; seven for draws and one for the
     // stamp. A model of one block format needs no more.
-    assert!(pipelines <= 32, "{what}: {pipelines} pipelines");
+    assert!(pipelines <= 40, "{what}: {pipelines} pipelines");
 }
 
 #[test]

@@ -115,14 +115,16 @@ pub struct Dispatch {
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
     grid: [Dim; 3],
-    lone: Option<Lone>,
+    few: Option<Few>,
 }
 
-/// The form of a dispatch for steps of one row.
+/// The form of a dispatch for steps of few rows.
 #[derive(Clone, Debug)]
-struct Lone {
+struct Few {
     /// Counts the rows.
     rows: Dim,
+    /// So many of them at most.
+    most: u32,
     pipeline: wgpu::ComputePipeline,
     grid: [Dim; 3],
 }
@@ -130,8 +132,8 @@ struct Lone {
 impl Dispatch {
     /// Encodes the dispatch, if it has work in a step of this size.
     pub(super) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
-        let (pipeline, grid) = match &self.lone {
-            Some(lone) if lone.rows.groups(counts) == 1 => (&lone.pipeline, lone.grid),
+        let (pipeline, grid) = match &self.few {
+            Some(few) if few.rows.groups(counts) <= few.most => (&few.pipeline, few.grid),
             _ => (&self.pipeline, self.grid),
         };
         let [x, y, z] = grid.map(|d| d.groups(counts));
@@ -207,7 +209,7 @@ struct Pending {
     buffers: Vec<Bound>,
     params: (u64, u64),
     grid: [Dim; 3],
-    lone: Option<Lone>,
+    few: Option<Few>,
 }
 
 /// A buffer as it is bound: from a byte on, so many bytes or the rest.
@@ -266,16 +268,16 @@ impl<'a> PlanBuilder<'a> {
             buffers,
             params: (at as u64, size),
             grid,
-            lone: None,
+            few: None,
         });
         Ok(())
     }
 
-    /// Gives the last dispatch another form, bound alike, for steps in which `rows` counts one.
-    pub(crate) fn lone(&mut self, kernel: &Kernel, rows: Dim, grid: [Dim; 3]) -> Result<()> {
+    /// Gives the last dispatch another form, bound alike, for steps in which `rows` counts no more than `most`.
+    pub(crate) fn few(&mut self, kernel: &Kernel, rows: Dim, most: u32, grid: [Dim; 3]) -> Result<()> {
         if let Some(last) = self.pending.last_mut() {
             let pipeline = self.pipelines.get(kernel, &last.kinds)?;
-            last.lone = Some(Lone { rows, pipeline, grid });
+            last.few = Some(Few { rows, most, pipeline, grid });
         }
         Ok(())
     }
@@ -311,7 +313,7 @@ impl<'a> PlanBuilder<'a> {
                 pipeline: pending.pipeline,
                 bind_group,
                 grid: pending.grid,
-                lone: pending.lone,
+                few: pending.few,
             });
         }
         plan.kept.push(params);

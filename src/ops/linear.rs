@@ -243,7 +243,7 @@ impl Linear {
     /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
     pub(crate) fn made_rows(role: Role, rows: u32) -> u32 {
         match role {
-            Role::Prompt => rows.next_multiple_of(matmul::TILE),
+            Role::Prompt => rows.next_multiple_of(matmul::rows_of_tile(rows)),
             Role::Generated if rows > 1 => rows.next_multiple_of(COLS),
             Role::Generated => rows,
         }
@@ -355,12 +355,10 @@ impl Linear {
             l.reduce(&mut kernel, l.layout.reduce);
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
-        l.plan.dispatch(
-            &kernel,
-            &params,
-            &args,
-            [Dim::Fixed(rows.div_ceil(matmul::TILE)), x.rows(matmul::TILE), Dim::Fixed(1)],
-        )
+        let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(matmul::TILE)), x.rows(rows_of_x), Dim::Fixed(1)];
+        l.plan.dispatch(&kernel, &params, &args, grid(matmul::TILE))?;
+        kernel.overrides.push(("THREADS_M", f64::from(matmul::SMALL_TILE / 8)));
+        l.plan.few(&kernel, x.rows(1), 2 * matmul::SMALL_TILE, grid(matmul::SMALL_TILE))
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {
@@ -401,6 +399,6 @@ impl Linear {
         let (kernel, grid) = form(COLS, many);
         l.plan.dispatch(&kernel, params, args, grid)?;
         let (kernel, grid) = form(1, lone);
-        l.plan.lone(&kernel, x.rows(1), grid)
+        l.plan.few(&kernel, x.rows(1), 1, grid)
     }
 }

@@ -29,7 +29,7 @@ const F32: Option<BlockFormat> = Some(BlockFormat::F32);
 
 /// In the order in which they run.
 pub(super) const FAMILIES: &[Family] = &[
-    Family { name: "rotary", uses: multiplies, program: || rotary(Pairing::Neox), format: None, rows: 23 },
+    Family { name: "rotary", uses: multiplies, program: || rotary(Pairing::Neox), format: None, rows: 41 },
     Family {
         name: "neighbours",
         uses: turns_neighbours,

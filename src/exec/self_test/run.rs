@@ -112,6 +112,9 @@ async fn compare(
     let seqs = [seq(0, prompt, 0, &tokens[..n], &tables[0]), seq(1, prompt, 0, &tokens[7..12], &tables[1])];
     both.step(&seqs, &seqs).await?;
     if !program.whole() {
+        // Few rows have forms of their own.
+        let few = [seq(1, prompt, 5, &tokens[12..15], &tables[1])];
+        both.step(&few, &few).await?;
         // A block of the first sequence becomes one of the second's that it does not need, and its states go to slot 2, both
         // through the checkpoint; what was there is gone.
         let (checkpoint, last) = (LIMITS.seqs, short[short.len() - 1]);
@@ -132,7 +135,7 @@ async fn compare(
 
         let sample = program.logits().map(|_| SampleSpec::GREEDY);
         let first = SeqStep { sample, ..seq(2, generated, n, &tokens[n..n + 1], &moved) };
-        let seqs = [first, seq(1, generated, 5, &tokens[12..15], &tables[1])];
+        let seqs = [first, seq(1, generated, 8, &tokens[15..18], &tables[1])];
         let drawn = both.step(&seqs, &seqs).await?.first().copied().flatten();
         let (known, fed) = ([Token::Host(drawn.unwrap_or(0))], [Token::Drawn]);
         let fed = if drawn.is_some() { fed } else { known };
