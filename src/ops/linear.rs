@@ -240,6 +240,9 @@ impl Linear {
         norm.kind == NormKind::Rms && norm.bias.is_none()
     }
 
+    /// Rows of x in a tile, for few rows of a prompt and for many.
+    pub(crate) const TILES: [u32; 2] = [matmul::SMALL_TILE, matmul::TILE];
+
     /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
     pub(crate) fn made_rows(role: Role, rows: u32) -> u32 {
         match role {
@@ -356,9 +359,13 @@ impl Linear {
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
         let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(matmul::TILE)), x.rows(rows_of_x), Dim::Fixed(1)];
+        let mut small = kernel.clone();
+        small.overrides.push(("THREADS_M", f64::from(matmul::SMALL_TILE / 8)));
+        if matmul::rows_of_tile(l.layout.rows) == matmul::SMALL_TILE {
+            return l.plan.dispatch(&small, &params, &args, grid(matmul::SMALL_TILE));
+        }
         l.plan.dispatch(&kernel, &params, &args, grid(matmul::TILE))?;
-        kernel.overrides.push(("THREADS_M", f64::from(matmul::SMALL_TILE / 8)));
-        l.plan.few(&kernel, x.rows(1), 2 * matmul::SMALL_TILE, grid(matmul::SMALL_TILE))
+        l.plan.few(&small, x.rows(1), matmul::FEW, grid(matmul::SMALL_TILE))
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {

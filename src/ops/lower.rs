@@ -93,6 +93,8 @@ pub(crate) enum AngleSource {
 /// How the step buffer is laid out, and what holds for all kernels of an executor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
+    /// Rows of a step, at most.
+    pub(crate) rows: u32,
     /// Word of the first sequence.
     pub(crate) seqs: u32,
     /// Word of the first output.
@@ -136,6 +138,7 @@ impl Layout {
     /// What a device asks for. Sequences and outputs lie where they are said to; tables and lists are for the caller to place.
     pub(crate) fn new(caps: &Caps, seqs: u32, outs: u32) -> Self {
         Self {
+            rows: u32::MAX,
             seqs,
             outs,
             tables: outs,

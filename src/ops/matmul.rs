@@ -17,12 +17,15 @@ pub(super) fn kernel(form: Matmul) -> &'static str {
 /// Rows of W and of x that make a tile.
 pub(super) const TILE: u32 = 64;
 
-/// Rows of x in a tile for steps of up to twice as many: a tile that is not full costs as much as one that is.
+/// Rows of x in a tile for steps of few: a tile that is not full costs as much as one that is.
 pub(super) const SMALL_TILE: u32 = 16;
+
+/// Steps of so many rows at most have small tiles.
+pub(super) const FEW: u32 = 2 * SMALL_TILE;
 
 /// Rows of x in the tiles of a step of so many rows.
 pub(super) fn rows_of_tile(rows: u32) -> u32 {
-    if rows <= 2 * SMALL_TILE { SMALL_TILE } else { TILE }
+    if rows <= FEW { SMALL_TILE } else { TILE }
 }
 
 /// Bytes of a row of k columns in eight bits: quants, then a scale for each 32, in whole units of 16 bytes.

@@ -67,11 +67,11 @@ impl GpuExecutor {
         if now().is_none() || self.pace.budget.is_zero() {
             return Ok(());
         }
-        let [many, tile] = [(Role::Generated, 2), (Role::Prompt, 1)].map(|(role, rows)| Linear::made_rows(role, rows));
+        let (many, [least, tile]) = (Linear::made_rows(Role::Generated, 2), Linear::TILES);
         for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile, 2 * tile])] {
             self.rates[role as usize] = self.measured(role, sizes).await?;
         }
-        self.shrink(tile);
+        self.shrink(least);
         Ok(())
     }
 

@@ -133,7 +133,15 @@ impl GpuExecutor {
         let items = tables + program.groups.max(1) * table_words;
         let merges = items + 4 * room.items;
         let tiles = merges + 4 * room.merges;
-        let mut layout = Layout { tables, table_words, items, merges, tiles, ..Layout::new(device.caps(), seqs, outs) };
+        let mut layout = Layout {
+            rows: limits.rows,
+            tables,
+            table_words,
+            items,
+            merges,
+            tiles,
+            ..Layout::new(device.caps(), seqs, outs)
+        };
         if options.numerics == Numerics::Fast {
             layout.matmul = device.caps().matmul();
         }
