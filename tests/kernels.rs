@@ -257,6 +257,11 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     assert!(step.write_run(&device, 1, 0, &[0]).is_err());
     assert!(step.write_run(&device, 2, u32::MAX - 1, &[]).unwrap_err().to_string().contains("32 bits"));
     assert!(step.write_rows(&device, &[], &[]).is_err());
+    let short = StepBuffer::new(&device, Room { rows: 4, blocks: 2, slots: 8, ..Room::default() }).unwrap();
+    assert!(short.write_run(&device, 2, 14, &[0, 1]).is_ok());
+    assert!(
+        short.write_run(&device, 3, 14, &[0, 1]).unwrap_err().to_string().contains("17 positions in 2 blocks of 8")
+    );
     let buffer = |words: u64| Buffer::new(&device, "b", words * 4).unwrap();
     let mut pipelines = Pipelines::new(&device);
     let mut single = Single::new(&mut pipelines, &step);
@@ -513,6 +518,8 @@ fn gpu_attention_keeps_broken_values_to_the_rows_that_see_them() {
 fn gpu_attend_to_any_cache() {
     let cases = cases::attend_caches();
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases));
+    // V1 and trees with subgroups of four.
+    check(SWIFTSHADER, cases.iter().step_by(3));
 }
 
 /// The k + 1 rows of a draft as one sequence's, or as sequences of one row over the same pages: the same bits. And what is no tree is
@@ -534,7 +541,8 @@ fn gpu_drafts_are_verified_as_units_too() {
         let cache = filled(shape.bytes() / 4, &mut rng);
         let q = filled(u64::from(rows * heads * dim), &mut rng);
         let result = |units: bool| {
-            let room = Room { rows, seqs: if units { rows } else { 1 }, blocks: 3, pos_ids: units, tree: false };
+            let seqs = if units { rows } else { 1 };
+            let room = Room { rows, seqs, blocks: 3, slots, pos_ids: units, ..Room::default() };
             let step = StepBuffer::new(&device, room).unwrap();
             let places: Vec<_> = (0..rows).map(|seq| Place { pos: first + seq, seq }).collect();
             let counts = match units {
@@ -560,6 +568,117 @@ fn gpu_drafts_are_verified_as_units_too() {
     assert!(step.write_tree(&device, 9, &[0b1, 0b01], &[]).is_err(), "not on its own way");
     assert!(step.write_tree(&device, 9, &[0b11, 0b10], &[]).is_err(), "a child in front");
     assert!(step.write_tree(&device, 9, &[], &[]).is_err());
+}
+
+/// Attention over random pages by the rows of a step, whose queries are given: the words of its results.
+fn attended(
+    device: &Device,
+    layout: KvLayout,
+    divided: bool,
+    places: &[Place],
+    q: &[f32],
+    choose: fn(&mut Single<'_>),
+) -> (Vec<f32>, Vec<f32>) {
+    let (kv_heads, dim, slots, storage) = (1u32, 8u32, 16u32, KvStorage::F32);
+    let shape = CacheShape { kv_heads, k_dim: dim, v_dim: dim, slots, blocks: 60, storage, layout };
+    let (rows, seqs) = (places.len() as u32, places.iter().map(|p| p.seq + 1).max().unwrap());
+    let room = Room { rows, seqs, blocks: 50, slots, pos_ids: true, divided, ..Room::default() };
+    let step = StepBuffer::new(device, room).unwrap();
+    let tables: Vec<Vec<u32>> = (0..seqs).map(|s| (0..50).map(|b| (7 * b + 11 * s) % 60).collect()).collect();
+    let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
+    let counts = step.write_rows(device, places, &tables).unwrap();
+    let kept = Rng(7).normals(shape.bytes() as usize / 4, 1.0);
+    let cache = Buffer::new(device, "kv", shape.bytes()).unwrap();
+    cache.write(device, 0, &kept);
+    let [from, to] = [0; 2].map(|_| Buffer::new(device, "b", q.len() as u64 * 4).unwrap());
+    from.write(device, 0, q);
+    let mut pipelines = Pipelines::new(device);
+    let mut single = Single::new(&mut pipelines, &step);
+    choose(&mut single);
+    let [x, out] = [&from, &to].map(|buffer| single.value(buffer, 3 * dim).unwrap());
+    let kv = Kv::Cache(single.cache(&cache, shape).unwrap());
+    single.add(Op::Attend(Attend { heads: 3, ..attend_of(x, out, kv, dim) })).unwrap();
+    single.finish().unwrap().submit(device, counts);
+    let got = pollster::block_on(to.read(device, 0..q.len() as u64)).unwrap();
+    // In f64, over the first sequence's pages.
+    let element = |at: u64| f64::from(kept[at as usize]);
+    let mut wanted = Vec::new();
+    for (row, place) in q.chunks(24).zip(places) {
+        let at = |pos: u32| ((7 * (pos / slots) + 11 * place.seq) % 60, pos % slots);
+        for head in row.chunks(8) {
+            let score = |pos: u32| {
+                let (block, slot) = at(pos);
+                let product = |i: usize| f64::from(head[i]) * element(shape.k_element(block, 0, slot, i as u32));
+                f64::from(0.1f32) * (0..8).map(product).sum::<f64>()
+            };
+            let scores: Vec<f64> = (0..=place.pos).map(score).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|s| (s - most).exp()).sum();
+            wanted.extend((0..8).map(|i| {
+                let value = |pos: u32| element(shape.v_element(at(pos).0, 0, at(pos).1, i));
+                (0..=place.pos).map(|pos| (scores[pos as usize] - most).exp() / total * value(pos)).sum::<f64>() as f32
+            }));
+        }
+    }
+    (got, wanted)
+}
+
+/// The rows of sequences of 1, 0, 9 and 1 rows.
+fn uneven() -> Vec<Place> {
+    let run = |seq, first: u32, rows: u32| (first..first + rows).map(move |pos| Place { pos, seq });
+    run(0, 700, 1).chain(run(2, 300, 9)).chain(run(3, 0, 1)).collect()
+}
+
+const LOOKS: [fn(&mut Single<'_>); 3] = [|s| s.by_rows(), |_| {}, |s| s.v1()];
+
+/// Rows and tiles whose sequence is searched for or looked up, rows in parts or whole: the same bits, and near f64.
+#[test]
+fn gpu_single_attention_is_the_same_however_rows_are_found() {
+    let places = uneven();
+    let q = Rng(8).normals(24 * places.len(), 1.0);
+    let searched_rows: fn(&mut Single<'_>) = |s| {
+        s.by_rows();
+        s.search();
+    };
+    for form in FORMS {
+        let run = |divided, choose| attended(&device(form), KvLayout::Paged, divided, &places, &q, choose);
+        let (rows, wanted) = run(false, LOOKS[0]);
+        let wanted: Vec<f64> = wanted.into_iter().map(f64::from).collect();
+        assert!(nmse(&rows, &wanted) < 1e-9, "{form:?}");
+        assert!(rows == run(true, LOOKS[0]).0, "{form:?}: parts");
+        assert!(rows == run(false, searched_rows).0, "{form:?}: rows, searched");
+        assert!(rows == run(true, searched_rows).0, "{form:?}: parts, searched");
+        let tiles = run(false, LOOKS[1]).0;
+        assert!(nmse(&tiles, &wanted) < 1e-9, "{form:?}");
+        assert!(tiles == run(false, |s| s.search()).0, "{form:?}: tiles, searched");
+    }
+}
+
+/// A query that is infinite or no number spoils its own row and no other; one that is huge finds the position that it points at.
+#[test]
+fn gpu_attention_keeps_wild_queries_to_their_rows() {
+    let places = uneven();
+    let plain = Rng(8).normals(24 * places.len(), 1.0);
+    for form in [LAVAPIPE, SWIFTSHADER] {
+        for (look, layout) in LOOKS.into_iter().zip([KvLayout::Paged, KvLayout::Paged, KvLayout::Vectorised]) {
+            let run = |q: &[f32]| attended(&device(form), layout, false, &places, q, look);
+            let (calm, _) = run(&plain);
+            for (row, wild) in [(0, f32::NAN), (3, f32::INFINITY), (5, f32::NEG_INFINITY), (8, 1e30), (2, -3e33)] {
+                let mut q = plain.clone();
+                q[24 * row + 9] = wild; // of the second head
+                let (got, wanted) = run(&q);
+                for (i, (got, calm)) in got.iter().zip(&calm).enumerate() {
+                    match i / 8 == 3 * row + 1 {
+                        true if wild.abs() < 1e38 => {
+                            assert!((got - wanted[i]).abs() < 1e-5, "{form:?} {layout:?} {wild}: {got} {}", wanted[i]);
+                        }
+                        true => assert!(!got.is_finite(), "{form:?} {layout:?} {wild}: {got}"),
+                        false => assert_eq!(got, calm, "{form:?} {layout:?} {wild}: element {i}"),
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Divided among workgroups or not, in company or alone, its tile looked up or searched for: the same bits.

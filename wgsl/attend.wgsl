@@ -34,7 +34,7 @@ fn products(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec
 fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: vec3<u32>) {
     let item = STEP_ITEMS + 4u * id.y;
     let row = step[item];
-    let seq = row_seq(row);
+    let seq = owner_of(row);
     let rounds = (params.group + HEADS - 1u) / HEADS;
     let kv_head = id.x / rounds;
     let head = kv_head * params.group + id.x % rounds * HEADS;

@@ -6,25 +6,24 @@
 //!
 //! Tiles of rows begin where sequences do: each has rows / ROWS full ones and perhaps one that is not, so the grid is an upper
 //! bound and the tiles that nobody fills return. Whose a tile is tells a list of the host's, or a binary search over the
-//! first rows of the sequences (SEARCH). A tile of TILE positions is scored by threads for four rows and four keys each, and
-//! summed up by threads for eight rows and four elements of a head's value. Tiles are counted from position 0: the order of a
+//! first rows of the sequences (SEARCH). A tile of TILE positions is scored by threads for four rows and eight keys each, and
+//! summed up by threads for eight rows and two fours of a head's value: what is loaded, and expanded from 16 or 8 bits, is used often. Tiles are counted from position 0: the order of a
 //! row's sums depends on its position alone. Positions that no row of the tile sees are not loaded, and
 //! what only some see is not added to the others.
 const ROWS: u32 = 8u;
+const KEYS: u32 = 8u;            // positions that a thread scores in a tile
 override WG: u32 = 64u;
-override TILE: u32 = 32u;        // 4 * (WG / (2 * HEADS)): each thread has four positions
-override SEARCH: bool = false;
+override TILE: u32 = 64u;        // KEYS * (WG / (2 * HEADS))
 var<workgroup> most_of: array<vec4<f32>, WG>;           // [slot][quad]: the highest score of a thread
-var<workgroup> weight: array<vec4<f32>, 4u * WG>;       // [position in the tile][quad]
+var<workgroup> weight: array<vec4<f32>, KEYS * WG>;     // [position in the tile][quad]
 var<workgroup> shrink_of: array<vec4<f32>, 8>;          // [quad]
 var<workgroup> highest_of: array<vec4<f32>, 8>;         // [quad]
 
-/// The sequence of a tile of rows.
+/// The sequence of a tile of rows: the last whose first tile is not behind this one. Each adds a tile that may not be full, hence + s.
 fn tile_seq(tile: u32) -> u32 {
     if !SEARCH {
         return step[STEP_TILES + tile];
     }
-    // The last sequence whose first tile is not behind this one. Each adds a tile that may not be full, hence + s.
     var low = 0u;
     var high = step[1] - 1u;
     while low < high {
@@ -38,6 +37,10 @@ fn tile_seq(tile: u32) -> u32 {
     return low;
 }
 
+/// The products of a key with four queries.
+fn products(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>) -> vec4<f32> {
+    return vec4<f32>(dot(key, q0), dot(key, q1), dot(key, q2), dot(key, q3));
+}
 /// weight * value, and 0 where the weight is 0, whatever the value.
 fn weighed(weight: f32, value: vec4<f32>) -> vec4<f32> {
     return select(vec4<f32>(0.0), weight * value, weight != 0.0);
@@ -94,63 +97,72 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
         highest_of[quad] = most;
     }
 
-    // For sums, a thread has four elements of a head's value, and every position that its lane has.
-    let lanes = WG / (V_FOURS * HEADS);
-    let four = lid % V_FOURS;
-    let own_head = lid / V_FOURS % HEADS;
-    let lane = lid / (V_FOURS * HEADS);
-    var total_a = vec4<f32>(0.0);
+    // For sums, a thread has two fours of a head's value, and every position that its lane has.
+    let halves = (V_FOURS + 1u) / 2u;
+    let lanes = WG / (halves * HEADS);
+    let four = lid % halves;
+    let other = min(four + halves, V_FOURS - 1u);
+    let own_head = lid / halves % HEADS;
+    let lane = lid / (halves * HEADS);
+    var total_a = vec4<f32>(0.0); // of the first four rows
     var total_b = vec4<f32>(0.0);
     var sum_a = array<vec4<f32>, 4>();
     var sum_b = array<vec4<f32>, 4>();
+    var sum_c = array<vec4<f32>, 4>(); // the other four of the first rows
+    var sum_d = array<vec4<f32>, 4>();
     for (var tile = select(end, begin / TILE * TILE, begin < end); tile < end; tile += TILE) {
-        var score = array<vec4<f32>, 4>();
-        var seen = array<vec4<bool>, 4>();
-        let t = vec4<u32>(tile + slot) + slots * vec4<u32>(0u, 1u, 2u, 3u);
+        var score = array<vec4<f32>, KEYS>();
+        var seen = array<vec4<bool>, KEYS>();
         if slot < slots {
-            let near = clamp(t, vec4<u32>(begin), vec4<u32>(end - 1u));
-            let a0 = key_at(seq, kv_head, near.x);
-            let a1 = key_at(seq, kv_head, near.y);
-            let a2 = key_at(seq, kv_head, near.z);
-            let a3 = key_at(seq, kv_head, near.w);
+            var at = array<u32, KEYS>();
+            for (var j = 0u; j < KEYS; j++) {
+                at[j] = key_at(seq, kv_head, clamp(tile + slot + j * slots, begin, end - 1u));
+            }
             var d0 = vec4<f32>(0.0);
             var d1 = vec4<f32>(0.0);
             var d2 = vec4<f32>(0.0);
             var d3 = vec4<f32>(0.0);
+            var d4 = vec4<f32>(0.0);
+            var d5 = vec4<f32>(0.0);
+            var d6 = vec4<f32>(0.0);
+            var d7 = vec4<f32>(0.0);
             for (var i = 0u; i < K_FOURS; i++) {
                 let q0 = q_four(rows.x, quad_head, i);
                 let q1 = q_four(rows.y, quad_head, i);
                 let q2 = q_four(rows.z, quad_head, i);
                 let q3 = q_four(rows.w, quad_head, i);
-                let k0 = key_four(a0, i);
-                let k1 = key_four(a1, i);
-                let k2 = key_four(a2, i);
-                let k3 = key_four(a3, i);
-                d0 += vec4<f32>(dot(k0, q0), dot(k0, q1), dot(k0, q2), dot(k0, q3));
-                d1 += vec4<f32>(dot(k1, q0), dot(k1, q1), dot(k1, q2), dot(k1, q3));
-                d2 += vec4<f32>(dot(k2, q0), dot(k2, q1), dot(k2, q2), dot(k2, q3));
-                d3 += vec4<f32>(dot(k3, q0), dot(k3, q1), dot(k3, q2), dot(k3, q3));
+                d0 += products(key_four(at[0], i), q0, q1, q2, q3);
+                d1 += products(key_four(at[1], i), q0, q1, q2, q3);
+                d2 += products(key_four(at[2], i), q0, q1, q2, q3);
+                d3 += products(key_four(at[3], i), q0, q1, q2, q3);
+                d4 += products(key_four(at[4], i), q0, q1, q2, q3);
+                d5 += products(key_four(at[5], i), q0, q1, q2, q3);
+                d6 += products(key_four(at[6], i), q0, q1, q2, q3);
+                d7 += products(key_four(at[7], i), q0, q1, q2, q3);
             }
-            d0 *= key_scale(seq, kv_head, near.x);
-            d1 *= key_scale(seq, kv_head, near.y);
-            d2 *= key_scale(seq, kv_head, near.z);
-            d3 *= key_scale(seq, kv_head, near.w);
-            score = array<vec4<f32>, 4>(scored(d0), scored(d1), scored(d2), scored(d3));
-            for (var j = 0u; j < 4u; j++) {
-                var distance = abs(vec4<f32>(own) - f32(t[j]));
-                seen[j] = (vec4<u32>(t[j]) >= begins) & (vec4<u32>(t[j]) < ends);
+            let d = array<vec4<f32>, KEYS>(d0, d1, d2, d3, d4, d5, d6, d7);
+            for (var j = 0u; j < KEYS; j++) {
+                let t = tile + slot + j * slots;
+                let scale = key_scale(seq, kv_head, clamp(t, begin, end - 1u));
+                var distance = abs(vec4<f32>(own) - f32(t));
+                seen[j] = (vec4<u32>(t) >= begins) & (vec4<u32>(t) < ends);
                 if TREE != 0u {
                     for (var r = 0u; r < 4u; r++) {
-                        distance[r] = f32(paths[r].place) - f32(place_of(paths[r], t[j]));
-                        seen[j][r] = seen[j][r] && on_path(paths[r], t[j]);
+                        distance[r] = f32(paths[r].place) - f32(place_of(paths[r], t));
+                        seen[j][r] = seen[j][r] && on_path(paths[r], t);
                     }
                 }
+                var own_score = scored(d[j] * scale);
                 if HAS_SLOPES {
-                    score[j] -= slope * distance;
+                    own_score -= slope * distance;
                 }
-                score[j] = select(vec4<f32>(NEVER), score[j], seen[j]);
+                score[j] = select(vec4<f32>(NEVER), own_score, seen[j]);
             }
-            most_of[lid] = max(max(score[0], score[1]), max(score[2], score[3]));
+            var most_here = score[0];
+            for (var j = 1u; j < KEYS; j++) {
+                most_here = max(most_here, score[j]);
+            }
+            most_of[lid] = most_here;
         }
         workgroupBarrier();
 
@@ -159,7 +171,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             for (var i = 0u; i < slots; i++) {
                 highest = max(highest, most_of[i * quads + quad]);
             }
-            for (var j = 0u; j < 4u; j++) {
+            for (var j = 0u; j < KEYS; j++) {
                 // Not the score but the mask decides: where a row sees nothing, `highest` is NEVER, too.
                 weight[(slot + j * slots) * quads + quad] = select(vec4<f32>(0.0), exp(score[j] - highest), seen[j]);
             }
@@ -179,6 +191,8 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             for (var r = 0u; r < 4u; r++) {
                 sum_a[r] *= shrink_a[r];
                 sum_b[r] *= shrink_b[r];
+                sum_c[r] *= shrink_a[r];
+                sum_d[r] *= shrink_b[r];
             }
             let stop = min(tile + TILE, end);
             var pos = tile + lane;
@@ -186,7 +200,10 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             for (; pos < stop_all; pos += lanes) {
                 let a = weight[(pos - tile) * quads + 2u * own_head];
                 let b = weight[(pos - tile) * quads + 2u * own_head + 1u];
-                let value = value_four(value_at(seq, kv_head, pos), four) * value_scale(seq, kv_head, pos);
+                let at = value_at(seq, kv_head, pos);
+                let scale = value_scale(seq, kv_head, pos);
+                let value = value_four(at, four) * scale;
+                let second = value_four(at, other) * scale;
                 total_a += a;
                 total_b += b;
                 sum_a[0] += a.x * value;
@@ -197,13 +214,24 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                 sum_b[1] += b.y * value;
                 sum_b[2] += b.z * value;
                 sum_b[3] += b.w * value;
+                sum_c[0] += a.x * second;
+                sum_c[1] += a.y * second;
+                sum_c[2] += a.z * second;
+                sum_c[3] += a.w * second;
+                sum_d[0] += b.x * second;
+                sum_d[1] += b.y * second;
+                sum_d[2] += b.z * second;
+                sum_d[3] += b.w * second;
             }
             // A value that a row does not see may be infinite or no number, which a weight of 0 does not undo.
             for (; pos < stop; pos += lanes) {
                 if pos >= begin {
                     let a = weight[(pos - tile) * quads + 2u * own_head];
                     let b = weight[(pos - tile) * quads + 2u * own_head + 1u];
-                    let value = value_four(value_at(seq, kv_head, pos), four) * value_scale(seq, kv_head, pos);
+                    let at = value_at(seq, kv_head, pos);
+                    let scale = value_scale(seq, kv_head, pos);
+                    let value = value_four(at, four) * scale;
+                    let second = value_four(at, other) * scale;
                     total_a += a;
                     total_b += b;
                     sum_a[0] += weighed(a.x, value);
@@ -214,32 +242,47 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                     sum_b[1] += weighed(b.y, value);
                     sum_b[2] += weighed(b.z, value);
                     sum_b[3] += weighed(b.w, value);
+                    sum_c[0] += weighed(a.x, second);
+                    sum_c[1] += weighed(a.y, second);
+                    sum_c[2] += weighed(a.z, second);
+                    sum_c[3] += weighed(a.w, second);
+                    sum_d[0] += weighed(b.x, second);
+                    sum_d[1] += weighed(b.y, second);
+                    sum_d[2] += weighed(b.z, second);
+                    sum_d[3] += weighed(b.w, second);
                 }
             }
         }
     }
-    // Lanes add up, in their order, first rows 0 to 3, then 4 to 7.
-    for (var half = 0u; half < 2u; half++) {
+    // Lanes add up, in their order: rows 0 to 3, then 4 to 7, first one four and then the other.
+    for (var turn = 0u; turn < 4u; turn++) {
         workgroupBarrier();
         for (var r = 0u; r < 4u; r++) {
             weight[r * WG + lid] = sum_a[r];
         }
         most_of[lid] = total_a;
         workgroupBarrier();
-        if lane == 0u && head + own_head <= last_head {
+        let mine = select(four, four + halves, turn >= 2u);
+        if lane == 0u && head + own_head <= last_head && mine < V_FOURS {
+            let half = turn % 2u;
+            var total = total_a;
             for (var i = 1u; i < lanes; i++) {
-                total_a += most_of[lid + i * V_FOURS * HEADS];
+                total += most_of[lid + i * halves * HEADS];
             }
             let highest = highest_of[2u * own_head + half];
             for (var r = 0u; r < 4u && first_row + 4u * half + r <= last_row; r++) {
                 for (var i = 1u; i < lanes; i++) {
-                    sum_a[r] += weight[r * WG + lid + i * V_FOURS * HEADS];
+                    sum_a[r] += weight[r * WG + lid + i * halves * HEADS];
                 }
-                let whole = Part(vec4<f32>(highest[r], total_a[r], 0.0, 0.0), sum_a[r]);
-                finish(first_row + 4u * half + r, head + own_head, four, whole);
+                let whole = Part(vec4<f32>(highest[r], total[r], 0.0, 0.0), sum_a[r]);
+                finish(first_row + 4u * half + r, head + own_head, mine, whole);
             }
         }
+        let total = total_a;
         total_a = total_b;
+        total_b = total;
         sum_a = sum_b;
+        sum_b = sum_c;
+        sum_c = sum_d;
     }
 }

@@ -112,6 +112,8 @@ pub struct Dispatch {
     pub layer: Option<u32>,
     /// The node of the program that it works for.
     pub node: Option<usize>,
+    /// The values of its kernel's overrides.
+    pub overrides: Vec<(&'static str, f64)>,
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
     grid: [Dim; 3],
@@ -204,6 +206,7 @@ struct Pending {
     label: &'static str,
     layer: Option<u32>,
     node: Option<usize>,
+    overrides: Vec<(&'static str, f64)>,
     pipeline: wgpu::ComputePipeline,
     kinds: Vec<ArgKind>,
     buffers: Vec<Bound>,
@@ -263,6 +266,7 @@ impl<'a> PlanBuilder<'a> {
             label,
             layer,
             node,
+            overrides: kernel.overrides.clone(),
             pipeline,
             kinds,
             buffers,
@@ -310,6 +314,7 @@ impl<'a> PlanBuilder<'a> {
                 label: pending.label,
                 layer: pending.layer,
                 node: pending.node,
+                overrides: pending.overrides,
                 pipeline: pending.pipeline,
                 bind_group,
                 grid: pending.grid,

@@ -17,7 +17,7 @@
 //! # Ok(()) }
 //! ```
 
-use super::attend::gpu::{ALL_PARTS, part_size};
+use super::attend::gpu::{ALL_PARTS, MAX_PARTS, TILE_ROWS, part_size};
 use super::check::Shapes;
 use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, ValueBuffer};
 use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, RopeId, Rows, ValueId, VectorId};
@@ -36,16 +36,20 @@ pub struct Room {
     pub seqs: u32,
     /// Blocks of a cache that a sequence has.
     pub blocks: u32,
+    /// Positions in a block: tables that do not reach as far as rows stand are refused then. 0: nobody checks.
+    pub slots: u32,
     /// Rows say where they stand ([`StepBuffer::write_rows`]); else they are one sequence's, one behind the other
     /// ([`StepBuffer::write_run`]). Pipelines differ in it.
     pub pos_ids: bool,
     /// Rows may be drafts of a tree ([`StepBuffer::write_tree`]). Pipelines differ in it.
     pub tree: bool,
+    /// Attention by rows takes each in parts, side by side, as the engine does where rows are few ([`Single::by_rows`]).
+    pub divided: bool,
 }
 
 impl Default for Room {
     fn default() -> Self {
-        Self { rows: 1, seqs: 1, blocks: 0, pos_ids: false, tree: false }
+        Self { rows: 1, seqs: 1, blocks: 0, slots: 0, pos_ids: false, tree: false, divided: false }
     }
 }
 
@@ -80,34 +84,39 @@ impl StepBuffer {
             });
         }
         let paths = if room.tree { 2 } else { 0 };
-        let words = [(room.rows, 8 + paths), (room.seqs, 4), (room.seqs, u64::from(room.blocks))];
+        // A list of tiles has one for so many rows, and one more for each sequence.
+        let items_of_row = if room.divided { MAX_PARTS } else { 1 };
+        let row_words = 4 + 4 * u64::from(items_of_row) + 4 + paths;
+        let words =
+            [(room.rows, row_words), (room.rows / TILE_ROWS, 1), (room.seqs, 5), (room.seqs, u64::from(room.blocks))];
         let words = words.map(|(n, each)| u64::from(n) * each);
         let bytes = 4 * (u64::from(HEADER) + words.iter().sum::<u64>());
         let buffer = Buffer::new(device, "step", bytes)?;
         let seqs = HEADER + 4 * room.rows;
         let tables = seqs + 4 * room.seqs;
         let table_words = room.seqs * room.blocks;
-        // Attention divides no row, and searches for the sequences of its tiles.
         let items = tables + table_words;
-        let tree = if room.tree { items + 4 * room.rows } else { 0 };
-        let lists = Layout { items, tree, search: true, ..Layout::new(caps, seqs, tables) };
+        let merges = items + 4 * room.rows * items_of_row;
+        let tiles = merges + 4 * room.rows;
+        let tree = if room.tree { tiles + room.rows / TILE_ROWS + room.seqs } else { 0 };
+        let lists = Layout { items, merges, tiles, tree, ..Layout::new(caps, seqs, tables) };
         let layout = Layout { tables, table_words, pos_ids: room.pos_ids, ..lists };
         Ok(Self { buffer, layout, room })
     }
 
-    /// `count` rows of one sequence, the first at position `first`; its cache lies in the blocks of `table`. Whether those are enough
-    /// is not checked here, where nobody knows how large they are.
+    /// `count` rows of one sequence, the first at position `first`; its cache lies in the blocks of `table`.
     pub fn write_run(&self, device: &Device, count: u32, first: u32, table: &[u32]) -> Result<StepCounts> {
         if self.room.pos_ids {
             return Err(Error::argument("write_run", "the rows of this step say where they stand"));
         }
         self.fits(count, 1, table.len())?;
         let end = end(first, count)?;
+        self.reaches(table, end)?;
         self.buffer.write(device, 0, &[count, 1, 0, table.len() as u32, first]);
         self.buffer.write(device, u64::from(self.layout.seqs), &[0, count, 0, end]);
         self.buffer.write(device, u64::from(self.layout.tables), table);
-        self.write_items(device, (first..end).collect());
-        Ok(StepCounts { rows: count, seqs: 1, items: count, ..StepCounts::default() })
+        let (items, merges) = self.write_lists(device, (first..end).collect(), &[[0, count, 0, end]]);
+        Ok(StepCounts { rows: count, seqs: 1, items, merges, ..StepCounts::default() })
     }
 
     /// Rows of any sequences, each sequence's cache in the blocks of its table. Where a kernel stores to a vectorised cache,
@@ -119,7 +128,9 @@ impl StepBuffer {
         let stride = tables.iter().map(|t| t.len()).max().unwrap_or(0);
         let seqs = rows.iter().map(|r| r.seq as usize + 1).max().unwrap_or(0).max(tables.len());
         self.fits(rows.len() as u32, seqs as u32, stride)?;
-        rows.iter().try_for_each(|row| end(row.pos, 1).map(drop))?;
+        for row in rows {
+            self.reaches(tables.get(row.seq as usize).copied().unwrap_or(&[]), end(row.pos, 1)?)?;
+        }
         let words: Vec<u32> = rows.iter().flat_map(|row| [0, 0, row.pos, row.seq]).collect();
         let mut spans = vec![[0u32; 4]; seqs];
         for (r, row) in rows.iter().enumerate() {
@@ -134,13 +145,18 @@ impl StepBuffer {
         for (table, to) in tables.iter().zip(blocks.chunks_mut(stride.max(1))) {
             to[..table.len()].copy_from_slice(table);
         }
+        // A sequence without rows begins where the one before it ends: first rows rise.
+        let mut past = 0;
+        for [row0, count, ..] in &mut spans {
+            *row0 = if *count == 0 { past } else { *row0 };
+            past = *row0 + *count;
+        }
         self.buffer.write(device, 0, &[rows.len() as u32, seqs as u32, 0, stride as u32]);
         self.buffer.write(device, u64::from(HEADER), &words);
         self.buffer.write(device, u64::from(self.layout.seqs), &spans);
         self.buffer.write(device, u64::from(self.layout.tables), &blocks);
-        self.write_items(device, rows.iter().map(|row| row.pos).collect());
-        let count = rows.len() as u32;
-        Ok(StepCounts { rows: count, seqs: seqs as u32, items: count, ..StepCounts::default() })
+        let (items, merges) = self.write_lists(device, rows.iter().map(|row| row.pos).collect(), &spans);
+        Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, merges, ..StepCounts::default() })
     }
 
     /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions in front of them. Bit `j` of `paths[i]` says
@@ -179,13 +195,42 @@ impl StepBuffer {
         Ok(counts)
     }
 
-    /// The lists of attention: every row as a whole, each seeing all that stands in front of it.
-    fn write_items(&self, device: &Device, positions: Vec<u32>) {
+    /// The lists of attention: rows, or their parts and which belong together; the sequence of each tile of rows. How many items
+    /// there are, and rows to merge.
+    fn write_lists(&self, device: &Device, positions: Vec<u32>, spans: &[[u32; 4]]) -> (u32, u32) {
+        let mut tiles: Vec<u32> = Vec::new();
+        for (seq, [row0, count, ..]) in (0..).zip(spans) {
+            tiles.resize(((row0 + count) / TILE_ROWS + seq + 1) as usize, seq);
+        }
+        self.buffer.write(device, u64::from(self.layout.tiles), &tiles);
         if self.room.tree {
             self.buffer.write(device, u64::from(self.layout.tree), &vec![u64::MAX; positions.len()]);
         }
-        let items: Vec<_> = (0..).zip(positions).map(|(row, pos)| [row, ALL_PARTS, part_size(pos), 0]).collect();
+        let (mut items, mut merges) = (Vec::new(), Vec::new());
+        for (row, pos) in (0..).zip(positions) {
+            let size = part_size(pos);
+            let first = items.len() as u32;
+            match pos / size + 1 {
+                parts if self.room.divided && parts > 1 => {
+                    items.extend((0..parts).map(|part| [row, part, size, 0]));
+                    merges.push([row, first, parts, 0]);
+                }
+                _ => items.push([row, ALL_PARTS, size, 0]),
+            }
+        }
         self.buffer.write(device, u64::from(self.layout.items), &items);
+        self.buffer.write(device, u64::from(self.layout.merges), &merges);
+        (items.len() as u32, merges.len() as u32)
+    }
+
+    /// Fails if so many positions are more than the blocks of a table have.
+    fn reaches(&self, table: &[u32], positions: u32) -> Result<()> {
+        let slots = self.room.slots;
+        if slots == 0 || positions.div_ceil(slots) as usize <= table.len() {
+            return Ok(());
+        }
+        let problem = format!("{positions} positions in {} blocks of {slots}", table.len());
+        Err(Error::argument("step", problem))
     }
 
     fn fits(&self, rows: u32, seqs: u32, blocks: usize) -> Result<()> {
@@ -259,6 +304,7 @@ pub struct Single<'a> {
     ops: Vec<Op>,
     generated: bool,
     v1: bool,
+    search: bool,
 }
 
 impl<'a> Single<'a> {
@@ -279,6 +325,7 @@ impl<'a> Single<'a> {
             ops,
             generated: false,
             v1: false,
+            search: false,
         }
     }
 
@@ -292,6 +339,12 @@ impl<'a> Single<'a> {
     /// as many positions as that memory holds scores of.
     pub fn v1(&mut self) {
         self.v1 = true;
+    }
+
+    /// Attention finds whose a row is, or a tile of rows, by a binary search over the sequences' first rows; without this, it looks it
+    /// up in a list that the host made. The same bits. A sequence's rows stand one behind the other, sequences in their order.
+    pub fn search(&mut self) {
+        self.search = true;
     }
 
     /// The blocks that scores are kept of, in V1.
@@ -327,6 +380,10 @@ impl<'a> Single<'a> {
         self.holds("a cache", buffer, shape.bytes())?;
         if shape.layout == KvLayout::Contiguous && self.step.room.seqs > shape.blocks {
             let problem = format!("{} sequences in a step, the cache has {}", self.step.room.seqs, shape.blocks);
+            return Err(Error::argument("cache", problem));
+        }
+        if self.step.room.slots != 0 && self.step.room.slots != shape.slots {
+            let problem = format!("blocks of {} positions, the step's have {}", shape.slots, self.step.room.slots);
             return Err(Error::argument("cache", problem));
         }
         self.caches.push(CacheBuffer { buffer: buffer.clone(), shape, group: 0, state: 0 });
@@ -430,6 +487,12 @@ impl<'a> Single<'a> {
                     "attention over a cache, causal or with a window, takes them",
                 ));
             }
+            if self.step.room.divided && !matches!(mask, Mask::Causal | Mask::Window(_)) {
+                return Err(Error::unsupported(
+                    "rows in parts that see rows behind them",
+                    "a step without `Room::divided` takes them whole",
+                ));
+            }
             for vector in [sinks, slopes].into_iter().flatten() {
                 there("vector", vector.index(), self.vector_lens.len())?;
             }
@@ -463,8 +526,12 @@ impl<'a> Single<'a> {
         // V1, which does less, may have been chosen after an op was added.
         self.ops.iter().try_for_each(|op| self.known(op))?;
         let step = &self.step.buffer;
-        let layout = Layout { v1: self.v1_blocks(), ..self.step.layout };
-        let parts = Buffer::new(self.pipelines.device(), "parts", 16)?; // something must be bound
+        let layout = Layout { v1: self.v1_blocks(), search: self.search, ..self.step.layout };
+        let part_bytes =
+            self.ops.iter().filter_map(|op| if let Op::Attend(op) = op { Some(op.part_bytes()) } else { None });
+        let parts = u64::from(if self.step.room.divided { self.step.room.rows * MAX_PARTS } else { 0 });
+        let bytes = parts * part_bytes.max().unwrap_or(0);
+        let parts = Buffer::new(self.pipelines.device(), "parts", bytes.max(16))?; // something must be bound
         let mut lower = Lower {
             plan: PlanBuilder::new(self.pipelines),
             layout,

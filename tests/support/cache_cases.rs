@@ -68,7 +68,7 @@ impl CacheCase {
         table.truncate(if layout == KvLayout::Contiguous { 0 } else { needed as usize });
         let (words, kept) = self.filled(&shape, &table, &mut rng);
 
-        let room = Room { rows: rows + 2, seqs: 1, blocks: table.len() as u32, pos_ids: false, tree: self.tree };
+        let room = Room { rows: rows + 2, seqs: 1, blocks: table.len() as u32, tree: self.tree, ..Room::default() };
         let step = StepBuffer::new(device, room).unwrap();
         let counts = match self.tree {
             true => step.write_tree(device, first, &paths(rows), &table),

@@ -30,15 +30,33 @@ override STEP_ITEMS: u32 = 0u;     // word of the step's list of (row, part, par
 override STEP_MERGES: u32 = 0u;    // word of the step's list of (row, first item, items, 0)
 override STEP_TILES: u32 = 0u;     // word of the step's list of tiles: the sequence of each
 override TREE: u32 = 0u;           // word of the step's list of paths (two words a row), if rows are drafts of a tree
+override SEARCH: bool = false;     // whose a row is, or a tile of rows, is searched for among the first rows of the sequences
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;            // (rows, heads * k_dim)
 @group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;          // (rows, heads * v_dim)
 @group(0) @binding(5) var<storage, read_write> parts: array<vec4<f32>>;  // (items, heads, 1 + V_FOURS): most, total; sum
-const NEVER: f32 = -1e30;
+const NEVER: f32 = -3.4e38;  // below every score, and finite, so that differences of two are numbers
 const ALL: u32 = 0xffffffffu;
 
+/// The sequence of a row: the last that does not begin behind it. Of two that begin at the same row, the first has none.
+fn owner_of(row: u32) -> u32 {
+    if !SEARCH {
+        return row_seq(row);
+    }
+    var low = 0u;
+    var high = step[1] - 1u;
+    while low < high {
+        let middle = (low + high + 1u) / 2u;
+        if seq_row0(middle) <= row {
+            low = middle;
+        } else {
+            high = middle - 1u;
+        }
+    }
+    return low;
+}
 /// What a row sees of its sequence's last positions, where they are drafts of a tree: bit j stands for position base + j. `place`
 /// is the position that it would have, did nothing stand in front of it but what it sees.
 struct Path {

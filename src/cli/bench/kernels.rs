@@ -40,6 +40,8 @@ struct Item {
     bytes: f64,
     /// Seconds a run, round by round.
     seconds: Vec<f64>,
+    /// How often it was run, in all.
+    runs: u64,
 }
 
 /// How long a kernel should be measured in a round.
@@ -58,6 +60,20 @@ fn copy(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 }";
 
+const READ: &str = "//! read: y[i] = x[i] ^ x[i + threads] ^ …, so that a compiler must read them
+struct Params { n: u32, threads: u32 }
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read_write> y: array<u32>;
+@compute @workgroup_size(64)
+fn read(@builtin(global_invocation_id) id: vec3<u32>) {
+    var all = vec4<u32>(0u);
+    for (var i = id.x; i < params.n; i += params.threads) {
+        all ^= x[i];
+    }
+    y[id.x] = all.x ^ all.y ^ all.z ^ all.w;
+}";
+
 pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let name = args.device.clone().unwrap_or_default();
     let choice = Choice {
@@ -70,7 +86,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     device.check()?;
     let rounds = if args.quick { 3 } else { 9 };
     let mut repeats = Vec::new();
-    for item in &items {
+    for item in &mut items {
         time(&device, item, 1)?; // makes what is made late
         let once = time(&device, item, 1)?;
         repeats.push((ROUND.as_secs_f64() / once).clamp(1.0, 2000.0) as u32);
@@ -94,6 +110,8 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
                 "device": device.caps().name,
                 "driver": device.caps().driver,
                 "dispatches": item.plan.dispatches.len(),
+                "runs": item.runs,
+                "runs_that_searched": if item.searches() { item.runs } else { 0 },
                 "bytes": item.bytes,
                 "seconds": item.seconds,
                 "gb_per_second": item.rate() / 1e9,
@@ -128,7 +146,12 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 
 impl Item {
     fn new(plan: Plan, counts: StepCounts, bytes: f64) -> Self {
-        Self { name: String::new(), plan, counts, bytes, seconds: Vec::new() }
+        Self { name: String::new(), plan, counts, bytes, seconds: Vec::new(), runs: 0 }
+    }
+
+    /// Whether its kernels search for the sequence of a row or a tile.
+    fn searches(&self) -> bool {
+        self.plan.dispatches.iter().any(|dispatch| dispatch.overrides.contains(&("SEARCH", 1.0)))
     }
 
     fn median(&self) -> f64 {
@@ -142,15 +165,16 @@ impl Item {
 }
 
 /// Seconds that a run takes, of so many one behind the other.
-fn time(device: &Device, item: &Item, repeats: u32) -> Result<f64> {
+fn time(device: &Device, item: &mut Item, repeats: u32) -> Result<f64> {
     let started = Instant::now();
     item.plan.submit_times(device, item.counts, repeats);
+    item.runs += u64::from(repeats);
     device.finish()?;
     Ok(started.elapsed().as_secs_f64() / f64::from(repeats))
 }
 
-/// Makes what is measured under a name.
-type Make = Box<dyn FnOnce(&Device, &mut Pipelines) -> Result<Item>>;
+/// Makes what is measured under a name; items have the rest of theirs.
+type Make = Box<dyn FnOnce(&Device, &mut Pipelines) -> Result<Vec<Item>>>;
 
 /// Everything that is measured, the copy first, and the names of what does not fit the device.
 fn items(device: &Device, args: &Args) -> Result<(Vec<Item>, Vec<String>)> {
@@ -161,7 +185,7 @@ fn items(device: &Device, args: &Args) -> Result<(Vec<Item>, Vec<String>)> {
     let makes = single(args.quick).into_iter().chain(attention::items(args.quick));
     for (name, make) in makes.filter(|(name, _)| args.only.as_ref().is_none_or(|part| name.contains(part))) {
         match make(device, &mut pipelines) {
-            Ok(item) => items.push(Item { name, ..item }),
+            Ok(all) => items.extend(all.into_iter().map(|item| Item { name: format!("{name}{}", item.name), ..item })),
             Err(Error::Limit { .. }) => too_large.push(name),
             Err(error) => return Err(error),
         }
@@ -176,7 +200,7 @@ fn single(quick: bool) -> Vec<(String, Make)> {
     let rows = if quick { 256 } else { 2048 };
     let replicate = KvReplicate { rows, kv_heads: 2, q_heads: 32, head_dim: 128, storage: KvStorage::F32 };
     for (name, tensors) in [("kv_replicate, k and v", 2), ("kv_replicate, k", 1)] {
-        all.push((name.to_owned(), Box::new(move |d, p| replicated(d, p, replicate, tensors))));
+        all.push((name.to_owned(), Box::new(move |d, p| Ok(vec![replicated(d, p, replicate, tensors)?]))));
     }
     for (storage, layout) in [
         (KvStorage::F32, KvLayout::Paged),
@@ -188,17 +212,20 @@ fn single(quick: bool) -> Vec<(String, Make)> {
         let heads = Heads { rows, heads: 0, kv_heads: 8, storage, layout, normed: false };
         // A vector's scale is found by the kernel that has whole heads.
         let kernel = if storage == KvStorage::Q8 { "norm_rope_kv as a KV write," } else { "kv_write" };
-        all.push((format!("{kernel} {storage:?}, {layout:?}"), Box::new(move |d, p| heads.item(d, p, true))));
+        all.push((
+            format!("{kernel} {storage:?}, {layout:?}"),
+            Box::new(move |d, p| Ok(vec![heads.item(d, p, true)?])),
+        ));
     }
     for (kind, name) in [(NormKind::Rms, "norm, RMS of 4096"), (NormKind::Layer, "norm, layer of 4096")] {
-        all.push((name.to_owned(), Box::new(move |d, p| norm(d, p, kind, rows, 4096))));
+        all.push((name.to_owned(), Box::new(move |d, p| Ok(vec![norm(d, p, kind, rows, 4096)?]))));
     }
-    all.push(("softmax, 4096".to_owned(), Box::new(move |d, p| softmax(d, p, rows, 4096))));
+    all.push(("softmax, 4096".to_owned(), Box::new(move |d, p| Ok(vec![softmax(d, p, rows, 4096)?]))));
     let spec = SampleSpec { temperature: 0.8, top_k: 40, top_p: 0.95, ..SampleSpec::GREEDY };
     for (spec, how) in [(SampleSpec::GREEDY, "greedy"), (spec, "top-k 40, top-p 0.95")] {
         let make = move |_: &Device, p: &mut Pipelines| {
             let (plan, counts) = DrawBuffers::single(p, &spec, 152_064)?;
-            Ok(Item::new(plan, counts, 4.0 * 152_064.0))
+            Ok(vec![Item::new(plan, counts, 4.0 * 152_064.0)])
         };
         all.push((format!("a draw from 152064, {how}"), Box::new(make)));
     }
@@ -211,7 +238,7 @@ fn single(quick: bool) -> Vec<(String, Make)> {
                 let (storage, layout) = (KvStorage::F16, KvLayout::Paged);
                 let heads = Heads { rows, heads: 32, kv_heads: 8, storage, layout, normed };
                 let rows = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
-                all.push((format!("{name}, {rows}"), Box::new(move |d, p| heads.item(d, p, fused))));
+                all.push((format!("{name}, {rows}"), Box::new(move |d, p| Ok(vec![heads.item(d, p, fused)?]))));
             }
         }
     }
@@ -227,7 +254,20 @@ fn copy(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> 
     let mut plan = PlanBuilder::new(pipelines);
     let grid = [Dim::Fixed(across), Dim::Fixed(groups.div_ceil(across)), Dim::Fixed(1)];
     plan.dispatch(&kernel, &[n, across * 64], &[Arg::read(&x), Arg::Write(&y)], grid)?;
-    Ok(Item::new(plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
+    let item = Item::new(plan.finish()?, StepCounts::default(), 2.0 * bytes as f64);
+    Ok(Item { name: "copy, four words a thread".to_owned(), ..item })
+}
+
+/// A kernel that reads a buffer, sixteen times four words a thread, and keeps next to nothing of it.
+fn read(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> {
+    let (x, y) = (Buffer::new(device, "x", bytes)?, Buffer::new(device, "y", bytes / 64)?);
+    let n = (bytes / 16) as u32;
+    let groups = n.div_ceil(64 * 16);
+    let kernel = Kernel { name: "read", source: READ, roles: Vec::new(), overrides: Vec::new() };
+    let mut plan = PlanBuilder::new(pipelines);
+    let grid = [Dim::Fixed(groups), Dim::Fixed(1), Dim::Fixed(1)];
+    plan.dispatch(&kernel, &[n, groups * 64], &[Arg::read(&x), Arg::Write(&y)], grid)?;
+    Ok(Item::new(plan.finish()?, StepCounts::default(), bytes as f64))
 }
 
 fn replicated(device: &Device, pipelines: &mut Pipelines, op: KvReplicate, tensors: usize) -> Result<Item> {

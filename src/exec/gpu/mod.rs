@@ -435,8 +435,8 @@ impl GpuExecutor {
         value.buffer.write(&self.device, 0, &padded);
     }
 
-    /// Lets tiles of a prompt's rows search for their sequence on the device, instead of looking it up in a list of the
-    /// host's. Only before the first step.
+    /// Lets rows, and tiles of a prompt's rows, search for their sequence on the device, instead of looking it up in what the host
+    /// made. The same bits. Only before the first step.
     pub fn search_for_tiles(&mut self) {
         self.layout.search = true;
     }

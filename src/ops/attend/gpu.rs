@@ -34,7 +34,9 @@ const HEADS: u32 = 4;
 /// Elements of a value, at most: beyond, a workgroup's memory would not do.
 const V_DIM: u32 = 512;
 /// Threads of a workgroup of `attend_tiled`, at most, for the same reason.
-const TILED_THREADS: u32 = 192;
+const TILED_THREADS: u32 = 64;
+/// Positions that a thread of it scores in a tile.
+const TILED_KEYS: u32 = 8;
 
 /// Positions of a part, for a row that stands at `pos`: 256, or as many as make at most [`MAX_PARTS`] of all that it may see.
 ///
@@ -58,7 +60,10 @@ impl Attend {
     pub(in crate::ops) fn on_gpu(&self) -> Result<()> {
         match self.v_dim <= V_DIM {
             true => Ok(()),
-            false => Err(lower::no_kernel(&format!("attention with values of {} elements", self.v_dim))),
+            // A thread has four or eight elements of a value in registers, and a workgroup's memory holds as many weights as it has threads.
+            false => {
+                Err(lower::no_kernel(&format!("attention with values of {} elements, more than {V_DIM},", self.v_dim)))
+            }
         }
     }
 
@@ -101,12 +106,13 @@ impl Attend {
 
     /// For tiles of rows.
     fn lower_tiles(&self, l: &mut Lower<'_>) -> Lowered {
-        let fours = self.v_dim.div_ceil(4);
-        let heads = self.heads_together(HEADS.min(TILED_THREADS / fours));
-        let threads = (fours * heads).next_multiple_of(32).max(64);
-        let tile = 4 * (threads / (2 * heads));
+        // A thread sums up two fours of a value; it scores four of eight rows.
+        let halves = self.v_dim.div_ceil(4).div_ceil(2);
+        let heads = self.heads_together(HEADS.min(TILED_THREADS / halves));
+        let threads = (halves * heads).next_multiple_of(32);
+        let tile = TILED_KEYS * (threads / (2 * heads));
         let mut kernel = l.kernel("attend_tiled");
-        let sizes = [("WG", threads), ("HEADS", heads), ("TILE", tile), ("SEARCH", u32::from(l.layout.search))];
+        let sizes = [("WG", threads), ("HEADS", heads), ("TILE", tile)];
         kernel.overrides.extend(sizes.map(|(name, n)| (name, f64::from(n))));
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel);
@@ -123,6 +129,7 @@ impl Attend {
             ("STEP_MERGES", f64::from(layout.merges)),
             ("STEP_TILES", f64::from(layout.tiles)),
             ("TREE", f64::from(layout.tree)),
+            ("SEARCH", f64::from(u8::from(layout.search))),
             ("HAS_SINKS", f64::from(u8::from(self.sinks.is_some()))),
             ("HAS_SLOPES", f64::from(u8::from(self.slopes.is_some()))),
             ("K_FOURS", f64::from(self.k_dim.div_ceil(4))),
