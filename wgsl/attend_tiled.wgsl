@@ -7,15 +7,15 @@
 //! Tiles of rows begin where sequences do: each has rows / ROWS full ones and perhaps one that is not, so the grid is an upper
 //! bound and the tiles that nobody fills return. Whose a tile is tells a list of the host's, or a binary search over the
 //! first rows of the sequences (SEARCH). A tile of TILE positions is scored by threads for four rows and eight keys each, and
-//! summed up by threads for eight rows and two fours of a head's value: what is loaded, and expanded from 16 or 8 bits, is used often. Tiles are counted from position 0: the order of a
-//! row's sums depends on its position alone. Positions that no row of the tile sees are not loaded, and
-//! what only some see is not added to the others.
+//! summed up by threads for eight rows and two fours of a head's value: what is loaded, and expanded from 16 or 8 bits, is
+//! used often. Tiles are counted from position 0: the order of a row's sums depends on its position alone. Positions that no
+//! row of the tile sees are not loaded, and what only some see is not added to the others.
 const ROWS: u32 = 8u;
 const KEYS: u32 = 8u;            // positions that a thread scores in a tile
 override WG: u32 = 64u;
 override TILE: u32 = 64u;        // KEYS * (WG / (2 * HEADS))
-var<workgroup> most_of: array<vec4<f32>, WG>;           // [slot][quad]: the highest score of a thread
-var<workgroup> weight: array<vec4<f32>, KEYS * WG>;     // [position in the tile][quad]
+var<workgroup> most_of: array<vec4<f32>, WG>;           // [slot][quad]: the highest score of a thread; its weights' total
+var<workgroup> weight: array<vec4<f32>, KEYS * WG>;     // [key of a thread][thread]
 var<workgroup> shrink_of: array<vec4<f32>, 8>;          // [quad]
 var<workgroup> highest_of: array<vec4<f32>, 8>;         // [quad]
 
@@ -37,10 +37,6 @@ fn tile_seq(tile: u32) -> u32 {
     return low;
 }
 
-/// The products of a key with four queries.
-fn products(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(dot(key, q0), dot(key, q1), dot(key, q2), dot(key, q3));
-}
 /// weight * value, and 0 where the weight is 0, whatever the value.
 fn weighed(weight: f32, value: vec4<f32>) -> vec4<f32> {
     return select(vec4<f32>(0.0), weight * value, weight != 0.0);
@@ -93,9 +89,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
         slope = vec_at(params.slopes + quad_head);
     }
     var most = vec4<f32>(NEVER);
-    if lid < quads {
-        highest_of[quad] = most;
-    }
+    var total = vec4<f32>(0.0);
 
     // For sums, a thread has two fours of a head's value, and every position that its lane has.
     let halves = (V_FOURS + 1u) / 2u;
@@ -104,11 +98,9 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     let other = min(four + halves, V_FOURS - 1u);
     let own_head = lid / halves % HEADS;
     let lane = lid / (halves * HEADS);
-    var total_a = vec4<f32>(0.0); // of the first four rows
-    var total_b = vec4<f32>(0.0);
-    var sum_a = array<vec4<f32>, 4>();
-    var sum_b = array<vec4<f32>, 4>();
-    var sum_c = array<vec4<f32>, 4>(); // the other four of the first rows
+    var sum_a = array<vec4<f32>, 4>(); // rows 0 to 3
+    var sum_b = array<vec4<f32>, 4>(); // rows 4 to 7
+    var sum_c = array<vec4<f32>, 4>(); // the same of the other four
     var sum_d = array<vec4<f32>, 4>();
     for (var tile = select(end, begin / TILE * TILE, begin < end); tile < end; tile += TILE) {
         var score = array<vec4<f32>, KEYS>();
@@ -118,29 +110,16 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             for (var j = 0u; j < KEYS; j++) {
                 at[j] = key_at(seq, kv_head, clamp(tile + slot + j * slots, begin, end - 1u));
             }
-            var d0 = vec4<f32>(0.0);
-            var d1 = vec4<f32>(0.0);
-            var d2 = vec4<f32>(0.0);
-            var d3 = vec4<f32>(0.0);
-            var d4 = vec4<f32>(0.0);
-            var d5 = vec4<f32>(0.0);
-            var d6 = vec4<f32>(0.0);
-            var d7 = vec4<f32>(0.0);
             for (var i = 0u; i < K_FOURS; i++) {
                 let q0 = q_four(rows.x, quad_head, i);
                 let q1 = q_four(rows.y, quad_head, i);
                 let q2 = q_four(rows.z, quad_head, i);
                 let q3 = q_four(rows.w, quad_head, i);
-                d0 += products(key_four(at[0], i), q0, q1, q2, q3);
-                d1 += products(key_four(at[1], i), q0, q1, q2, q3);
-                d2 += products(key_four(at[2], i), q0, q1, q2, q3);
-                d3 += products(key_four(at[3], i), q0, q1, q2, q3);
-                d4 += products(key_four(at[4], i), q0, q1, q2, q3);
-                d5 += products(key_four(at[5], i), q0, q1, q2, q3);
-                d6 += products(key_four(at[6], i), q0, q1, q2, q3);
-                d7 += products(key_four(at[7], i), q0, q1, q2, q3);
+                for (var j = 0u; j < KEYS; j++) {
+                    let key = key_four(at[j], i);
+                    score[j] += vec4<f32>(dot(key, q0), dot(key, q1), dot(key, q2), dot(key, q3));
+                }
             }
-            let d = array<vec4<f32>, KEYS>(d0, d1, d2, d3, d4, d5, d6, d7);
             for (var j = 0u; j < KEYS; j++) {
                 let t = tile + slot + j * slots;
                 let scale = key_scale(seq, kv_head, clamp(t, begin, end - 1u));
@@ -152,7 +131,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                         seen[j][r] = seen[j][r] && on_path(paths[r], t);
                     }
                 }
-                var own_score = scored(d[j] * scale);
+                var own_score = scored(score[j] * scale);
                 if HAS_SLOPES {
                     own_score -= slope * distance;
                 }
@@ -171,13 +150,16 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             for (var i = 0u; i < slots; i++) {
                 highest = max(highest, most_of[i * quads + quad]);
             }
+            let shrink = exp(most - highest);
+            total *= shrink;
             for (var j = 0u; j < KEYS; j++) {
                 // Not the score but the mask decides: where a row sees nothing, `highest` is NEVER, too.
-                weight[(slot + j * slots) * quads + quad] = select(vec4<f32>(0.0), exp(score[j] - highest), seen[j]);
+                let one = select(vec4<f32>(0.0), exp(score[j] - highest), seen[j]);
+                weight[lid + j * WG] = one;
+                total += one;
             }
             if slot == 0u {
-                shrink_of[quad] = exp(most - highest);
-                highest_of[quad] = highest;
+                shrink_of[quad] = shrink;
             }
             most = highest;
         }
@@ -186,103 +168,80 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
         if lane < lanes {
             let shrink_a = shrink_of[2u * own_head];
             let shrink_b = shrink_of[2u * own_head + 1u];
-            total_a *= shrink_a;
-            total_b *= shrink_b;
             for (var r = 0u; r < 4u; r++) {
                 sum_a[r] *= shrink_a[r];
                 sum_b[r] *= shrink_b[r];
                 sum_c[r] *= shrink_a[r];
                 sum_d[r] *= shrink_b[r];
             }
-            let stop = min(tile + TILE, end);
-            var pos = tile + lane;
-            let stop_all = select(tile, min(stop, by_all.y), TREE == 0u && tile >= by_all.x);
-            for (; pos < stop_all; pos += lanes) {
-                let a = weight[(pos - tile) * quads + 2u * own_head];
-                let b = weight[(pos - tile) * quads + 2u * own_head + 1u];
-                let at = value_at(seq, kv_head, pos);
-                let scale = value_scale(seq, kv_head, pos);
+            for (var pos = tile + lane; pos < min(tile + TILE, end); pos += lanes) {
+                let near = max(pos, begin);
+                let scored_by = (pos - tile) / slots * WG + (pos - tile) % slots * quads + 2u * own_head;
+                let a = weight[scored_by];
+                let b = weight[scored_by + 1u];
+                let at = value_at(seq, kv_head, near);
+                let scale = value_scale(seq, kv_head, near);
                 let value = value_four(at, four) * scale;
                 let second = value_four(at, other) * scale;
-                total_a += a;
-                total_b += b;
-                sum_a[0] += a.x * value;
-                sum_a[1] += a.y * value;
-                sum_a[2] += a.z * value;
-                sum_a[3] += a.w * value;
-                sum_b[0] += b.x * value;
-                sum_b[1] += b.y * value;
-                sum_b[2] += b.z * value;
-                sum_b[3] += b.w * value;
-                sum_c[0] += a.x * second;
-                sum_c[1] += a.y * second;
-                sum_c[2] += a.z * second;
-                sum_c[3] += a.w * second;
-                sum_d[0] += b.x * second;
-                sum_d[1] += b.y * second;
-                sum_d[2] += b.z * second;
-                sum_d[3] += b.w * second;
-            }
-            // A value that a row does not see may be infinite or no number, which a weight of 0 does not undo.
-            for (; pos < stop; pos += lanes) {
-                if pos >= begin {
-                    let a = weight[(pos - tile) * quads + 2u * own_head];
-                    let b = weight[(pos - tile) * quads + 2u * own_head + 1u];
-                    let at = value_at(seq, kv_head, pos);
-                    let scale = value_scale(seq, kv_head, pos);
-                    let value = value_four(at, four) * scale;
-                    let second = value_four(at, other) * scale;
-                    total_a += a;
-                    total_b += b;
-                    sum_a[0] += weighed(a.x, value);
-                    sum_a[1] += weighed(a.y, value);
-                    sum_a[2] += weighed(a.z, value);
-                    sum_a[3] += weighed(a.w, value);
-                    sum_b[0] += weighed(b.x, value);
-                    sum_b[1] += weighed(b.y, value);
-                    sum_b[2] += weighed(b.z, value);
-                    sum_b[3] += weighed(b.w, value);
-                    sum_c[0] += weighed(a.x, second);
-                    sum_c[1] += weighed(a.y, second);
-                    sum_c[2] += weighed(a.z, second);
-                    sum_c[3] += weighed(a.w, second);
-                    sum_d[0] += weighed(b.x, second);
-                    sum_d[1] += weighed(b.y, second);
-                    sum_d[2] += weighed(b.z, second);
-                    sum_d[3] += weighed(b.w, second);
+                if TREE == 0u && pos >= by_all.x && pos < by_all.y {
+                    sum_a[0] += a.x * value;
+                    sum_a[1] += a.y * value;
+                    sum_a[2] += a.z * value;
+                    sum_a[3] += a.w * value;
+                    sum_b[0] += b.x * value;
+                    sum_b[1] += b.y * value;
+                    sum_b[2] += b.z * value;
+                    sum_b[3] += b.w * value;
+                    sum_c[0] += a.x * second;
+                    sum_c[1] += a.y * second;
+                    sum_c[2] += a.z * second;
+                    sum_c[3] += a.w * second;
+                    sum_d[0] += b.x * second;
+                    sum_d[1] += b.y * second;
+                    sum_d[2] += b.z * second;
+                    sum_d[3] += b.w * second;
+                } else {
+                    // A value that a row does not see may be infinite or no number, which a weight of 0 does not undo.
+                    for (var r = 0u; r < 4u; r++) {
+                        sum_a[r] += weighed(a[r], value);
+                        sum_b[r] += weighed(b[r], value);
+                        sum_c[r] += weighed(a[r], second);
+                        sum_d[r] += weighed(b[r], second);
+                    }
                 }
             }
         }
     }
-    // Lanes add up, in their order: rows 0 to 3, then 4 to 7, first one four and then the other.
-    for (var turn = 0u; turn < 4u; turn++) {
+    // The sums of lanes and the totals of slots add up in their order: first one four of a value, then the other.
+    for (var turn = 0u; turn < 2u; turn++) {
         workgroupBarrier();
         for (var r = 0u; r < 4u; r++) {
             weight[r * WG + lid] = sum_a[r];
+            weight[(4u + r) * WG + lid] = sum_b[r];
         }
-        most_of[lid] = total_a;
+        most_of[lid] = total;
+        if lid < quads {
+            highest_of[quad] = most;
+        }
         workgroupBarrier();
-        let mine = select(four, four + halves, turn >= 2u);
-        if lane == 0u && head + own_head <= last_head && mine < V_FOURS {
-            let half = turn % 2u;
-            var total = total_a;
-            for (var i = 1u; i < lanes; i++) {
-                total += most_of[lid + i * halves * HEADS];
-            }
-            let highest = highest_of[2u * own_head + half];
-            for (var r = 0u; r < 4u && first_row + 4u * half + r <= last_row; r++) {
-                for (var i = 1u; i < lanes; i++) {
-                    sum_a[r] += weight[r * WG + lid + i * halves * HEADS];
+        for (var i = lid; i < ROWS * halves * HEADS; i += WG) {
+            let r = i / (halves * HEADS);
+            let first = i % (halves * HEADS); // the thread of lane 0 that has these elements
+            let of_head = first / halves;
+            let of_four = first % halves + turn * halves;
+            if first_row + r <= last_row && head + of_head <= last_head && of_four < V_FOURS {
+                let of_quad = 2u * of_head + r / 4u;
+                var whole = Part(vec4<f32>(highest_of[of_quad][r % 4u], 0.0, 0.0, 0.0), vec4<f32>(0.0));
+                for (var j = 0u; j < slots; j++) {
+                    whole.state.y += most_of[j * quads + of_quad][r % 4u];
                 }
-                let whole = Part(vec4<f32>(highest[r], total[r], 0.0, 0.0), sum_a[r]);
-                finish(first_row + 4u * half + r, head + own_head, mine, whole);
+                for (var j = 0u; j < lanes; j++) {
+                    whole.sum += weight[r * WG + first + j * halves * HEADS];
+                }
+                finish(first_row + r, head + of_head, of_four, whole);
             }
         }
-        let total = total_a;
-        total_a = total_b;
-        total_b = total;
-        sum_a = sum_b;
-        sum_b = sum_c;
-        sum_c = sum_d;
+        sum_a = sum_c;
+        sum_b = sum_d;
     }
 }

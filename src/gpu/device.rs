@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::compose::{Kernel, compose};
 use super::pipeline::Made;
 use super::{Matmul, Tuning};
 use crate::{Error, Result};
@@ -113,10 +114,12 @@ pub struct Device {
     made: Arc<Mutex<Made>>,
     /// A host, or a page's screen, works with it, too.
     shared: bool,
-    /// A text of kernels, and what stands in its place.
-    #[cfg(test)]
-    mutation: Option<Arc<(&'static str, &'static str)>>,
+    /// What is wrong with its kernels on purpose.
+    mutation: Option<Mutation>,
 }
+
+/// A text in kernels, and what stands in its place.
+pub(super) type Mutation = (&'static str, &'static str);
 
 fn instance() -> wgpu::Instance {
     let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
@@ -243,7 +246,6 @@ impl Device {
             checked: false,
             made: Arc::default(),
             shared: true,
-            #[cfg(test)]
             mutation: None,
         }
     }
@@ -284,7 +286,12 @@ impl Device {
     /// The same device with kernels that are wrong on purpose: in each that holds the text `from`, its first place becomes `to`.
     #[cfg(test)]
     pub(crate) fn mutated(&self, from: &'static str, to: &'static str) -> Self {
-        Self { mutation: Some(Arc::new((from, to))), made: Arc::default(), ..self.clone() }
+        Self { mutation: Some((from, to)), ..self.clone() }
+    }
+
+    /// What is wrong with this kernel on purpose: none but these are made anew for a mutated device.
+    pub(super) fn mutation_of(&self, kernel: &Kernel) -> Option<Mutation> {
+        self.mutation.filter(|(from, _)| compose(kernel).is_ok_and(|text| text.contains(from)))
     }
 
     /// Fails once the device is gone, or has refused something.
@@ -358,8 +365,7 @@ impl Device {
     /// A shader module of ours.
     #[allow(unsafe_code, reason = "trusted modules: see SAFETY")]
     pub(crate) fn module(&self, label: &str, source: String) -> wgpu::ShaderModule {
-        #[cfg(test)]
-        let source = match self.mutation.as_deref() {
+        let source = match self.mutation {
             Some((from, to)) => source.replacen(from, to, 1),
             None => source,
         };

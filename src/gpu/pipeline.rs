@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Device;
 use super::compose::{Kernel, compose};
+use super::device::Mutation;
 use super::plan::ArgKind;
 use crate::Result;
 
@@ -17,7 +18,7 @@ pub struct Pipelines {
 /// What was made on a device, for whoever needs it next: compiling takes longer than most of what is run.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    modules: HashMap<String, wgpu::ShaderModule>,
+    modules: HashMap<(String, Option<Mutation>), wgpu::ShaderModule>,
     layouts: HashMap<Vec<ArgKind>, Layouts>,
     pipelines: HashMap<Key, wgpu::ComputePipeline>,
 }
@@ -25,8 +26,8 @@ pub(super) struct Made {
 /// The layouts of a bind group and of a pipeline with that group alone.
 pub(super) type Layouts = (wgpu::BindGroupLayout, wgpu::PipelineLayout);
 
-/// A kernel's identity: name, fragments, override values by their bits, kinds of bindings.
-type Key = (&'static str, Vec<&'static str>, Vec<(&'static str, u64)>, Vec<ArgKind>);
+/// A kernel's identity: name, fragments, override values by their bits, kinds of bindings, what is wrong on purpose.
+type Key = (&'static str, Vec<&'static str>, Vec<(&'static str, u64)>, Vec<ArgKind>, Option<Mutation>);
 
 impl Pipelines {
     /// None yet.
@@ -58,7 +59,7 @@ impl Pipelines {
     pub(super) fn get(&mut self, kernel: &Kernel, kinds: &[ArgKind]) -> Result<wgpu::ComputePipeline> {
         let roles = kernel.roles.iter().map(|(_, f)| f.name).collect();
         let overrides = kernel.overrides.iter().map(|(n, v)| (*n, v.to_bits())).collect();
-        let key: Key = (kernel.name, roles, overrides, kinds.to_vec());
+        let key: Key = (kernel.name, roles, overrides, kinds.to_vec(), self.device.mutation_of(kernel));
         if let Some(pipeline) = self.used.get(&key) {
             return Ok(pipeline.clone());
         }
@@ -103,11 +104,11 @@ impl Made {
         if let Some(pipeline) = self.pipelines.get(key) {
             return Ok(pipeline.clone());
         }
-        let name = module_name(key.0, &key.1);
+        let name = (module_name(key.0, &key.1), key.4);
         let module = match self.modules.get(&name) {
             Some(module) => module.clone(),
             None => {
-                let module = device.module(&name, compose(kernel)?);
+                let module = device.module(&name.0, compose(kernel)?);
                 self.modules.insert(name, module.clone());
                 module
             }

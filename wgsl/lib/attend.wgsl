@@ -21,6 +21,7 @@ struct Params {
 }
 override HAS_SINKS: bool = false;
 override HAS_SLOPES: bool = false;
+override HAS_SOFTCAP: bool = false;
 override K_FOURS: u32 = 16u;       // fours of elements in a key
 override V_FOURS: u32 = 16u;       // and in a value
 override V_IN_K: bool = false;     // a value is the first elements of its key
@@ -114,7 +115,7 @@ fn vec_at(at: u32) -> f32 {
 /// Scores of dot products.
 fn scored(dots: vec4<f32>) -> vec4<f32> {
     var score = dots * params.scale;
-    if params.softcap != 0.0 {
+    if HAS_SOFTCAP {
         // tanh by its exponential: some drivers' own is bad near 0.
         let e = exp(-2.0 * abs(score / params.softcap));
         score = params.softcap * sign(score) * (1.0 - e) / (1.0 + e);

@@ -151,7 +151,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("rotary", "subgroupAdd(v)", "v"),
     ("learned", "total *= shrink;", ""),
     ("learned", "d1 += products(key_four(a1, i)", "d1 += products(key_four(a0, i)"),
-    ("learned", "shrink_of[quad] = exp(most - highest)", "shrink_of[quad] = vec4<f32>(1.0)"),
+    ("learned", "shrink_of[quad] = shrink;", "shrink_of[quad] = vec4<f32>(1.0);"),
     ("learned", "sum_b[2] += b.z * value", "sum_b[2] += b.y * value"),
     ("learned", "let y = exp(b.state.x - most);", "let y = 1.0;"),
     ("rotary", "own + 1u - min(params.before, own + 1u)", "0u"),

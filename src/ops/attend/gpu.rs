@@ -132,6 +132,7 @@ impl Attend {
             ("SEARCH", f64::from(u8::from(layout.search))),
             ("HAS_SINKS", f64::from(u8::from(self.sinks.is_some()))),
             ("HAS_SLOPES", f64::from(u8::from(self.slopes.is_some()))),
+            ("HAS_SOFTCAP", f64::from(u8::from(self.softcap != 0.0))),
             ("K_FOURS", f64::from(self.k_dim.div_ceil(4))),
             ("V_FOURS", f64::from(self.v_dim.div_ceil(4))),
             ("RAGGED", f64::from(u8::from(ragged))),
