@@ -21,7 +21,9 @@ use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role,
     SeqStep, Step, Token,
 };
-use wgslm::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Kind, Pipelines, PlanBuilder, StepCounts};
+use wgslm::gpu::{
+    Arg, Buffer, Choice, Device, Dim, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
+};
 use wgslm::model::Program;
 use wgslm::ops::{
     Attend, BlockMove, CacheShape, CpuWeights, GroupId, Index, Kv, KvLayout, KvReplicate, KvStorage, KvWrite, Mask, Op,
@@ -92,14 +94,18 @@ fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Drawn>) {
 
 /// Runs cases in a form; each must stay below its bound.
 fn check<'a>(form: Form, cases: impl IntoIterator<Item = &'a Case>) {
+    check_on(&device(form), &format!("{form:?}"), cases);
+}
+
+fn check_on<'a>(device: &Device, what: &str, cases: impl IntoIterator<Item = &'a Case>) {
     let mut wrong = Vec::new();
     for case in cases {
-        let (distance, _) = pollster::block_on(case.distance(&device(form)));
+        let (distance, _) = pollster::block_on(case.distance(device));
         if distance.is_nan() || distance > case.bound {
             wrong.push(format!("{}: {distance:e}", case.name));
         }
     }
-    assert!(wrong.is_empty(), "{form:?}: {wrong:#?}");
+    assert!(wrong.is_empty(), "{what}: {wrong:#?}");
 }
 
 fn check_all_forms(cases: &[Case]) {
@@ -120,6 +126,30 @@ fn gpu_formats() {
 #[test]
 fn gpu_matmul_in_whole_numbers() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::dots()));
+}
+
+/// No software adapter has cooperative matrices: plain WGSL of the same meaning takes the place of the operations, and subgroups are
+/// made up. What this proves are tiles, edges, epilogues, and the turns of subgroups.
+#[test]
+fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
+    macro_rules! stand_in {
+        ($side:literal, $subgroups:literal) => {{
+            let source = concat!(
+                concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;\n"),
+                include_str!("wgsl/cooperative_stand_in.wgsl")
+            );
+            Matrices {
+                side: $side,
+                fragment: Fragment { name: concat!("stand-in of ", $side, ", ", $subgroups, " subgroups"), source },
+            }
+        }};
+    }
+    // On lavapipe a shader's loops end after 65,535 turns of all of them: there not many turns for one thread.
+    let forms = [(SWIFTSHADER, stand_in!(8, 16)), (LAVAPIPE, stand_in!(16, 4)), (LAVAPIPE, stand_in!(8, 2))];
+    for (turn, (form, matrices)) in forms.into_iter().enumerate() {
+        let what = format!("{form:?}, {}", matrices.fragment.name);
+        check_on(&device(form).with_matrices(matrices), &what, &cases::cooperative(turn));
+    }
 }
 
 #[test]

@@ -47,6 +47,10 @@ pub mod lib {
         LINEAR = "lib/linear";
         /// Which rows of W a tile takes, and what is done with its sums.
         TILE = "lib/tile";
+        /// Products of matrices of 8 x 8 by a subgroup.
+        COOPERATIVE_8 = "lib/cooperative_8";
+        /// Products of matrices of 16 x 16 by a subgroup.
+        COOPERATIVE_16 = "lib/cooperative_16";
         /// Takes rows of weights apart by chunks.
         UNPACK = "lib/unpack";
         /// Reads the step buffer.
@@ -130,5 +134,10 @@ pub fn compose(kernel: &Kernel) -> Result<String> {
         text.push('\n');
     }
     text.push_str(kernel.source);
-    Ok(text)
+    // Extensions must be named before all else.
+    let (enabled, rest): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with("enable "));
+    if enabled.is_empty() {
+        return Ok(text);
+    }
+    Ok([enabled, rest].concat().join("\n") + "\n")
 }

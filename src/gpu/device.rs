@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::compose::{Kernel, compose};
 use super::pipeline::Made;
-use super::{Matmul, Tuning};
+use super::{Matmul, Matrices, Tuning, cooperative};
 use crate::{Error, Result};
 
 /// What kind of adapter it is.
@@ -84,6 +84,8 @@ pub struct Caps {
     pub storage_align: u32,
     /// Whether products of whole numbers of eight bits are instructions, as far as can be known.
     pub dot: bool,
+    /// The small matrices that subgroups multiply at once, if the device has some that fit.
+    pub cooperative: Option<Matrices>,
     /// What kernels are tuned by.
     pub tuning: Tuning,
 }
@@ -94,6 +96,7 @@ impl Caps {
         let has = |form: &Matmul| match form {
             Matmul::Registers => true,
             Matmul::Dot => self.dot,
+            Matmul::Cooperative => self.cooperative.is_some(),
         };
         let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= self.tuning.matmul && has(form));
         forms.next_back().unwrap_or(Matmul::Registers)
@@ -171,9 +174,13 @@ impl Device {
         let available = adapter.features();
         let mut features = wgpu::Features::empty();
         let mut limits = wgpu::Limits::default();
+        let mut matrices = None;
         if !choice.default_limits {
             let wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
             features = available & wanted;
+            if !choice.no_subgroups {
+                matrices = cooperative::matrices(&adapter);
+            }
             if choice.no_subgroups || cfg!(target_arch = "wasm32") {
                 // wgpu 30 cannot ask a browser for subgroups.
                 features.remove(wgpu::Features::SUBGROUP);
@@ -186,13 +193,24 @@ impl Device {
         if let Some(most) = choice.max_binding {
             limits.max_storage_buffer_binding_size = limits.max_storage_buffer_binding_size.min(most);
         }
-        let desc = wgpu::DeviceDescriptor {
+        let mut desc = wgpu::DeviceDescriptor {
             label: Some("wgslm"),
             required_features: features,
             required_limits: limits,
             ..Default::default()
         };
-        let (device, queue) = adapter.request_device(&desc).await.map_err(|e| Error::Device(e.to_string()))?;
+        if matrices.is_some() {
+            desc.required_features |= cooperative::FEATURES;
+            desc.experimental_features = cooperative::experimental();
+        }
+        let mut requested = adapter.request_device(&desc).await;
+        if requested.is_err() && matrices.take().is_some() {
+            // What is experimental may be refused; all else need not be missed for it.
+            desc.required_features = features;
+            desc.experimental_features = wgpu::ExperimentalFeatures::disabled();
+            requested = adapter.request_device(&desc).await;
+        }
+        let (device, queue) = requested.map_err(|e| Error::Device(e.to_string()))?;
         let mut opened = Self::from_host(&adapter.get_info(), device, queue);
         opened.checked = choice.checked;
         opened.shared = cfg!(target_arch = "wasm32");
@@ -201,6 +219,7 @@ impl Device {
             let dot = instance.wgsl_language_features().contains(packed);
             opened.caps = Arc::new(Caps { dot, ..(*opened.caps).clone() });
         }
+        opened.caps = Arc::new(Caps { cooperative: matrices, ..(*opened.caps).clone() });
         let opened = opened.tuned(&choice.tuning)?;
         let lost = opened.lost.clone();
         opened.device.set_device_lost_callback(move |_, _| lost.store(true, Ordering::Release));
@@ -235,6 +254,7 @@ impl Device {
             storage_align: limits.min_storage_buffer_offset_alignment,
             // On Metal it is four multiplications, and a browser is asked by `open`.
             dot: !cfg!(target_arch = "wasm32") && info.backend != wgpu::Backend::Metal,
+            cooperative: None, // only the adapter knows
             tuning: Tuning::of(kind(info)),
         };
         Self {
@@ -281,6 +301,13 @@ impl Device {
         let mut caps = (*self.caps).clone();
         caps.tuning.matmul = matmul;
         Self { caps: Arc::new(caps), ..self.clone() }
+    }
+
+    /// The same device, as if it had such matrices: for tests with what stands in for them.
+    #[doc(hidden)]
+    pub fn with_matrices(&self, matrices: Matrices) -> Self {
+        let caps = Caps { cooperative: Some(matrices), ..(*self.caps).clone() };
+        Self { caps: Arc::new(caps), made: Arc::default(), ..self.clone() }
     }
 
     /// The same device with kernels that are wrong on purpose: in each that holds the text `from`, its first place becomes `to`.

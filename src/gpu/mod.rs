@@ -3,6 +3,7 @@
 mod bandwidth;
 mod buffer;
 pub mod compose;
+mod cooperative;
 mod device;
 mod pipeline;
 mod plan;
@@ -12,6 +13,7 @@ mod tuning;
 pub use buffer::Buffer;
 pub(crate) use buffer::Signal;
 pub use compose::{Fragment, Kernel};
+pub use cooperative::Matrices;
 pub use device::{AdapterSummary, Caps, Choice, Device, Kind};
 pub use pipeline::Pipelines;
 pub use plan::{Arg, Dim, Dispatch, Plan, PlanBuilder, StepCounts};

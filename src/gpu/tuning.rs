@@ -12,17 +12,20 @@ pub enum Matmul {
     Registers,
     /// In whole numbers of eight bits, four products an instruction, where the block format has them and numerics are fast.
     Dot,
+    /// In f16 with sums in f32, by small matrices that a subgroup multiplies at once, where numerics are fast.
+    Cooperative,
 }
 
 impl Matmul {
     /// From the one that runs everywhere to the one that asks for most.
-    pub const ALL: [Self; 2] = [Self::Registers, Self::Dot];
+    pub const ALL: [Self; 3] = [Self::Registers, Self::Dot, Self::Cooperative];
 
     /// Its name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Registers => "registers",
             Self::Dot => "dot",
+            Self::Cooperative => "cooperative",
         }
     }
 }
@@ -67,7 +70,7 @@ impl Tuning {
             Kind::Software => Self { reduce: 8, head: 1, attend: 16, fours: 2, fours_batch: 4, matmul: Matmul::Dot },
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => {
-                Self { reduce: 32, head: 32, attend: 64, fours: 1, fours_batch: 1, matmul: Matmul::Dot }
+                Self { reduce: 32, head: 32, attend: 64, fours: 1, fours_batch: 1, matmul: Matmul::Cooperative }
             }
             // Browsers do not tell whether whole numbers are multiplied by an instruction or by a detour.
             Kind::Other => Self { matmul: Matmul::Registers, ..Self::of(Kind::Discrete) },
@@ -118,7 +121,7 @@ mod tests {
         for (text, problem) in [
             ("reduce", "name = number"),
             ("rows = 4", "reduce, head, attend, fours, fours_batch, matmul work"),
-            ("matmul = 2", "registers, dot work"),
+            ("matmul = 2", "registers, dot, cooperative work"),
             ("attend = 24", "a power of two from 16 to 256"),
             ("attend = 8", "a power of two from 16 to 256"),
             ("reduce = many", "a power of two"),

@@ -15,6 +15,7 @@ kernels! {
     "matmul",
     "quantize",
     "matmul_dot",
+    "matmul_cooperative",
     "rope",
     "kv_write",
     "rope_kv",

@@ -5,7 +5,7 @@ use super::lower::{self, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
 use super::{Act, NormKind, NormSpec, Role, RopeKv, Rows, ValueId, VectorId, WeightId, matmul};
-use crate::gpu::{Arg, Dim, Kernel};
+use crate::gpu::{Arg, Dim, Kernel, Matmul};
 use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
@@ -330,7 +330,7 @@ impl Linear {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let vectors = l.generated || x.rows != Rows::Step;
         let form = l.matmul(segment.format);
-        let mut kernel = if vectors { l.kernel("matvec") } else { l.kernel(matmul::kernel(form)) };
+        let (mut kernel, tile) = if vectors { (l.kernel("matvec"), COLS) } else { l.matmul_kernel(form) };
         let mut params = self.common(l, &mut kernel, segment, bias);
         // Rows of W that a row of out takes.
         let mut rows = segment.n;
@@ -358,13 +358,16 @@ impl Linear {
             l.reduce(&mut kernel, l.layout.reduce);
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
-        let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(matmul::TILE)), x.rows(rows_of_x), Dim::Fixed(1)];
+        let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile)), x.rows(rows_of_x), Dim::Fixed(1)];
+        if form == Matmul::Cooperative {
+            return l.plan.dispatch(&kernel, &params, &args, grid(tile));
+        }
         let mut small = kernel.clone();
         small.overrides.push(("THREADS_M", f64::from(matmul::SMALL_TILE / 8)));
         if matmul::rows_of_tile(l.layout.rows) == matmul::SMALL_TILE {
             return l.plan.dispatch(&small, &params, &args, grid(matmul::SMALL_TILE));
         }
-        l.plan.dispatch(&kernel, &params, &args, grid(matmul::TILE))?;
+        l.plan.dispatch(&kernel, &params, &args, grid(tile))?;
         l.plan.few(&small, x.rows(1), matmul::FEW, grid(matmul::SMALL_TILE))
     }
 

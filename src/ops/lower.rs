@@ -2,7 +2,7 @@
 
 use super::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, Matmul, PlanBuilder};
+use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, Matmul, Matrices, PlanBuilder};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -132,6 +132,8 @@ pub(crate) struct Layout {
     pub(crate) fours: [u32; 2],
     /// How matrix times matrix is computed.
     pub(crate) matmul: Matmul,
+    /// The small matrices of its cooperative form, if the device has that.
+    pub(crate) matrices: Option<Matrices>,
 }
 
 impl Layout {
@@ -157,6 +159,7 @@ impl Layout {
             v1: None,
             fours: [caps.tuning.fours, caps.tuning.fours_batch],
             matmul: Matmul::Registers,
+            matrices: caps.cooperative,
         }
     }
 }

@@ -3,18 +3,10 @@
 use super::ValueId;
 use super::lower::{Lower, Lowered};
 use crate::Result;
-use crate::gpu::{Arg, Dim, Matmul};
+use crate::gpu::{Arg, Dim, Kernel, Matmul};
 use crate::quant::BlockFormat;
 
-/// The kernel of a form.
-pub(super) fn kernel(form: Matmul) -> &'static str {
-    match form {
-        Matmul::Registers => "matmul",
-        Matmul::Dot => "matmul_dot",
-    }
-}
-
-/// Rows of W and of x that make a tile.
+/// Rows of W and of x that make a tile, at most.
 pub(super) const TILE: u32 = 64;
 
 /// Rows of x in a tile for steps of few: a tile that is not full costs as much as one that is.
@@ -45,7 +37,21 @@ impl<'a> Lower<'a> {
     pub(super) fn matmul(&self, format: BlockFormat) -> Matmul {
         match self.layout.matmul {
             Matmul::Dot if !format.has_ints() => Matmul::Registers,
+            Matmul::Cooperative if self.layout.matrices.is_none() => Matmul::Registers,
             form => form,
+        }
+    }
+
+    /// The kernel of a form, and the rows of W and of x that make its tile.
+    pub(super) fn matmul_kernel(&self, form: Matmul) -> (Kernel, u32) {
+        match (form, self.layout.matrices) {
+            (Matmul::Cooperative, Some(matrices)) => {
+                let mut kernel = self.kernel("matmul_cooperative");
+                kernel.roles.push(("matrices", matrices.fragment));
+                (kernel, 4 * matrices.side)
+            }
+            (Matmul::Dot, _) => (self.kernel("matmul_dot"), TILE),
+            _ => (self.kernel("matmul"), TILE),
         }
     }
 

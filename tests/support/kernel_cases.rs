@@ -2,6 +2,7 @@
 //! oracle.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
+use std::ops::Range;
 use std::sync::Arc;
 use wgslm::exec::{
     CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep,
@@ -515,21 +516,31 @@ pub fn linear() -> Vec<Case> {
 /// Rows and columns of W: below, at and above the tiles of the kernels; the long ones thin, to be short.
 const SHAPES: [(u32, u32); 7] = [(1, 14_336), (7, 4128), (33, 1056), (64, 544), (65, 288), (200, 96), (513, 32)];
 
-/// NMSE of products with activations in eight bits.
-const EIGHT_BITS: f64 = 5e-4;
-
 /// Matrix times matrix in whole numbers: each format of whole numbers, rows of W and columns and rows of x pair by pair, with every
-/// epilogue.
+/// epilogue. The bound is that of activations in eight bits.
 pub fn dots() -> Vec<Case> {
+    products("matmul = dot", |format| format.has_ints(), 0..7, 5e-4)
+}
+
+/// The same in f16 by cooperative matrices: every format in one shape, in others in another turn.
+pub fn cooperative(turn: usize) -> Vec<Case> {
+    products("matmul = cooperative", |_| true, turn..turn + 1, 1e-6)
+}
+
+/// Products of formats, each in several of the shapes.
+fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<usize>, bound: f64) -> Vec<Case> {
     const ROWS: [usize; 7] = [1, 7, 33, 64, 65, 200, 513];
     let mut cases = Vec::new();
-    for (f, format) in BlockFormat::ALL.iter().copied().filter(|format| format.has_ints()).enumerate() {
-        for (i, &(n, k)) in SHAPES.iter().enumerate() {
-            let k = k.next_multiple_of(format.info().weights as u32);
+    for (f, format) in BlockFormat::ALL.iter().copied().filter(has).enumerate() {
+        for i in shapes.clone().map(|i| i + f * shapes.len() % 7) {
+            let (n, k) = SHAPES[i % 7];
+            // Of floats, there may be any number.
+            let weights = format.info().weights as u32;
+            let k = if weights == 1 { k - 5 } else { k.next_multiple_of(weights) };
             // A single element may be as near to 0 as it likes.
             let rows = if n == 1 { ROWS[(i + f) % 7].max(7) } else { ROWS[(i + f) % 7] };
             // One of each format: compiling takes longer than computing.
-            let epilogue = f % 4;
+            let epilogue = (f + shapes.start) % 4;
             let inputs = if epilogue == 1 { &[k, n][..] } else { &[k] };
             let op = OneOp::new(inputs, |b, x| {
                 let w = b.weight("w", n, k);
@@ -549,12 +560,12 @@ pub fn dots() -> Vec<Case> {
                 }
             });
             cases.push(Case {
-                name: format!("dot ({n}, {k}) {format:?}, {rows} rows, epilogue {epilogue}"),
+                name: format!("{tuning}, ({n}, {k}) {format:?}, {rows} rows, epilogue {epilogue}"),
                 formats: vec![format],
                 numerics: Numerics::Fast,
                 unfused: false,
-                tuning: "matmul = dot",
-                bound: EIGHT_BITS,
+                tuning,
+                bound,
                 work: Work::Op { op, role: Role::Prompt, rows, deviation: 1.0 },
             });
         }

@@ -11,6 +11,7 @@ pub fn choices(role: &str) -> Vec<Fragment> {
     match role {
         "weights" => BlockFormat::ALL.iter().map(decoder).collect(),
         "ints" => BlockFormat::ALL.iter().filter(|format| format.has_ints()).map(decoder).collect(),
+        "matrices" => vec![lib::COOPERATIVE_16, lib::COOPERATIVE_8],
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
         "max" => vec![lib::MAX, lib::MAX_SUBGROUP],
         "kv" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8, lib::KV_ROWS],
@@ -57,4 +58,10 @@ pub fn name(kernel: &Kernel) -> String {
 
 pub fn uses_subgroups(kernel: &Kernel) -> bool {
     kernel.roles.iter().any(|(_, f)| f.name.contains("subgroup"))
+}
+
+/// The side of its cooperative matrices, which no browser has.
+pub fn cooperative(kernel: &Kernel) -> Option<u32> {
+    let side = |(_, f): &(_, Fragment)| f.name.strip_prefix("lib/cooperative_")?.parse().ok();
+    kernel.roles.iter().find_map(side)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::family::{FAMILIES, Family};
 use super::{run, *};
-use crate::gpu::{Choice, Kind};
+use crate::gpu::{Choice, Fragment, Kind, Matrices};
 use crate::model::{Builder, Out};
 use crate::ops::{CpuWeights, Index, KvStorage};
 use crate::quant::BlockFormat::{Q4_K, Q8_0};
@@ -30,6 +30,16 @@ fn runs_products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
     pollster::block_on(run::products(device, format))
 }
 
+/// The device, with what stands in for cooperative matrices, which no software adapter has.
+fn with_stand_in(device: &Device) -> Device {
+    let source = concat!(
+        "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;\n",
+        include_str!("../../../tests/wgsl/cooperative_stand_in.wgsl")
+    );
+    let matrices = Matrices { side: 16, fragment: Fragment { name: "stand-in", source } };
+    device.with_matrices(matrices).with_matmul(Matmul::Cooperative)
+}
+
 /// Right kernels pass, on both adapters, with subgroups and without, with every type of keys and values; and no kernel of a model is
 /// left out.
 #[test]
@@ -46,7 +56,8 @@ fn gpu_right_kernels_pass() {
         // Values within keys are in no cache of eight bits.
         let kv_of = |family: &Family| if family.name == "latent" && kv == KvStorage::Q8 { KvStorage::F16 } else { kv };
         let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv_of(family)).unwrap());
-        let products = [Matmul::Dot].map(|form| runs_products(&device.with_matmul(form), Q4_K).unwrap()).concat();
+        let forms = [device.with_matmul(Matmul::Dot), with_stand_in(&device)];
+        let products = forms.map(|device| runs_products(&device, Q4_K).unwrap()).concat();
         let modules = families.chain(pollster::block_on(run::draws(&device)).unwrap()).chain(products);
         let modules: Vec<_> = modules.collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
@@ -113,17 +124,22 @@ fn gpu_wrong_products_are_left_unused() {
     };
     let device = device("llvmpipe").with_matmul(Matmul::Dot);
     let wrong = device.mutated("(1.0 / 127.0)", "(1.0 / 120.0)");
+    let cooperative = with_stand_in(&device);
+    let uncooperative = cooperative.mutated("sum += tile[a", "sum -= tile[a");
     for (device, numerics, form, told) in [
         (&device, Numerics::Fast, Matmul::Dot, None),
         (&wrong, Numerics::Fast, Matmul::Registers, Some("used without dot products: llvmpipe")),
         (&wrong, Numerics::Exact, Matmul::Dot, None),
+        (&cooperative, Numerics::Fast, Matmul::Cooperative, None),
+        (&uncooperative, Numerics::Fast, Matmul::Dot, Some("used without cooperative products: llvmpipe")),
     ] {
         let verdicts = Verdicts::default();
         assert_eq!(test(device, numerics, &verdicts).caps().matmul(), form);
         let faults = verdicts.faults();
         assert_eq!(faults.len(), usize::from(told.is_some()), "{faults:?}");
         assert!(faults.iter().zip(told).all(|(fault, told)| fault.starts_with(told)), "{faults:?}");
-        assert_eq!(verdicts.text().contains("products dot Q8_0"), form == Matmul::Dot && numerics == Numerics::Fast);
+        let tested = form != Matmul::Registers && numerics == Numerics::Fast;
+        assert_eq!(verdicts.text().contains(&format!("products {} Q8_0", form.name())), tested);
     }
 }
 
@@ -201,6 +217,12 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
         "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)",
         "min(tile * TILE_N + i, params.n - 1u)",
     ),
+    // And by cooperative matrices.
+    ("cooperative", "row * STRIDE + 16u * run + 4u * j", "row * STRIDE + 4u * j"),
+    ("cooperative", "(TILE_N + part / 2u * (2u * SIDE))", "TILE_N"),
+    ("cooperative", "load_left(left + SIDE * STRIDE + s)", "load_left(left + s)"),
+    ("cooperative", "sums[e], sums[e + AREA]", "sums[e], sums[e]"),
+    ("cooperative", "e % AREA / SIDE;", "0u;"),
     // Draws.
     ("draws", "h *= 0x7feb352du", "h *= 0x7feb352fu"),
     ("draws", "return -ln(-ln(u))", "return ln(-ln(u))"),
@@ -247,6 +269,7 @@ fn gpu_wrong_kernels_are_caught() {
         let verdict = match *name {
             "draws" => pollster::block_on(run::draws(&wrong)),
             "products" => runs_products(&wrong.with_matmul(Matmul::Dot), Q4_K),
+            "cooperative" => runs_products(&with_stand_in(&wrong), Q4_K),
             "rotary, q8" => runs(&wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
             name => runs(&wrong, family(name), Numerics::Fast, KvStorage::F16),
         };

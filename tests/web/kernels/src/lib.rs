@@ -17,7 +17,7 @@ mod singles;
 use cases::Case;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
-use wgslm::gpu::{Choice, Device};
+use wgslm::gpu::{Choice, Device, Kernel};
 
 #[wasm_bindgen]
 extern "C" {
@@ -49,7 +49,8 @@ impl Kernels {
     /// The names of all modules that a browser can be given, as a JSON list.
     pub fn modules() -> String {
         let modules = modules::all();
-        json!(modules.iter().filter(|m| !modules::uses_subgroups(m)).map(modules::name).collect::<Vec<_>>()).to_string()
+        let natively = |m: &&Kernel| modules::uses_subgroups(m) || modules::cooperative(m).is_some();
+        json!(modules.iter().filter(|m| !natively(m)).map(modules::name).collect::<Vec<_>>()).to_string()
     }
 
     /// Runs a case: `{name, distance, bound, modules}`. A distance that is no number is null.

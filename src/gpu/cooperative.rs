@@ -1,0 +1,43 @@
+//! Cooperative matrices: whether an adapter has those that our kernel is made of, and the token with which wgpu hands them out.
+
+use super::Fragment;
+use super::compose::lib;
+
+/// The small matrices that a subgroup multiplies at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrices {
+    /// Their rows and columns.
+    pub side: u32,
+    /// What kernels are composed with.
+    pub fragment: Fragment,
+}
+
+/// What a device must have beside the matrices.
+pub(super) const FEATURES: wgpu::Features =
+    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SHADER_F16).union(wgpu::Features::SUBGROUP);
+
+/// The largest that an adapter has: square, f16 times f16, sums in f32.
+pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
+    // A pair of gates and ups needs two subgroups of the kernel's 128 threads, and all of them full.
+    if !adapter.features().contains(FEATURES) || !(1..=64).contains(&adapter.get_info().subgroup_max_size) {
+        return None;
+    }
+    let there = adapter.cooperative_matrix_properties();
+    let has = |matrices: &Matrices| {
+        there.iter().any(|m| {
+            [m.m_size, m.n_size, m.k_size] == [matrices.side; 3]
+                && m.ab_type == wgpu::CooperativeScalarType::F16
+                && m.cr_type == wgpu::CooperativeScalarType::F32
+        })
+    };
+    let known = [(16, lib::COOPERATIVE_16), (8, lib::COOPERATIVE_8)];
+    known.map(|(side, fragment)| Matrices { side, fragment }).into_iter().find(has)
+}
+
+/// Lets a device have features that wgpu calls experimental.
+#[allow(unsafe_code, reason = "the token is made by an unsafe call: see SAFETY")]
+pub(super) fn experimental() -> wgpu::ExperimentalFeatures {
+    // SAFETY: it acknowledges that wgpu's own implementation may be wrong. One kernel uses it, and is not used unless it has computed
+    // rightly on the device (`exec::self_test`).
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
+}

@@ -1,0 +1,120 @@
+//! matmul_cooperative: out[r] = epilogue(W x[r] + bias), for many rows, by products of small matrices
+//! x (rows, k) f32, taken as f16 | w (n, k) any block format, taken as f16 | out (rows, n) f32 | residual (rows, n) f32
+//! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
+//! use: <matrices>, lib/step, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
+//!
+//! A tile is four parts, 2 x 2 of them, each the work of one subgroup: 2 x 2 matrices of SIDE x SIDE sums in f32. There may be two
+//! subgroups or more: fewer than four take turns, of more some do the same. Sums leave through workgroup memory, where the edges are
+//! cut off. The order of a sum depends on k alone, as far as the device's units have one.
+const TILE_N: u32 = 4u * SIDE;
+const TILE_M: u32 = 4u * SIDE;
+const STRIDE: u32 = 40u;        // from row to row of a tile: 32 columns, and 8 that nobody reads, for other banks of the memory
+const THREADS: u32 = 128u;
+const AREA: u32 = SIDE * SIDE;
+var<workgroup> tile: array<Half, (TILE_N + TILE_M) * STRIDE>;  // rows of W, then rows of x
+var<workgroup> sums: array<f32, 4u * AREA>;                    // a matrix of each part, (row of x, row of W)
+
+// f16 has no numbers above 65504. What is not finite stays so.
+fn within(v: vec4<f32>) -> vec4<f32> {
+    let finite = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) < vec4<u32>(0x7f800000u);
+    return select(v, clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0)), finite);
+}
+
+// A run of 16 columns of a row of the tile.
+fn put(row: u32, run: u32, numbers: mat4x4<f32>) {
+    var v = numbers;
+    for (var j = 0u; j < 4u; j++) {
+        let h = halves(within(v[j]));
+        let to = row * STRIDE + 16u * run + 4u * j;
+        tile[to] = h.x;
+        tile[to + 1u] = h.y;
+        tile[to + 2u] = h.z;
+        tile[to + 3u] = h.w;
+    }
+}
+
+// Where a thread's results go.
+struct Target {
+    lid: u32,
+    group: vec2<u32>,  // tile of rows of W, tile of rows of x
+    rows: u32,         // of x
+    parts: vec2<u32>,  // of this turn
+    part: u32,         // its subgroup's
+}
+
+// Stores matrix (i, j) of this turn's parts: rows of W from i * SIDE on, rows of x from j * SIDE on.
+fn store_sums(c: Sums, t: Target, i: u32, j: u32) {
+    keep_sums(c, t.part * AREA);
+    workgroupBarrier();
+    for (var e = t.parts.x * AREA + t.lid; e < t.parts.y * AREA; e += THREADS) {
+        let part = e / AREA;
+        let row = t.group.y * TILE_M + part / 2u * (2u * SIDE) + j * SIDE + e % AREA / SIDE;
+        let n = i * SIDE + e % SIDE;
+        if row >= t.rows {
+            continue;
+        }
+        if EPI != 3u {
+            store(row, t.group.x * TILE_N + part % 2u * (2u * SIDE) + n, sums[e], 0.0);
+        } else if part % 2u == 0u {
+            store(row, t.group.x * (TILE_N / 2u) + n, sums[e], sums[e + AREA]);
+        }
+    }
+    workgroupBarrier();
+}
+
+@compute @workgroup_size(THREADS)
+fn matmul_cooperative(
+    @builtin(local_invocation_index) lid: u32,
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(subgroup_id) subgroup_id: u32,
+    @builtin(num_subgroups) num_subgroups: u32,
+) {
+    let rows = step[params.rows_at];
+    let first = group.y * TILE_M;
+    if first >= rows {
+        return;
+    }
+    let k = params.k;
+    let words = row_words(k);
+    let place = place(lid, subgroup_id, num_subgroups);
+    for (var turn = 0u; turn < 4u; turn += place.y) {
+        let part = (turn + place.x) % 4u;
+        let left = part % 2u * (2u * SIDE) * STRIDE;
+        let right = (TILE_N + part / 2u * (2u * SIDE)) * STRIDE;
+        for (var i = lid; i < AREA; i += THREADS) {
+            sums[i] = 0.0;
+        }
+        workgroupBarrier();
+        var c00 = load_sums(0u);
+        var c01 = load_sums(0u);
+        var c10 = load_sums(0u);
+        var c11 = load_sums(0u);
+        for (var c = 0u; c < (k + 31u) / 32u; c++) {
+            for (var i = lid; i < 2u * TILE_N; i += THREADS) {
+                let row = params.row0 + tile_row(group.x, i % TILE_N);
+                put(i % TILE_N, i / TILE_N, decode16(chunk(row * words, k, c), i / TILE_N));
+            }
+            for (var i = lid; i < 2u * TILE_M; i += THREADS) {
+                let row = min(first + i % TILE_M, rows - 1u);
+                put(TILE_N + i % TILE_M, i / TILE_M, x16(row, chunk_at(c) + i / TILE_M * RUN_GAP));
+            }
+            workgroupBarrier();
+            for (var s = 0u; s < 32u; s += SIDE) {
+                let a0 = load_left(left + s);
+                let a1 = load_left(left + SIDE * STRIDE + s);
+                let b0 = load_right(right + s);
+                let b1 = load_right(right + SIDE * STRIDE + s);
+                c00 = multiply_add(a0, b0, c00);
+                c01 = multiply_add(a0, b1, c01);
+                c10 = multiply_add(a1, b0, c10);
+                c11 = multiply_add(a1, b1, c11);
+            }
+            workgroupBarrier();
+        }
+        let t = Target(lid, group.xy, rows, vec2<u32>(turn, min(turn + place.y, 4u)), part);
+        store_sums(c00, t, 0u, 0u);
+        store_sums(c01, t, 0u, 1u);
+        store_sums(c10, t, 1u, 0u);
+        store_sums(c11, t, 1u, 1u);
+    }
+}
