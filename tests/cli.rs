@@ -378,21 +378,29 @@ fn logits_are_numpy_s() {
 fn devices_are_listed() {
     assert!(ok(output(command(&["devices"]))).starts_with("cpu "));
     let verbose = ok(output(command(&["devices", "--verbose"])));
-    for word in
-        ["llvmpipe", "SwiftShader", "by subgroups of 8 to 8", "reduce      8 threads", "matmul      dot", "self-test "]
-    {
+    for word in [
+        "llvmpipe",
+        "SwiftShader",
+        "by subgroups of 8 to 8",
+        "reduce      8 threads",
+        "matmul dot",
+        "table       floats",
+        "self-test ",
+    ] {
         assert!(verbose.contains(word), "no {word} in:\n{verbose}");
     }
     let tuning = concat!(env!("CARGO_TARGET_TMPDIR"), "/tuning");
-    std::fs::write(tuning, "reduce = 16 # an experiment\n").unwrap();
+    std::fs::write(tuning, "reduce = 16 # an experiment\nfours.Q4_K = 1").unwrap();
     let mut tuned = command(&["devices", "--verbose"]);
     tuned.env("WGSLM_TUNING", tuning);
     let verbose = ok(output(tuned));
-    assert!(verbose.contains("reduce      16 threads a workgroup: WGSLM_TUNING"), "{verbose}");
+    for line in ["reduce      16 threads a workgroup: WGSLM_TUNING", "products    of Q4_K: WGSLM_TUNING"] {
+        assert!(verbose.contains(line), "no {line} in:\n{verbose}");
+    }
     std::fs::write(tuning, "rows = 4\n").unwrap();
     let mut wrong = command(&["run", "--device", "gpu", "x"]);
     wrong.env("WGSLM_TUNING", tuning);
-    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, head, attend, fours, fours_batch, matmul work"]);
+    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, head, attend work", "lanes, fours, fours_batch, matmul"]);
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();
     assert_eq!(list[0]["device"], "cpu");
 }

@@ -22,13 +22,14 @@ use wgslm::exec::{
     SeqStep, Step, Token,
 };
 use wgslm::gpu::{
-    Arg, Buffer, Choice, Device, Dim, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
+    Arg, Buffer, Choice, Device, Dim, FORMATS, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
 };
 use wgslm::model::Program;
 use wgslm::ops::{
     Attend, BlockMove, CacheShape, CpuWeights, GroupId, Index, Kv, KvLayout, KvReplicate, KvStorage, KvWrite, Mask, Op,
     Pairing, Penalties, Place, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
 };
+use wgslm::quant::BlockFormat;
 use wgslm::quant::BlockFormat::{F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
 
 /// One way to run kernels.
@@ -121,6 +122,14 @@ fn gpu_linear() {
 fn gpu_formats() {
     // How sums are reduced is no matter of formats.
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::formats()));
+}
+
+/// The table's formats are the block formats, and whatever it may say of one, products are right.
+#[test]
+fn gpu_tunings_of_products() {
+    let names: Vec<_> = BlockFormat::ALL.iter().map(|format| format.info().name).collect();
+    assert_eq!(names, FORMATS);
+    check(LAVAPIPE, &cases::tunings());
 }
 
 #[test]

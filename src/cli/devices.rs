@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 
 use super::exit::Exit;
 use super::{open, verdicts};
-use crate::gpu::{Choice, Device, Kind, Tuning};
+use crate::gpu::{Choice, Device, Kind, Products};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -77,21 +77,29 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
             None => "through workgroup memory: the device has no subgroups".to_owned(),
         },
     )?;
-    let table = Tuning::of(caps.kind).numbers();
-    for ((name, number), (_, usual)) in caps.tuning.numbers().into_iter().zip(table) {
-        let why = if number == usual { "the table for such devices" } else { "WGSLM_TUNING" };
-        let unit = if name.starts_with("fours") { "fours of rows" } else { "threads" };
-        line(name, format!("{number} {unit} a workgroup: {why}"))?;
+    let (table, reasons) = caps.table();
+    let why = |usual| if usual { "the table for such devices" } else { "WGSLM_TUNING" };
+    for ((name, number), (_, usual)) in caps.tuning.numbers().into_iter().zip(table.numbers()) {
+        line(name, format!("{number} threads a workgroup: {}", why(number == usual)))?;
     }
-    let (wished, form) = (caps.tuning.matmul, caps.matmul());
-    let why = if form != wished {
-        format!("the device has no {} ones", wished.name())
-    } else if form == Tuning::of(caps.kind).matmul {
-        "the table for such devices".to_owned()
-    } else {
-        "WGSLM_TUNING".to_owned()
-    };
-    line("matmul", format!("{} products of prompts with fast numerics, if the self-test passes: {why}", form.name()))?;
+    for (products, formats) in caps.tuning.groups() {
+        let Products { lanes, fours, fours_batch, matmul } = products;
+        let usual = formats.iter().all(|format| table.products(format) == &products);
+        line("products", format!("of {}: {}", formats.join(", "), why(usual)))?;
+        line(
+            "",
+            format!("lanes {lanes} threads a workgroup, fours {fours}, fours_batch {fours_batch} times four rows"),
+        )?;
+        let form = caps.matmul(matmul);
+        let instead = match form == matmul {
+            true => String::new(),
+            false => format!(", as the device has no {} ones", matmul.name()),
+        };
+        line("", format!("matmul {} for prompts with fast numerics, if the self-test passes{instead}", form.name()))?;
+    }
+    for reason in reasons {
+        line("table", reason.to_owned())?;
+    }
     line(
         "timestamps",
         if device.has_timestamps() { "yes: --profile works" } else { "no: --profile does not work" }.to_owned(),

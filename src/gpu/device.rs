@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::compose::{Kernel, compose};
 use super::pipeline::Made;
-use super::{Matmul, Matrices, Tuning, cooperative};
+use super::tuning::Traits;
+use super::{Matmul, Matrices, Tuning, Vendor, cooperative};
 use crate::{Error, Result};
 
 /// What kind of adapter it is.
@@ -86,19 +87,28 @@ pub struct Caps {
     pub dot: bool,
     /// The small matrices that subgroups multiply at once, if the device has some that fit.
     pub cooperative: Option<Matrices>,
+    /// Who made it.
+    pub vendor: Vendor,
     /// What kernels are tuned by.
     pub tuning: Tuning,
 }
 
 impl Caps {
+    /// What a table says for such devices, and why where it is not the usual.
+    pub fn table(&self) -> (Tuning, Vec<&'static str>) {
+        let subgroups = self.subgroups.unwrap_or_default();
+        let traits = Traits { kind: self.kind, vendor: self.vendor, driver: &self.driver, subgroups };
+        (Tuning::of(&traits), Tuning::reasons(&traits))
+    }
+
     /// The form of matrix times matrix for fast numerics: the wished one, or the next one before it that the device has.
-    pub fn matmul(&self) -> Matmul {
+    pub fn matmul(&self, wished: Matmul) -> Matmul {
         let has = |form: &Matmul| match form {
             Matmul::Registers => true,
             Matmul::Dot => self.dot,
             Matmul::Cooperative => self.cooperative.is_some(),
         };
-        let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= self.tuning.matmul && has(form));
+        let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= wished && has(form));
         forms.next_back().unwrap_or(Matmul::Registers)
     }
 }
@@ -240,11 +250,11 @@ impl Device {
             .features()
             .contains(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size));
+        let (kind, driver, vendor) = (kind(info), driver(info), Vendor::of(info.vendor, &info.name));
         let caps = Caps {
             name: info.name.clone(),
-            driver: driver(info),
             backend: info.backend.to_string(),
-            kind: kind(info),
+            kind,
             subgroups,
             max_binding: limits.max_storage_buffer_binding_size,
             max_buffer: limits.max_buffer_size,
@@ -255,7 +265,9 @@ impl Device {
             // On Metal it is four multiplications, and a browser is asked by `open`.
             dot: !cfg!(target_arch = "wasm32") && info.backend != wgpu::Backend::Metal,
             cooperative: None, // only the adapter knows
-            tuning: Tuning::of(kind(info)),
+            vendor,
+            tuning: Tuning::of(&Traits { kind, vendor, driver: &driver, subgroups: subgroups.unwrap_or_default() }),
+            driver,
         };
         Self {
             device,
@@ -296,11 +308,10 @@ impl Device {
         Ok(Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() })
     }
 
-    /// The same device, with another form of matrix times matrix wished for.
-    pub(crate) fn with_matmul(&self, matmul: Matmul) -> Self {
-        let mut caps = (*self.caps).clone();
-        caps.tuning.matmul = matmul;
-        Self { caps: Arc::new(caps), ..self.clone() }
+    /// The same device, with another form of matrix times matrix wished for: what `form` makes of each format's.
+    pub(crate) fn with_matmul(&self, form: impl Fn(Matmul) -> Matmul) -> Self {
+        let tuning = self.caps.tuning.with_matmul(form);
+        Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
     }
 
     /// The same device, as if it had such matrices: for tests with what stands in for them.

@@ -1,4 +1,4 @@
-//! What kernels are tuned by: a table by kind of device, and lines of a file in its place for experiments.
+//! What kernels are tuned by: a table by kind of device, vendor and block format, and lines of a file in its place for experiments.
 //!
 //! Nothing here depends on load or batch. The numbers hold for an executor's life, so results do not change while it runs.
 
@@ -30,6 +30,58 @@ impl Matmul {
     }
 }
 
+/// Who made a device, as far as kernels are tuned by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vendor {
+    /// NVIDIA.
+    Nvidia,
+    /// AMD.
+    Amd,
+    /// Intel.
+    Intel,
+    /// Apple.
+    Apple,
+    /// Someone else, or unknown (browsers do not tell).
+    Other,
+}
+
+impl Vendor {
+    /// By the vendor's number on the PCI bus; Metal has none, and Apple's devices their maker's name.
+    pub(super) fn of(number: u32, name: &str) -> Self {
+        match number & 0xffff {
+            0x10de => Self::Nvidia,
+            0x1002 => Self::Amd,
+            0x8086 => Self::Intel,
+            0x106b => Self::Apple,
+            _ if name.starts_with("Apple") => Self::Apple,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// What the table knows a device by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traits<'a> {
+    pub(super) kind: Kind,
+    pub(super) vendor: Vendor,
+    pub(super) driver: &'a str,
+    /// The smallest and the largest subgroup.
+    pub(super) subgroups: (u32, u32),
+}
+
+/// What products with matrices of a block format are tuned by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Products {
+    /// Threads of a workgroup of the matrix-times-vector kernels.
+    pub lanes: u32,
+    /// Fours of rows of W that such a workgroup makes, for one row of x.
+    pub fours: u32,
+    /// The same for several rows of x. The order of a sum depends on neither.
+    pub fours_batch: u32,
+    /// The form of matrix times matrix that is taken, if the device has it; else the next one before it that it has.
+    pub matmul: Matmul,
+}
+
 /// What kernels are tuned by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
@@ -39,95 +91,271 @@ pub struct Tuning {
     pub head: u32,
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
-    /// Fours of rows of W that a workgroup of the matrix-times-vector kernels makes, for one row of x.
-    pub fours: u32,
-    /// The same for several rows of x. The order of a sum depends on neither.
-    pub fours_batch: u32,
-    /// The form of matrix times matrix that is taken, if the device has it; else the next one before it that it has.
-    pub matmul: Matmul,
+    /// For each of [`FORMATS`].
+    products: [Products; FORMATS.len()],
 }
 
-/// A number by its name in files, what it is, and what it may be.
-type Entry = (&'static str, fn(&mut Tuning) -> &mut u32, std::ops::RangeInclusive<u32>);
+/// The names of the block formats, by which the table and files know them.
+pub const FORMATS: [&str; 16] = [
+    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
+    "IQ4_XS", "MXFP4",
+];
+const FLOATS: &[&str] = &["F32", "F16", "BF16"];
+const CODEBOOKS: &[&str] = &["IQ4_NL", "IQ4_XS", "MXFP4"];
 
-const ENTRIES: [Entry; 5] = [
+/// What differs from the usual on some devices, for some formats.
+struct Row {
+    fits: fn(&Traits<'_>) -> bool,
+    formats: &'static [&'static str],
+    set: fn(&mut Products),
+    why: &'static str,
+}
+
+/// Later rows go before earlier ones. Those of vendors follow published figures; nothing was measured on such a device.
+const TABLE: &[Row] = &[
+    Row {
+        fits: |_| true,
+        formats: FLOATS,
+        set: |p| p.fours_batch = 1,
+        why: "floats: a chunk of them fills 32 registers",
+    },
+    // ggml-vulkan.cpp (llama.cpp): mat-vec workgroups of one subgroup, 32 threads on NVIDIA and Apple, which is the usual; 16 on Intel.
+    // MatMulNBits of ONNX Runtime has 16, too: onnxruntime#27834.
+    Row {
+        fits: |t| t.vendor == Vendor::Intel,
+        formats: &FORMATS,
+        set: |p| p.lanes = 16,
+        why: "Intel: workgroups of a subgroup of 16, as llama.cpp and ONNX Runtime have them",
+    },
+    Row {
+        fits: |t| t.vendor == Vendor::Amd,
+        formats: &FORMATS,
+        set: |p| p.lanes = 64,
+        why: "AMD: workgroups of a subgroup of 64, as llama.cpp has them",
+    },
+    // `rm_iq` of ggml-vulkan.cpp, 8 rows where all subgroups are of 64; what it has elsewhere is four rows, or fewer than we can make.
+    Row {
+        fits: |t| t.vendor == Vendor::Amd && t.subgroups == (64, 64),
+        formats: CODEBOOKS,
+        set: |p| p.fours = 2,
+        why: "AMD GCN: eight rows of formats with code books, as llama.cpp has them",
+    },
+    // `ggml_vk_khr_cooperative_matrix_support` leaves that driver's out but on RDNA3, of which an adapter says nothing.
+    Row {
+        fits: |t| t.vendor == Vendor::Amd && t.driver.contains("AMD proprietary"),
+        formats: &FORMATS,
+        set: |p| p.matmul = Matmul::Dot,
+        why: "AMD's own driver: it lists cooperative matrices where there are no units for them, llama.cpp found",
+    },
+];
+
+/// A number by its name in files, what it is, and what it may be.
+type Entry<T> = (&'static str, fn(&mut T) -> &mut u32, std::ops::RangeInclusive<u32>);
+
+const ENTRIES: [Entry<Tuning>; 3] = [
     ("reduce", |t| &mut t.reduce, 4..=256),
     ("head", |t| &mut t.head, 1..=64),
     ("attend", |t| &mut t.attend, 16..=256),
-    ("fours", |t| &mut t.fours, 1..=4),
-    ("fours_batch", |t| &mut t.fours_batch, 1..=4),
+];
+
+/// Of a format.
+const OF_FORMAT: [Entry<Products>; 3] = [
+    ("lanes", |p| &mut p.lanes, 4..=256),
+    ("fours", |p| &mut p.fours, 1..=4),
+    ("fours_batch", |p| &mut p.fours_batch, 1..=4),
 ];
 
 impl Tuning {
-    /// What is known to be good for a kind of device.
-    pub fn of(kind: Kind) -> Self {
-        match kind {
+    /// What is known to be good for a device.
+    pub(super) fn of(traits: &Traits<'_>) -> Self {
+        let (reduce, head, attend, products) = match traits.kind {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
             // A thread that has a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
             // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
             // 4 fours for one row take 0.4 of the time in Q6_K and as long in Q4_K on lavapipe, but three times as long to compile.
             // Products of whole numbers take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
-            Kind::Software => Self { reduce: 8, head: 1, attend: 16, fours: 2, fours_batch: 4, matmul: Matmul::Dot },
+            Kind::Software => (8, 1, 16, Products { lanes: 8, fours: 2, fours_batch: 4, matmul: Matmul::Dot }),
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => {
-                Self { reduce: 32, head: 32, attend: 64, fours: 1, fours_batch: 1, matmul: Matmul::Cooperative }
+                (32, 32, 64, Products { lanes: 32, fours: 1, fours_batch: 1, matmul: Matmul::Cooperative })
             }
             // Browsers do not tell whether whole numbers are multiplied by an instruction or by a detour.
-            Kind::Other => Self { matmul: Matmul::Registers, ..Self::of(Kind::Discrete) },
+            Kind::Other => (32, 32, 64, Products { lanes: 32, fours: 1, fours_batch: 1, matmul: Matmul::Registers }),
+        };
+        let mut tuning = Self { reduce, head, attend, products: [products; FORMATS.len()] };
+        for row in rows(traits) {
+            tuning.all().filter(|(name, _)| row.formats.contains(name)).for_each(|(_, products)| (row.set)(products));
         }
+        tuning
     }
 
-    /// The same but for what a text says, in lines `name = number` or `matmul = form`; `#` begins a comment.
+    /// Why products differ from the usual.
+    pub(super) fn reasons(traits: &Traits<'_>) -> Vec<&'static str> {
+        rows(traits).map(|row| row.why).collect()
+    }
+
+    /// The same but for what a text says, in lines `name = value`; `#` begins a comment. What is of a format is of all of them, or of
+    /// the one that `name.FORMAT` says, which goes before the others, wherever it stands.
     pub fn with(mut self, text: &str) -> Result<Self> {
-        let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
-        for line in lines.filter(|line| !line.is_empty()) {
-            let wrong = |problem: String| Error::argument("tuning", format!("{line:?}: {problem}"));
-            let (name, value) = line.split_once('=').ok_or_else(|| wrong("name = number works".to_owned()))?;
-            if name.trim() == "matmul" {
-                let form = Matmul::ALL.into_iter().find(|form| form.name() == value.trim());
-                self.matmul = form.ok_or_else(|| wrong(Matmul::ALL.map(Matmul::name).join(", ") + " work"))?;
-                continue;
+        let lines = || text.lines().map(|line| line.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty());
+        for of_format in [false, true] {
+            for line in lines() {
+                let wrong = |problem: String| Error::argument("tuning", format!("{line:?}: {problem}"));
+                let (name, value) = line.split_once('=').ok_or_else(|| wrong("name = number works".to_owned()))?;
+                let (name, format) = match name.trim().split_once('.') {
+                    Some((name, format)) => (name, Some(format)),
+                    None => (name.trim(), None),
+                };
+                if format.is_some_and(|format| !FORMATS.contains(&format)) {
+                    return Err(wrong(format!("the formats are {}", FORMATS.join(", "))));
+                }
+                if format.is_some() == of_format {
+                    self.set(name, format, value.trim()).map_err(wrong)?;
+                }
             }
-            let Some((_, field, range)) = ENTRIES.iter().find(|(known, ..)| *known == name.trim()) else {
-                let names = ENTRIES.map(|(name, ..)| name).join(", ");
-                return Err(wrong(format!("{names}, matmul work")));
-            };
-            let fits = |n: &u32| n.is_power_of_two() && range.contains(n);
-            let number = value.trim().parse().ok().filter(fits);
-            let wanted = || wrong(format!("a power of two from {} to {} works", range.start(), range.end()));
-            *field(&mut self) = number.ok_or_else(wanted)?;
         }
         Ok(self)
+    }
+
+    fn set(&mut self, name: &str, format: Option<&str>, value: &str) -> std::result::Result<(), String> {
+        if let (None, Some((_, field, range))) = (format, ENTRIES.iter().find(|(known, ..)| *known == name)) {
+            *field(self) = number(value, range)?;
+            return Ok(());
+        }
+        let chosen =
+            self.all().filter(|(of, _)| format.is_none_or(|format| format == *of)).map(|(_, products)| products);
+        if name == "matmul" {
+            let form = Matmul::ALL.into_iter().find(|form| form.name() == value);
+            let form = form.ok_or_else(|| Matmul::ALL.map(Matmul::name).join(", ") + " work")?;
+            chosen.for_each(|products| products.matmul = form);
+            return Ok(());
+        }
+        let Some((_, field, range)) = OF_FORMAT.iter().find(|(known, ..)| *known == name) else {
+            let (all, some) = (ENTRIES.map(|(name, ..)| name).join(", "), OF_FORMAT.map(|(name, ..)| name).join(", "));
+            return Err(format!("{all} work, and for all formats or one (name.Q4_K) {some}, matmul"));
+        };
+        let number = number(value, range)?;
+        chosen.for_each(|products| *field(products) = number);
+        Ok(())
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = (&'static str, &mut Products)> {
+        FORMATS.into_iter().zip(&mut self.products)
+    }
+
+    /// What products with matrices of a format are tuned by.
+    pub fn products(&self, format: &str) -> &Products {
+        let at = FORMATS.iter().position(|name| *name == format);
+        // Another's is better than nothing; a test asks for each.
+        &self.products[at.unwrap_or(0)]
+    }
+
+    /// The same, with a form of matrix times matrix for each format.
+    pub(crate) fn with_matmul(mut self, form: impl Fn(Matmul) -> Matmul) -> Self {
+        self.products.iter_mut().for_each(|products| products.matmul = form(products.matmul));
+        self
+    }
+
+    /// Whether some format's products are in a form.
+    pub(crate) fn multiplies(&self, form: Matmul) -> bool {
+        self.products.iter().any(|products| products.matmul == form)
     }
 
     /// Each number with its name.
     pub fn numbers(mut self) -> Vec<(&'static str, u32)> {
         ENTRIES.iter().map(|(name, field, _)| (*name, *field(&mut self))).collect()
     }
+
+    /// What products are tuned by, and the formats that share it.
+    pub fn groups(&self) -> Vec<(Products, Vec<&'static str>)> {
+        let mut groups: Vec<(Products, Vec<&'static str>)> = Vec::new();
+        for (name, products) in FORMATS.iter().zip(&self.products) {
+            match groups.iter_mut().find(|(of, _)| of == products) {
+                Some((_, names)) => names.push(name),
+                None => groups.push((*products, vec![name])),
+            }
+        }
+        groups
+    }
+}
+
+fn rows<'a>(traits: &'a Traits<'_>) -> impl Iterator<Item = &'static Row> + 'a {
+    TABLE.iter().filter(|row| (row.fits)(traits))
+}
+
+fn number(value: &str, range: &std::ops::RangeInclusive<u32>) -> std::result::Result<u32, String> {
+    let number = value.parse().ok().filter(|n: &u32| n.is_power_of_two() && range.contains(n));
+    number.ok_or_else(|| format!("a power of two from {} to {} works", range.start(), range.end()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const TRAITS: Traits<'_> =
+        Traits { kind: Kind::Discrete, vendor: Vendor::Other, driver: "Mesa", subgroups: (32, 64) };
+
     #[test]
     fn a_file_replaces_what_it_names() {
-        let table = Tuning::of(Kind::Discrete);
+        let table = Tuning::of(&TRAITS);
         assert_eq!(table.with("").unwrap(), table);
         let changed = table.with("# of an experiment\n\n  reduce = 64 # threads\n").unwrap();
         assert_eq!(changed, Tuning { reduce: 64, ..table });
         assert_eq!(changed.numbers()[0], ("reduce", 64));
-        assert_eq!(table.with("matmul = registers").unwrap(), Tuning { matmul: Matmul::Registers, ..table });
+        // A format's line goes before that of all, wherever it stands.
+        let changed = table.with("fours.Q4_K = 4\nmatmul.Q8_0 = dot\nfours = 2\nmatmul = registers").unwrap();
+        let of = |format| (changed.products(format).fours, changed.products(format).matmul);
+        assert_eq!(["Q4_K", "Q8_0", "F16"].map(of), [(4, Matmul::Registers), (2, Matmul::Dot), (2, Matmul::Registers)]);
+        assert_eq!(changed.products("Q4_K").lanes, table.products("Q4_K").lanes);
         for (text, problem) in [
             ("reduce", "name = number"),
-            ("rows = 4", "reduce, head, attend, fours, fours_batch, matmul work"),
+            (
+                "rows = 4",
+                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, fours, fours_batch, matmul",
+            ),
+            ("reduce.Q4_K = 8", "reduce, head, attend work"),
+            ("fours.Q4_L = 2", "the formats are F32"),
             ("matmul = 2", "registers, dot, cooperative work"),
             ("attend = 24", "a power of two from 16 to 256"),
             ("attend = 8", "a power of two from 16 to 256"),
-            ("reduce = many", "a power of two"),
+            ("lanes.F16 = many", "a power of two"),
         ] {
             let error = table.with(text).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
         }
+    }
+
+    /// Later rows go before earlier ones, rows of vendors before the usual; every number is one that files may have, too.
+    #[test]
+    fn vendors_have_rows_of_their_own() {
+        let of = |vendor, driver, subgroups, format| {
+            *Tuning::of(&Traits { vendor, driver, subgroups, ..TRAITS }).products(format)
+        };
+        let usual = of(Vendor::Other, "", (32, 32), "Q4_K");
+        assert_eq!(of(Vendor::Nvidia, "", (32, 32), "Q4_K"), usual);
+        assert_eq!(of(Vendor::Intel, "", (8, 32), "Q4_K"), Products { lanes: 16, ..usual });
+        assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), "IQ4_NL"), Products { lanes: 64, ..usual });
+        let own = of(Vendor::Amd, "AMD proprietary driver 25.1", (64, 64), "IQ4_NL");
+        assert_eq!(own, Products { lanes: 64, fours: 2, matmul: Matmul::Dot, ..usual });
+        for vendor in [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Apple, Vendor::Other] {
+            for kind in [Kind::Discrete, Kind::Integrated, Kind::Software, Kind::Other] {
+                let traits = Traits { kind, vendor, subgroups: (64, 64), ..TRAITS };
+                let mut tuning = Tuning::of(&traits);
+                for (_, products) in tuning.all() {
+                    for (name, field, range) in &OF_FORMAT {
+                        let n = *field(products);
+                        assert!(n.is_power_of_two() && range.contains(&n), "{name} = {n}: {traits:?}");
+                    }
+                }
+            }
+        }
+        assert!(TABLE.iter().all(|row| row.formats.iter().all(|format| FORMATS.contains(format))));
+    }
+
+    #[test]
+    fn vendors_are_known_by_number_or_name() {
+        let of =
+            [(0x10de, "NVIDIA H100"), (0, "Apple M2"), (0x10005, "llvmpipe")].map(|(id, name)| Vendor::of(id, name));
+        assert_eq!(of, [Vendor::Nvidia, Vendor::Apple, Vendor::Other]);
     }
 }

@@ -144,7 +144,7 @@ impl Matrices {
             let (n, rows) = TILE;
             [Dim::Fixed(segment.n.div_ceil(n)), x.rows(rows), Dim::Fixed(segment.count)]
         } else {
-            l.reduce(&mut kernel, l.layout.reduce);
+            l.reduce(&mut kernel, l.products(segment.format).lanes);
             [Dim::Fixed(segment.n.div_ceil(4)), x.rows(1), Dim::Fixed(self.count)]
         };
         args.push(Arg::Write(&out.buffer));

@@ -5,7 +5,7 @@ use super::lower::{self, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
 use super::{Act, NormKind, NormSpec, Role, RopeKv, Rows, ValueId, VectorId, WeightId, matmul};
-use crate::gpu::{Arg, Dim, Kernel, Matmul};
+use crate::gpu::{Arg, Dim, Kernel, Matmul, Products};
 use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
@@ -355,7 +355,7 @@ impl Linear {
         let x_rows = if vectors { Arg::read(&x.buffer) } else { l.matmul_rows(form, self.x)? };
         let args = [Arg::read(l.step), x_rows, Arg::read(l.vectors), w, Arg::read(residual), Arg::Write(&out.buffer)];
         if vectors {
-            l.reduce(&mut kernel, l.layout.reduce);
+            l.reduce(&mut kernel, l.products(segment.format).lanes);
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
         let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile)), x.rows(rows_of_x), Dim::Fixed(1)];
@@ -375,7 +375,7 @@ impl Linear {
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
         let mut kernel = l.kernel("matvec_qkv");
         let params = self.common(l, &mut kernel, segment, bias);
-        l.reduce(&mut kernel, l.layout.reduce);
+        l.reduce(&mut kernel, l.products(segment.format).lanes);
         l.paged(&mut kernel, cache)?;
         l.kv_store(&mut kernel, cache)?;
         l.rope(&mut kernel, rope_kv.rope.as_ref());
@@ -398,9 +398,7 @@ impl Linear {
         args: &[Arg<'_>],
         rows: u32,
     ) -> Lowered {
-        let [lone, many] = l.layout.fours;
-        // A chunk of floats fills 32 registers.
-        let many = if segment.format.info().weights == 1 { 1 } else { many };
+        let Products { fours: lone, fours_batch: many, .. } = *l.products(segment.format);
         let form = |cols: u32, fours: u32| {
             let mut kernel = kernel.clone();
             kernel.overrides.extend([("COLS", f64::from(cols)), ("FOURS", f64::from(fours))]);

@@ -2,7 +2,7 @@
 
 use super::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, Matmul, Matrices, PlanBuilder};
+use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, Matmul, Matrices, PlanBuilder, Products, Tuning};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -127,11 +127,8 @@ pub(crate) struct Layout {
     pub(crate) tree: u32,
     /// Attention keeps all scores of a row in workgroup memory (V1): of the positions in so many blocks.
     pub(crate) v1: Option<u32>,
-    /// Fours of rows of W that a workgroup of the matrix-times-vector kernels makes, for one row of x and for several. The order
-    /// of a sum does not depend on it.
-    pub(crate) fours: [u32; 2],
-    /// How matrix times matrix is computed.
-    pub(crate) matmul: Matmul,
+    /// What products are tuned by.
+    pub(crate) tuning: Tuning,
     /// The small matrices of its cooperative form, if the device has that.
     pub(crate) matrices: Option<Matrices>,
 }
@@ -157,8 +154,7 @@ impl Layout {
             search: false,
             tree: 0,
             v1: None,
-            fours: [caps.tuning.fours, caps.tuning.fours_batch],
-            matmul: Matmul::Registers,
+            tuning: caps.tuning.with_matmul(|_| Matmul::Registers),
             matrices: caps.cooperative,
         }
     }
@@ -261,6 +257,11 @@ impl<'a> Lower<'a> {
             kernel.overrides.push(("POS_IDS", f64::from(u8::from(l.pos_ids))));
         }
         kernel
+    }
+
+    /// What products with matrices of a format are tuned by.
+    pub(crate) fn products(&self, format: BlockFormat) -> &Products {
+        self.layout.tuning.products(format.info().name)
     }
 
     /// Fills the role `reduce`: how a workgroup of `threads` adds up.

@@ -35,7 +35,7 @@ struct Params {
 impl<'a> Lower<'a> {
     /// The form for weights of a format.
     pub(super) fn matmul(&self, format: BlockFormat) -> Matmul {
-        match self.layout.matmul {
+        match self.products(format).matmul {
             Matmul::Dot if !format.has_ints() => Matmul::Registers,
             Matmul::Cooperative if self.layout.matrices.is_none() => Matmul::Registers,
             form => form,

@@ -527,6 +527,28 @@ pub fn cooperative(turn: usize) -> Vec<Case> {
     products("matmul = cooperative", |_| true, turn..turn + 1, 1e-6)
 }
 
+/// Whatever the table or a file says of a format, products are right: threads, rows of W and rows of x pair by pair.
+pub fn tunings() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (i, lanes) in [4, 16, 32, 64, 256].into_iter().enumerate() {
+        for (j, fours) in [1, 2, 4].into_iter().enumerate() {
+            let format = BlockFormat::ALL[(3 * i + j) % BlockFormat::ALL.len()];
+            let of = |name: &str, number| format!("{name}.{} = {number}\n", format.info().name);
+            let batch = [1, 2, 4][(i + j) % 3];
+            let tuning = [of("lanes", lanes), of("fours", fours), of("fours_batch", batch)].concat().leak();
+            let op = OneOp::new(&[768], |b, x| {
+                let w = b.weight("w", 65, 768);
+                b.linear("y", x[0], w, None)
+            });
+            let what = format!("linear {format:?}, lanes {lanes}, fours {fours}, fours_batch {batch}");
+            let rows = ops(&what, &op, format, &[1, 7], 1.0, EXACT);
+            let generated = |case: &Case| matches!(case.work, Work::Op { role: Role::Generated, .. });
+            cases.extend(rows.into_iter().filter(generated).map(|case| Case { tuning, ..case }));
+        }
+    }
+    cases
+}
+
 /// Products of formats, each in several of the shapes.
 fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<usize>, bound: f64) -> Vec<Case> {
     const ROWS: [usize; 7] = [1, 7, 33, 64, 65, 200, 513];

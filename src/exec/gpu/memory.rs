@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// Room for the rows of x that a prompt's products take in eight bits, if they do.
 pub(super) fn quants(device: &Device, prompt: &Program, layout: &Layout, limits: &Limits) -> Result<Buffer> {
     let bytes = prompt.nodes.iter().filter_map(|node| match &node.op {
-        Op::Linear(op) if layout.matmul == Matmul::Dot => Some(matmul::quants_bytes(op.k)),
+        Op::Linear(op) if layout.tuning.multiplies(Matmul::Dot) => Some(matmul::quants_bytes(op.k)),
         _ => None,
     });
     Buffer::new(device, "quants", (bytes.max().unwrap_or(0) * u64::from(limits.rows)).max(16))

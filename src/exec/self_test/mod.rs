@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Numerics;
 use crate::gpu::compose::lib::LIB;
-use crate::gpu::{Device, Matmul};
+use crate::gpu::{Device, Matmul, Products};
 use crate::model::{Program, WeightSource};
 use crate::ops::{KERNELS, KvStorage, WeightId};
 use crate::quant::BlockFormat;
@@ -102,32 +102,40 @@ pub async fn self_test(
     }
 }
 
-/// The device with the best form of matrix times matrix that it has and that computes rightly.
+/// The device with the best forms of matrix times matrix that it has and that compute rightly.
 async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdicts: &Verdicts) -> Result<Device> {
     let key = key(&device);
     loop {
-        let form = device.caps().matmul();
-        let has = |format: &&BlockFormat| formats.contains(*format) && (form != Matmul::Dot || format.has_ints());
         let mut wrong = None;
-        for &format in BlockFormat::ALL.iter().filter(has) {
+        for &format in BlockFormat::ALL.iter().filter(|format| formats.contains(*format)) {
+            let form = form(&device, format);
             let line = format!("{key}products {} {}", form.name(), format.info().name);
             if form == Matmul::Registers || verdicts.lines().contains(&line) {
                 continue;
             }
-            match run::products(&device, format).await {
+            match run::products(&device, format, form).await {
                 Ok(_modules) => verdicts.lines().insert(line),
                 // What a driver does not compile is as good as wrong.
                 Err(error @ (Error::Miscomputed { .. } | Error::Device(_))) => {
-                    wrong = Some(error);
+                    wrong = Some((form, error));
                     break;
                 }
                 Err(error) => return Err(error),
             };
         }
-        let Some(wrong) = wrong else { return Ok(device) };
+        let Some((form, wrong)) = wrong else { return Ok(device) };
         verdicts.tell(format!("used without {} products: {wrong}", form.name()));
-        let simpler = Matmul::ALL.into_iter().rfind(|other| *other < form);
-        device = device.with_matmul(simpler.unwrap_or(Matmul::Registers));
+        let simpler = Matmul::ALL.into_iter().rfind(|other| *other < form).unwrap_or(Matmul::Registers);
+        device = device.with_matmul(|wished| if wished < form { wished } else { simpler });
+    }
+}
+
+/// The form in which a device multiplies many rows with matrices of a format.
+fn form(device: &Device, format: BlockFormat) -> Matmul {
+    let caps = device.caps();
+    match caps.matmul(caps.tuning.products(format.info().name).matmul) {
+        Matmul::Dot if !format.has_ints() => Matmul::Registers,
+        form => form,
     }
 }
 
@@ -167,7 +175,10 @@ fn key(device: &Device) -> String {
     let caps = device.caps();
     let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };
     let (name, backend, driver) = (&caps.name, &caps.backend, &caps.driver);
-    let tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
+    let mut tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
+    for (Products { lanes, fours, fours_batch, .. }, formats) in caps.tuning.groups() {
+        tuned += &format!(" {lanes},{fours},{fours_batch}={}", formats.join(","));
+    }
     format!("{name}\t{backend}\t{driver}\t{form}{tuned}\t{:016x}\t", kernels_hash()).replace('\n', " ")
 }
 

@@ -71,13 +71,13 @@ pub(super) async fn family(
     numerics: Numerics,
     kv: KvStorage,
 ) -> Result<Vec<String>> {
-    compare(&device.with_matmul(Matmul::Registers), family, format, numerics, kv, EXACT).await
+    compare(&device.with_matmul(|_| Matmul::Registers), family, format, numerics, kv, EXACT).await
 }
 
-/// The same for a program of products alone, in the form that the device is tuned to.
-pub(super) async fn products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
+/// The same for a program of products alone, in a form that the device is tuned to.
+pub(super) async fn products(device: &Device, format: BlockFormat, form: Matmul) -> Result<Vec<String>> {
     // Largest NMSE of two products behind each other.
-    let bound = match device.caps().matmul() {
+    let bound = match form {
         Matmul::Registers => EXACT,
         Matmul::Dot => 1e-3,         // in eight bits
         Matmul::Cooperative => 1e-5, // in f16

@@ -27,7 +27,7 @@ fn runs(device: &Device, family: &Family, numerics: Numerics, kv: KvStorage) -> 
 }
 
 fn runs_products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
-    pollster::block_on(run::products(device, format))
+    pollster::block_on(run::products(device, format, form(device, format)))
 }
 
 /// The device, with what stands in for cooperative matrices, which no software adapter has.
@@ -37,7 +37,7 @@ fn with_stand_in(device: &Device) -> Device {
         include_str!("../../../tests/wgsl/cooperative_stand_in.wgsl")
     );
     let matrices = Matrices { side: 16, fragment: Fragment { name: "stand-in", source } };
-    device.with_matrices(matrices).with_matmul(Matmul::Cooperative)
+    device.with_matrices(matrices).with_matmul(|_| Matmul::Cooperative)
 }
 
 /// Right kernels pass, on both adapters, with subgroups and without, with every type of keys and values; and no kernel of a model is
@@ -56,7 +56,7 @@ fn gpu_right_kernels_pass() {
         // Values within keys are in no cache of eight bits.
         let kv_of = |family: &Family| if family.name == "latent" && kv == KvStorage::Q8 { KvStorage::F16 } else { kv };
         let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv_of(family)).unwrap());
-        let forms = [device.with_matmul(Matmul::Dot), with_stand_in(&device)];
+        let forms = [device.with_matmul(|_| Matmul::Dot), with_stand_in(&device)];
         let products = forms.map(|device| runs_products(&device, Q4_K).unwrap()).concat();
         let modules = families.chain(pollster::block_on(run::draws(&device)).unwrap()).chain(products);
         let modules: Vec<_> = modules.collect();
@@ -122,7 +122,7 @@ fn gpu_wrong_products_are_left_unused() {
     let test = |device: &Device, numerics, verdicts: &Verdicts| {
         pollster::block_on(self_test(device, &program, &weights, numerics, None, verdicts)).unwrap()
     };
-    let device = device("llvmpipe").with_matmul(Matmul::Dot);
+    let device = device("llvmpipe").with_matmul(|_| Matmul::Dot);
     let wrong = device.mutated("(1.0 / 127.0)", "(1.0 / 120.0)");
     let cooperative = with_stand_in(&device);
     let uncooperative = cooperative.mutated("sum += tile[a", "sum -= tile[a");
@@ -134,7 +134,7 @@ fn gpu_wrong_products_are_left_unused() {
         (&uncooperative, Numerics::Fast, Matmul::Dot, Some("used without cooperative products: llvmpipe")),
     ] {
         let verdicts = Verdicts::default();
-        assert_eq!(test(device, numerics, &verdicts).caps().matmul(), form);
+        assert_eq!(super::form(&test(device, numerics, &verdicts), Q8_0), form);
         let faults = verdicts.faults();
         assert_eq!(faults.len(), usize::from(told.is_some()), "{faults:?}");
         assert!(faults.iter().zip(told).all(|(fault, told)| fault.starts_with(told)), "{faults:?}");
@@ -268,7 +268,7 @@ fn gpu_wrong_kernels_are_caught() {
         let wrong = device.mutated(from, to);
         let verdict = match *name {
             "draws" => pollster::block_on(run::draws(&wrong)),
-            "products" => runs_products(&wrong.with_matmul(Matmul::Dot), Q4_K),
+            "products" => runs_products(&wrong.with_matmul(|_| Matmul::Dot), Q4_K),
             "cooperative" => runs_products(&with_stand_in(&wrong), Q4_K),
             "rotary, q8" => runs(&wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
             name => runs(&wrong, family(name), Numerics::Fast, KvStorage::F16),
