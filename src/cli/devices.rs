@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 
 use super::exit::Exit;
 use super::{open, verdicts};
-use crate::gpu::{Choice, Device, Kind, Products};
+use crate::gpu::{Choice, Device, Kind, Matmul, Products};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -95,7 +95,8 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
             true => String::new(),
             false => format!(", as the device has no {} ones", matmul.name()),
         };
-        line("", format!("matmul {} for prompts with fast numerics, if the self-test passes{instead}", form.name()))?;
+        let form = if form == Matmul::Dot { "dot (of formats without whole numbers: registers)" } else { form.name() };
+        line("", format!("matmul {form} for prompts with fast numerics, if the self-test passes{instead}"))?;
     }
     for reason in reasons {
         line("table", reason.to_owned())?;
