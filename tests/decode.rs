@@ -17,7 +17,7 @@ use wgslm::exec::{
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Buffer, Choice, Device};
 use wgslm::model::{Model, Program};
-use wgslm::ops::{Penalties, RING, SampleLists, SampleSpec};
+use wgslm::ops::{Logprob, Penalties, RING, SampleLists, SampleSpec};
 use wgslm::quant::BlockFormat;
 use wgslm::sample::Sampling;
 
@@ -38,10 +38,21 @@ fn load(device: &Device, model: &Model) -> GpuExecutor {
 
 /// With room for so many sequences, and steps under way.
 fn load_for(device: &Device, model: &Model, seqs: u32, in_flight: u32) -> GpuExecutor {
+    load_with(device, model, Numerics::Fast, seqs, in_flight, seqs * model.program.context.min(256) / 16)
+}
+
+/// With so many blocks.
+fn load_with(
+    device: &Device,
+    model: &Model,
+    numerics: Numerics,
+    seqs: u32,
+    in_flight: u32,
+    blocks: u32,
+) -> GpuExecutor {
     let context = model.program.context.min(256);
-    let blocks = seqs * context / 16;
     let limits = Limits { rows: 64, seqs, outs: seqs, block: 16, blocks, context, in_flight, checkpoints: 0 };
-    let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
+    let options = GpuOptions { numerics, kv: None, limits, unfused: false, keep_values: false };
     pollster::block_on(GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {})).unwrap()
 }
 
@@ -91,37 +102,50 @@ fn decode(model: &Model, request: Request) {
     assert_eq!(engine.executor().counts(Role::Generated).2, pipelines);
 }
 
-/// What became of each request, by its place in the order of submission: its tokens, and why it ended.
-type Answers = BTreeMap<RequestId, (Vec<u32>, &'static str)>;
+/// What became of a request: its tokens, their probabilities, and why it ended.
+#[derive(Debug, Default, PartialEq)]
+struct Answer {
+    tokens: Vec<u32>,
+    logprobs: Vec<Vec<Logprob>>,
+    reason: &'static str,
+}
+
+/// By the order of submission.
+type Answers = BTreeMap<RequestId, Answer>;
 
 /// Requests on an engine whose submissions take so long at most: the first at once, each further one when 5 more tokens were
-/// told of; the one named is cancelled when 9 were. Gives the submissions, too.
-fn answers(model: &Model, requests: &[Request], cancelled: Option<usize>, budget: Duration) -> (Answers, u64) {
-    let mut engine = Engine::new(load_for(&lavapipe(), model, 4, RING), &model.program);
+/// told of; the one named is cancelled when 9 were.
+fn answers(
+    engine: &mut Engine<GpuExecutor>,
+    requests: &[Request],
+    cancelled: Option<usize>,
+    budget: Duration,
+) -> Answers {
     engine.executor_mut().set_budget(budget);
     let (mut answers, mut told, mut waiting) = (Answers::new(), 0, requests.iter());
     loop {
         if answers.len() * 5 <= told
             && let Some(request) = waiting.next()
         {
-            answers.insert(engine.submit(request.clone()).unwrap(), Default::default());
+            answers.insert(engine.submit(request.clone()).unwrap(), Answer::default());
         }
         if !engine.busy() {
-            return (answers, engine.executor().submissions());
+            return answers;
         }
         for event in pollster::block_on(engine.step()).unwrap() {
             match event {
-                Event::Token { request, id, .. } => {
+                Event::Token { request, id, logprobs } => {
                     told += 1;
                     let answer = answers.get_mut(&request).unwrap();
-                    assert_eq!(answer.1, "", "a token after the end");
-                    answer.0.push(id);
+                    assert_eq!(answer.reason, "", "a token after the end");
+                    answer.tokens.push(id);
+                    answer.logprobs.push(logprobs);
                 }
-                Event::Finished { request, reason, .. } => answers.get_mut(&request).unwrap().1 = reason.name(),
+                Event::Finished { request, reason, .. } => answers.get_mut(&request).unwrap().reason = reason.name(),
             }
         }
         let cancelled = cancelled.and_then(|i| answers.iter().nth(i));
-        if let Some((id, _)) = cancelled.filter(|(_, answer)| answer.0.len() >= 9) {
+        if let Some((id, _)) = cancelled.filter(|(_, answer)| answer.tokens.len() >= 9) {
             engine.cancel(*id);
         }
     }
@@ -130,6 +154,7 @@ fn answers(model: &Model, requests: &[Request], cancelled: Option<usize>, budget
 #[test]
 fn gpu_steps_of_one_submission_are_those_of_many() {
     let model = open("stories260K/stories260K-q8_0.gguf");
+    let device = lavapipe();
     let greedy = Request { max_tokens: Some(60), ..Request::new(vec![1, 403, 407, 261, 378]) };
     let sampling = Sampling { temperature: 1.1, top_k: 40, top_p: 0.95, min_p: 0.01, seed: 3, ..Sampling::GREEDY };
     let penalties = Penalties { repeat: 1.2, presence: 0.3, frequency: 0.2 };
@@ -140,26 +165,78 @@ fn gpu_steps_of_one_submission_are_those_of_many() {
         Request { sampling: Sampling { seed: 4, ..sampling }, prompt: (1..40).collect(), ..greedy.clone() },
         Request { sampling: Sampling { penalties, ..Sampling::GREEDY }, max_tokens: Some(33), ..greedy },
     ];
-    let whole = answers(&model, &requests, None, Duration::ZERO).0;
+    let run = |requests: &[Request], cancelled, budget| {
+        let mut engine = Engine::new(load_for(&device, &model, 4, RING), &model.program);
+        let answers = answers(&mut engine, requests, cancelled, budget);
+        (answers, engine.executor().submissions())
+    };
+    let whole = run(&requests, None, Duration::ZERO).0;
     // Tokens at which answers end in the middle of a submission of up to eight steps.
-    for (request, (tokens, reason)) in requests.iter_mut().zip(whole.values()) {
-        assert_eq!(*reason, "length");
-        request.stop.push(tokens[tokens.len() * 2 / 3]);
+    for (request, answer) in requests.iter_mut().zip(whole.values()) {
+        assert_eq!(answer.reason, "length");
+        request.stop.push(answer.tokens[answer.tokens.len() * 2 / 3]);
     }
     requests[1].stop.clear();
     for cancelled in [None, Some(1)] {
-        let (apart, many) = answers(&model, &requests, cancelled, Duration::ZERO);
-        let (together, few) = answers(&model, &requests, cancelled, Duration::MAX);
+        let (apart, many) = run(&requests, cancelled, Duration::ZERO);
+        let (together, few) = run(&requests, cancelled, Duration::MAX);
         assert!(few * 3 < many * 2, "{few} submissions and {many}");
         for (i, (apart, together)) in apart.values().zip(together.values()).enumerate() {
-            assert_eq!(apart.1, together.1, "request {i}");
+            assert_eq!(apart.reason, together.reason, "request {i}");
             let cut = if cancelled == Some(i) { 9 } else { usize::MAX };
             let of = |tokens: &[u32]| tokens[..tokens.len().min(cut)].to_vec();
-            assert_eq!(of(&apart.0), of(&together.0), "request {i}");
+            assert_eq!(of(&apart.tokens), of(&together.tokens), "request {i}");
         }
-        let reasons: Vec<_> = together.values().map(|answer| answer.1).collect();
+        let reasons: Vec<_> = together.values().map(|answer| answer.reason).collect();
         let second = if cancelled.is_some() { "cancelled" } else { "length" };
         assert_eq!(reasons, ["stop", second, "stop", "stop", "stop"]);
+    }
+}
+
+/// The same where layers see a window or keep a state, with biases, maps of allowed tokens and probabilities.
+#[test]
+fn gpu_steps_of_one_submission_keep_windows_states_and_lists() {
+    let device = lavapipe();
+    for name in ["gemma3-local-global", "qwen3next-hybrid", "mamba2-groups", "lfm2-shortconv"] {
+        let model = open(&format!("tiny-models/{name}"));
+        let drawn = Sampling { temperature: 1.0, top_p: 0.95, seed: 5, ..Sampling::GREEDY };
+        let plain = Request { max_tokens: Some(40), logprobs: Some(3), ..Request::new(vec![1, 5, 9, 13, 17, 21]) };
+        let allowed: Vec<u32> = (0..model.program.vocab.div_ceil(32)).map(|word| 0xf7f7_7f7f ^ word).collect();
+        let requests = [
+            plain.clone(),
+            Request { sampling: drawn, allowed: Some(allowed.into()), ..plain.clone() },
+            Request { bias: vec![(7, 3.0), (11, -4.0)], prompt: (1..30).collect(), ..plain },
+        ];
+        let run = |budget| {
+            let mut engine = Engine::new(load_for(&device, &model, 3, RING), &model.program);
+            let answers = answers(&mut engine, &requests, None, budget);
+            (answers, engine.executor().submissions())
+        };
+        let ((apart, many), (together, few)) = (run(Duration::ZERO), run(Duration::MAX));
+        assert!(few * 3 < many * 2, "{name}: {few} submissions and {many}");
+        assert!(apart.values().all(|answer| answer.tokens.len() == 40 && answer.logprobs.iter().all(|l| l.len() == 4)));
+        assert_eq!(apart, together, "{name}");
+    }
+}
+
+/// The same where requests lose their blocks to others and begin again.
+#[test]
+fn gpu_steps_of_one_submission_survive_preemption() {
+    let (model, device) = (open("stories260K/stories260K-q8_0.gguf"), lavapipe());
+    let request = |first: u32| Request { max_tokens: Some(60), ..Request::new(vec![1, 403, 407, first]) };
+    let requests = [261, 378, 300, 402].map(request);
+    let run = |budget, blocks| {
+        let executor = load_with(&device, &model, Numerics::Exact, 4, RING, blocks);
+        let mut engine = Engine::new(executor, &model.program);
+        let answers = answers(&mut engine, &requests, None, budget);
+        (answers, engine.preemptions())
+    };
+    let (roomy, none) = run(Duration::ZERO, 16);
+    assert_eq!(none, 0);
+    for budget in [Duration::ZERO, Duration::MAX] {
+        let (answers, preempted) = run(budget, 9);
+        assert!(preempted > 0);
+        assert_eq!(answers, roomy);
     }
 }
 
