@@ -434,6 +434,11 @@ fn gpu_single_copies_are_exact() {
 }
 
 #[test]
+fn gpu_single_products() {
+    check_all_forms(&cases::single_products());
+}
+
+#[test]
 fn gpu_single_softmaxes() {
     check_all_forms(&cases::softmaxes());
 }

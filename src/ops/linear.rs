@@ -65,6 +65,11 @@ pub enum Epi {
 }
 
 impl Linear {
+    /// Whether nothing was folded into it.
+    pub(super) fn is_canonical(&self) -> bool {
+        self.parts.len() == 1 && self.pre == Pre::None && self.epi == Epi::None
+    }
+
     /// Rows of the stacked matrix.
     pub fn n(&self) -> u32 {
         self.parts.iter().map(|p| p.n).sum()

@@ -46,6 +46,9 @@ pub(crate) struct Matrix {
     pub(crate) pieces: Vec<Piece>,
 }
 
+/// Rows of a matrix in a buffer, at most: a dispatch of four rows a workgroup (two pairs, gated) stays below 65,535 of them.
+pub(crate) const MAX_ROWS: u32 = 131_072;
+
 /// Consecutive rows of a matrix in a buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {

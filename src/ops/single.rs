@@ -19,9 +19,11 @@
 
 use super::attend::gpu::{ALL_PARTS, MAX_PARTS, TILE_ROWS, part_size};
 use super::check::Shapes;
-use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, ValueBuffer};
-use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, RopeId, Rows, ValueId, VectorId};
+use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, MAX_ROWS, Matrix, Piece, ValueBuffer};
+use super::matmul::quants_bytes;
+use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, RopeId, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
+use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
 /// Words of a step buffer in front of the rows.
@@ -288,8 +290,9 @@ pub enum Rotation<'a> {
 
 /// Collects ops, each on buffers of the caller's, and makes a plan of them.
 ///
-/// What can be added: [`Norm`](super::Norm), [`Rope`](super::Rope), [`KvWrite`](super::KvWrite), [`RopeKv`](super::RopeKv),
-/// [`Pointwise`](super::Pointwise), [`Slice`](super::Slice), [`Attend`]. They run in the order in which they were added.
+/// What can be added: [`Linear`] as it is before fusing, [`Norm`](super::Norm), [`Rope`](super::Rope), [`KvWrite`](super::KvWrite),
+/// [`RopeKv`](super::RopeKv), [`Pointwise`](super::Pointwise), [`Slice`](super::Slice), [`Attend`]. They run in the order in which they
+/// were added.
 #[derive(Debug)]
 pub struct Single<'a> {
     pipelines: &'a mut Pipelines,
@@ -298,11 +301,16 @@ pub struct Single<'a> {
     vectors: Option<Buffer>,
     vector_lens: Vec<u32>,
     vector_at: Vec<u32>,
+    matrices: Vec<Matrix>,
+    weights: Vec<Buffer>,
+    /// Rows and columns of each matrix.
+    sizes: Vec<(u32, u32)>,
     caches: Vec<CacheBuffer>,
     angles: Vec<Angles>,
     pairs: Vec<usize>,
     ops: Vec<Op>,
     generated: bool,
+    fast: bool,
     v1: bool,
     search: bool,
 }
@@ -312,6 +320,7 @@ impl<'a> Single<'a> {
     pub fn new(pipelines: &'a mut Pipelines, step: &'a StepBuffer) -> Self {
         let (values, caches, angles, ops) = Default::default();
         let (vectors, vector_lens, vector_at, pairs) = Default::default();
+        let (matrices, weights, sizes) = Default::default();
         Self {
             pipelines,
             step,
@@ -319,20 +328,29 @@ impl<'a> Single<'a> {
             vectors,
             vector_lens,
             vector_at,
+            matrices,
+            weights,
+            sizes,
             caches,
             angles,
             pairs,
             ops,
             generated: false,
+            fast: false,
             v1: false,
             search: false,
         }
     }
 
-    /// Attention takes each row by itself, as rows that are generated one by one want it; without this, it takes tiles of rows
-    /// that stand one behind the other.
+    /// Attention and products take each row by itself, as rows that are generated one by one want it; without this, they take tiles of
+    /// rows that stand one behind the other.
     pub fn by_rows(&mut self) {
         self.generated = true;
+    }
+
+    /// Products of tiles are made in the device's best form, be it of 8 or 16 bits; without this, in f32.
+    pub fn fast(&mut self) {
+        self.fast = true;
     }
 
     /// Attention takes each row by itself and keeps its scores in workgroup memory, as vLLM's V1 does: over vectorised caches, for
@@ -372,6 +390,22 @@ impl<'a> Single<'a> {
         };
         self.vector_at = lens.iter().scan(0, from).collect();
         Ok((0..lens.len() as u32).map(VectorId).collect())
+    }
+
+    /// A matrix of `n` rows of `k` weights in a buffer, each row as [`BlockFormat::repack_row`] makes it of a file's.
+    pub fn matrix(&mut self, buffer: &Buffer, format: BlockFormat, n: u32, k: u32) -> Result<WeightId> {
+        if n == 0 || n > MAX_ROWS {
+            return Err(Error::argument(
+                "a matrix",
+                format!("{n} rows; 1 to {MAX_ROWS} work, more in several matrices"),
+            ));
+        }
+        self.holds("a matrix", buffer, u64::from(format.gpu_row_words(u64::from(k))?) * 4 * u64::from(n))?;
+        let piece = Piece { buffer: self.weights.len(), at: 0, row: 0, n };
+        self.matrices.push(Matrix { format, pieces: vec![piece] });
+        self.weights.push(buffer.clone());
+        self.sizes.push((n, k));
+        Ok(WeightId(self.sizes.len() as u32 - 1))
     }
 
     /// A cache of keys and values.
@@ -422,7 +456,8 @@ impl<'a> Single<'a> {
     pub fn add(&mut self, op: Op) -> Result<()> {
         let fits =
             matches!(op, Op::Norm(_) | Op::Rope(_) | Op::KvWrite(_) | Op::RopeKv(_) | Op::Pointwise(_) | Op::Slice(_));
-        if !fits && !matches!(op, Op::Attend(_)) {
+        let plain = matches!(&op, Op::Linear(linear) if linear.is_canonical());
+        if !fits && !plain && !matches!(op, Op::Attend(_)) {
             return Err(Error::unsupported(
                 format!("{} as a single op", op.name()),
                 "an executor runs it in a program",
@@ -431,7 +466,7 @@ impl<'a> Single<'a> {
         self.known(&op)?;
         op.check(&Shapes {
             width: &|id| self.values[id.index()].width,
-            matrix: &|_| (0, 0),
+            matrix: &|id| self.sizes[id.index()],
             vector: &|id| self.vector_lens[id.index()],
             pairs: &|id| self.pairs[id.index()],
             state: &|_| 0,
@@ -466,6 +501,12 @@ impl<'a> Single<'a> {
         }
         if overlap {
             return Err(Error::argument(op.name(), "out lies in the buffer of an operand"));
+        }
+        if let Op::Linear(linear) = op {
+            for part in &linear.parts {
+                there("matrix", part.weight.index(), self.sizes.len())?;
+                part.bias.map_or(Ok(()), |bias| there("vector", bias.index(), self.vector_lens.len()))?;
+            }
         }
         let (norms, rope, cache) = match op {
             Op::Norm(op) => ([Some(op.spec), None], None, None),
@@ -526,28 +567,37 @@ impl<'a> Single<'a> {
         // V1, which does less, may have been chosen after an op was added.
         self.ops.iter().try_for_each(|op| self.known(op))?;
         let step = &self.step.buffer;
-        let layout = Layout { v1: self.v1_blocks(), search: self.search, ..self.step.layout };
+        let mut layout = Layout { v1: self.v1_blocks(), search: self.search, ..self.step.layout };
+        if self.fast {
+            let caps = self.pipelines.device().caps();
+            layout.tuning = caps.tuning.with_matmul(|wished| caps.matmul(wished));
+        }
         let part_bytes =
             self.ops.iter().filter_map(|op| if let Op::Attend(op) = op { Some(op.part_bytes()) } else { None });
         let parts = u64::from(if self.step.room.divided { self.step.room.rows * MAX_PARTS } else { 0 });
-        let bytes = parts * part_bytes.max().unwrap_or(0);
-        let parts = Buffer::new(self.pipelines.device(), "parts", bytes.max(16))?; // something must be bound
+        let parts = parts * part_bytes.max().unwrap_or(0);
+        let widest = self.sizes.iter().map(|&(_, k)| k).max().filter(|_| self.fast).unwrap_or(0);
+        let quants = quants_bytes(widest) * u64::from(self.step.room.rows);
+        // Something must be bound.
+        let [parts, quants] = [("parts", parts), ("quants", quants)]
+            .map(|(name, bytes)| Buffer::new(self.pipelines.device(), name, bytes.max(16)));
+        let (parts, quants) = (parts?, quants?);
         let mut lower = Lower {
             plan: PlanBuilder::new(self.pipelines),
             layout,
             values: &self.values,
-            matrices: &[],
-            weights: &[],
+            matrices: &self.matrices,
+            weights: &self.weights,
             vectors: self.vectors.as_ref().unwrap_or(step),
             vector_at: &self.vector_at,
-            bias_at: &|_| None,
+            bias_at: &|parts| parts[0].bias.map(|bias| self.vector_at[bias.index()]),
             caches: &self.caches,
             step,
             angles: &self.angles,
             generated: self.generated,
             scratch: step,
             sorted: None,
-            quants: step,
+            quants: &quants,
             quantized: None,
             drawn: step,
             parts: &parts,

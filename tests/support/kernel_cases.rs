@@ -995,6 +995,11 @@ pub fn copies() -> Vec<Case> {
     alone(singles::copies())
 }
 
+/// Products of matrices in buffers of the caller's.
+pub fn single_products() -> Vec<Case> {
+    alone(singles::products())
+}
+
 pub fn softmaxes() -> Vec<Case> {
     alone(singles::softmaxes())
 }
@@ -1014,7 +1019,7 @@ pub fn for_browsers() -> Vec<Case> {
         ops.chain(each(route(), 9)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
     let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));
     let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
-    let singles = singles.chain(angles());
+    let singles = singles.chain(angles()).chain(each(single_products(), 3));
     let models = models().into_iter().filter(|case| !case.unfused);
     let draws = draws().into_iter().chain(all_draws().into_iter().take(4));
     ops.chain(singles).chain(models).chain(model_formats()).chain(draws).collect()

@@ -4,9 +4,10 @@
 
 use wgslm::gpu::{Buffer, Device, Pipelines, PlanBuilder, StepCounts};
 use wgslm::ops::{
-    BlockMove, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, NormKind, NormSpec, Op, Pairing, Place, Room,
-    Rope, RopeKv, RopeSpec, Rotation, Single, Softmax, StepBuffer, ValueId, View,
+    BlockMove, CacheShape, Epi, KvLayout, KvReplicate, KvStorage, KvWrite, Linear, NormKind, NormSpec, Op, Pairing,
+    Part, Place, Pre, Room, Rope, RopeKv, RopeSpec, Rotation, Single, Softmax, StepBuffer, ValueId, View,
 };
+use wgslm::quant::BlockFormat;
 
 use super::programs::{Rng, nmse};
 
@@ -90,6 +91,20 @@ pub enum Alone {
     Blocks {
         words: u32,
     },
+    Product(Product),
+}
+
+/// `W x + b` for rows of x.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    pub format: BlockFormat,
+    pub n: u32,
+    pub k: u32,
+    /// By rows, else by tiles.
+    pub by_rows: bool,
+    /// In the device's best form.
+    pub fast: bool,
+    pub stand: Stand,
 }
 
 impl Alone {
@@ -99,7 +114,8 @@ impl Alone {
             Self::Heads(heads) if heads.storage != KvStorage::F32 => COARSE,
             Self::Heads(Heads { turn: Some(Turn { from: From::Power, .. }), .. })
             | Self::Rope { turn: Turn { from: From::Power, .. }, .. } => POWER,
-            Self::Heads(Heads { normed: true, .. }) | Self::Softmax { .. } => 1e-9,
+            Self::Product(Product { fast: true, .. }) => 5e-4,
+            Self::Heads(Heads { normed: true, .. }) | Self::Softmax { .. } | Self::Product(_) => 1e-9,
             Self::Heads(_) | Self::Rope { .. } => EXACT,
             Self::Angles(_) => 1.0,
             Self::Replicate { .. } | Self::Blocks { .. } => 0.0,
@@ -118,6 +134,7 @@ impl Alone {
             Self::Replicate { op, both } => replicate(device, &mut pipelines, *op, *both).await,
             Self::Softmax { rows, n, wild } => softmax(device, &mut pipelines, *rows, *n, *wild).await,
             Self::Blocks { words } => blocks(device, &mut pipelines, *words).await,
+            Self::Product(product) => product.distance(device, &mut pipelines).await,
         };
         (distance, pipelines.modules().collect())
     }
@@ -318,6 +335,55 @@ async fn far_angles(device: &Device, pipelines: &mut Pipelines, turn: Turn) -> f
         }
     }
     worst
+}
+
+impl Product {
+    async fn distance(&self, device: &Device, pipelines: &mut Pipelines) -> f64 {
+        let Self { format, n, k, .. } = *self;
+        let mut rng = Rng(5);
+        let blocks = format.row_bytes(k.into()).unwrap() as usize;
+        let words = format.gpu_row_words(k.into()).unwrap() as usize;
+        let (mut rows, mut packed) = (vec![0; blocks * n as usize], vec![0u32; words * n as usize]);
+        format.encode(&rng.normals((n * k) as usize, 1.0), &mut rows).unwrap();
+        let mut w = vec![0f32; (n * k) as usize];
+        format.decode(&rows, &mut w).unwrap();
+        for (row, packed) in rows.chunks(blocks).zip(packed.chunks_mut(words)) {
+            format.repack_row(row, k.into(), packed).unwrap();
+        }
+        let matrix = Buffer::new(device, "w", packed.len() as u64 * 4).unwrap();
+        matrix.write(device, 0, &packed);
+        let bias = rng.normals(n.next_multiple_of(4) as usize, 1.0);
+        let biases = Buffer::new(device, "biases", bias.len() as u64 * 4).unwrap();
+        biases.write(device, 0, &bias);
+
+        let (step, counts) = self.stand.step(device, &[]);
+        let count = self.stand.places().len();
+        let mut single = Single::new(pipelines, &step);
+        if self.by_rows {
+            single.by_rows();
+        }
+        if self.fast {
+            single.fast();
+        }
+        let (x, _, values) = value(device, &mut single, count, k, &mut rng);
+        let out_buffer = Buffer::new(device, "out", ROWS * u64::from(n.next_multiple_of(4)) * 4).unwrap();
+        out_buffer.write(device, 0, &vec![CANARY; out_buffer.size() as usize / 4]);
+        let out = single.value(&out_buffer, n).unwrap();
+        let weight = single.matrix(&matrix, format, n, k).unwrap();
+        let bias_id = single.vectors(&biases, &[n]).unwrap()[0];
+        let parts = vec![Part { weight, n, bias: Some(bias_id) }];
+        single.add(Op::Linear(Linear { x, k, parts, pre: Pre::None, epi: Epi::None, out })).unwrap();
+        single.finish().unwrap().submit(device, counts);
+        let Some(got) = rows_of(device, &out_buffer, count, n).await else { return WRONG };
+        let mut wanted = Vec::new();
+        for x in values.chunks(k.next_multiple_of(4) as usize) {
+            for (w, b) in w.chunks(k as usize).zip(&bias) {
+                let dot: f64 = w.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                wanted.push(dot + f64::from(*b));
+            }
+        }
+        distance(&got, &wanted)
+    }
 }
 
 const EPS: f32 = 1e-5;
@@ -724,6 +790,18 @@ pub fn copies() -> Vec<Alone> {
         cases.extend([true, false].map(|both| Alone::Replicate { op, both }));
     }
     cases
+}
+
+/// Products by rows and by tiles, of few rows and of more, in each kind of block: of none, of 32, of 256.
+pub fn products() -> Vec<Alone> {
+    let (one, few) = (Stand::Run { rows: 1, first: 3 }, Stand::Run { rows: 23, first: 0 });
+    let formats = [BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::Q4_K];
+    let cases = formats.into_iter().zip([(5, 130), (70, 96), (131, 512)]);
+    let each = |(format, (n, k))| {
+        let forms = [(true, false, one), (true, false, Stand::Ids), (false, false, few), (false, true, few)];
+        forms.map(|(by_rows, fast, stand)| Alone::Product(Product { format, n, k, by_rows, fast, stand }))
+    };
+    cases.flat_map(each).collect()
 }
 
 /// Softmaxes of odd shapes.

@@ -1,6 +1,7 @@
 //! `wgslm bench kernels`: how near single kernels come to what a copy reaches, and what fusing them saves.
 
 mod attention;
+mod products;
 
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ pub(super) struct Args {
 struct Item {
     name: String,
     plan: Plan,
+    /// A shorter plan, whose time is subtracted: what it costs to submit is in both.
+    less: Option<Plan>,
     counts: StepCounts,
     bytes: f64,
     /// Seconds a run, round by round.
@@ -146,7 +149,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
 
 impl Item {
     fn new(plan: Plan, counts: StepCounts, bytes: f64) -> Self {
-        Self { name: String::new(), plan, counts, bytes, seconds: Vec::new(), runs: 0 }
+        Self { name: String::new(), plan, less: None, counts, bytes, seconds: Vec::new(), runs: 0 }
     }
 
     /// Whether its kernels search for the sequence of a row or a tile.
@@ -170,7 +173,13 @@ fn time(device: &Device, item: &mut Item, repeats: u32) -> Result<f64> {
     item.plan.submit_times(device, item.counts, repeats);
     item.runs += u64::from(repeats);
     device.finish()?;
-    Ok(started.elapsed().as_secs_f64() / f64::from(repeats))
+    let seconds = started.elapsed().as_secs_f64() / f64::from(repeats);
+    let Some(less) = &item.less else { return Ok(seconds) };
+    let started = Instant::now();
+    less.submit_times(device, item.counts, repeats);
+    device.finish()?;
+    // More than it has would be noise.
+    Ok((seconds - started.elapsed().as_secs_f64() / f64::from(repeats)).max(seconds / 100.0))
 }
 
 /// Makes what is measured under a name; items have the rest of theirs.
@@ -182,7 +191,7 @@ fn items(device: &Device, args: &Args) -> Result<(Vec<Item>, Vec<String>)> {
     let copy = copy(device, &mut pipelines, if args.quick { 8 << 20 } else { 64 << 20 })?;
     let mut items = vec![Item { name: "copy, four words a thread".to_owned(), ..copy }];
     let mut too_large = Vec::new();
-    let makes = single(args.quick).into_iter().chain(attention::items(args.quick));
+    let makes = single(args.quick).into_iter().chain(attention::items(args.quick)).chain(products::items(args.quick));
     for (name, make) in makes.filter(|(name, _)| args.only.as_ref().is_none_or(|part| name.contains(part))) {
         match make(device, &mut pipelines) {
             Ok(all) => items.extend(all.into_iter().map(|item| Item { name: format!("{name}{}", item.name), ..item })),

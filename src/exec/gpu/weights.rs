@@ -4,16 +4,13 @@ use std::collections::HashMap;
 
 use crate::gpu::{Buffer, Device};
 use crate::model::{Program, Tensor, WeightSource, WeightSpec};
-use crate::ops::lower::{Matrix, Piece};
+use crate::ops::lower::{MAX_ROWS, Matrix, Piece};
 use crate::ops::{Epi, Linear, Op, Part, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
 /// Bytes that are read, repacked and handed to the queue at a time.
 const SLICE: usize = 8 << 20;
-
-/// Rows in a buffer, so that a dispatch of four rows a workgroup (two pairs, gated) stays below 65,535 of them.
-const MAX_ROWS: u64 = 131_072;
 
 /// All weights of a program.
 #[derive(Debug)]
@@ -39,7 +36,7 @@ fn row_bytes(format: BlockFormat, k: u32) -> Result<u64> {
 
 /// Most rows of a matrix in one buffer, a multiple of `unit`.
 fn rows_in_buffer(device: &Device, row_bytes: u64, unit: u64) -> u64 {
-    (device.caps().max_binding.min(device.caps().max_buffer) / row_bytes).min(MAX_ROWS) / unit * unit
+    (device.caps().max_binding.min(device.caps().max_buffer) / row_bytes).min(MAX_ROWS.into()) / unit * unit
 }
 
 impl Weights {

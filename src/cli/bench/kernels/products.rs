@@ -1,0 +1,91 @@
+//! Products of matrices and rows among the kernels: every dispatch reads a matrix that none before it read, beside a stream of reads.
+
+use super::{Item, Make, read};
+use crate::Result;
+use crate::gpu::{Buffer, Device, Pipelines};
+use crate::ops::{Epi, Linear, Op, Part, Pre, Room, Single, StepBuffer};
+use crate::quant::BlockFormat;
+
+/// Columns of a matrix.
+const K: u32 = 4096;
+/// Bytes of a matrix, or a little less.
+const MATRIX: u64 = 8 << 20;
+/// Matrices of a plan, and of the shorter one whose time is subtracted: what submitting costs is in both.
+const MATRICES: [usize; 2] = [72, 8];
+
+/// Rows of x times matrices of one block format.
+#[derive(Clone, Copy)]
+struct Products {
+    format: BlockFormat,
+    rows: u32,
+    quick: bool,
+}
+
+pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
+    let formats = [BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::Q4_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
+    let mut all: Vec<(String, Make)> = Vec::new();
+    for format in formats {
+        for rows in [1, 8] {
+            let products = Products { format, rows, quick };
+            let what = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
+            all.push((
+                format!("matvec {}, {what}", format.name()),
+                Box::new(move |d, p| Ok(vec![products.item(d, p)?])),
+            ));
+        }
+    }
+    let stream = move |d: &Device, p: &mut Pipelines| {
+        let bytes = MATRIX * if quick { 8 } else { 64 };
+        Ok(vec![read(d, p, bytes.min(d.caps().max_binding))?])
+    };
+    all.push(("a stream of reads, matvec's measure".to_owned(), Box::new(stream)));
+    all
+}
+
+impl Products {
+    fn item(&self, device: &Device, pipelines: &mut Pipelines) -> Result<Item> {
+        let words = self.format.gpu_row_words(K.into())?;
+        let row_bytes = u64::from(words) * 4;
+        let n = (MATRIX / row_bytes / 64 * 64) as u32;
+        let content = self.rows_of_w(words as usize, n)?;
+        let [many, few] = if self.quick { [10, 2] } else { MATRICES };
+        let matrices: Vec<Buffer> = (0..many)
+            .map(|_| {
+                let buffer = Buffer::new(device, "w", u64::from(n) * row_bytes)?;
+                buffer.write(device, 0, &content);
+                device.finish()?; // or the copies of all would wait in memory
+                Ok(buffer)
+            })
+            .collect::<Result<_>>()?;
+        let step = StepBuffer::new(device, Room { rows: self.rows, ..Room::default() })?;
+        let counts = step.write_run(device, self.rows, 0, &[])?;
+        let x = Buffer::new(device, "x", u64::from(self.rows * K) * 4)?;
+        x.write(device, 0, &vec![0.5f32; (self.rows * K) as usize]);
+        let out = Buffer::new(device, "out", u64::from(self.rows * n) * 4)?;
+        let mut plan = |matrices: &[Buffer]| {
+            let mut single = Single::new(pipelines, &step);
+            single.by_rows();
+            let (x, out) = (single.value(&x, K)?, single.value(&out, n)?);
+            for matrix in matrices {
+                let part = Part { weight: single.matrix(matrix, self.format, n, K)?, n, bias: None };
+                let (pre, epi) = (Pre::None, Epi::None);
+                single.add(Op::Linear(Linear { x, k: K, parts: vec![part], pre, epi, out }))?;
+            }
+            single.finish()
+        };
+        let (all, less) = (plan(&matrices)?, plan(&matrices[..few])?);
+        let values = u64::from(self.rows) * u64::from(K + n) * 4;
+        let bytes = (u64::from(n) * row_bytes + values) * (many - few) as u64;
+        Ok(Item { less: Some(less), ..Item::new(all, counts, bytes as f64) })
+    }
+
+    /// Rows of W as kernels read them, of numbers between -1 and 1 of which none is special.
+    fn rows_of_w(&self, words: usize, n: u32) -> Result<Vec<u32>> {
+        let row: Vec<f32> = (0..K).map(|i| (i.wrapping_mul(2_654_435_769) >> 8) as f32 / 8_388_608.0 - 1.0).collect();
+        let mut bytes = vec![0; self.format.row_bytes(K.into())? as usize];
+        self.format.encode(&row, &mut bytes)?;
+        let mut packed = vec![0; words];
+        self.format.repack_row(&bytes, K.into(), &mut packed)?;
+        Ok(packed.repeat(n as usize))
+    }
+}
