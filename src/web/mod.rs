@@ -15,10 +15,11 @@ use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
 use crate::chat::{self, Transcript};
 use crate::engine::{Engine, Event, Finish, RequestId, SeqId};
-use crate::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role};
+use crate::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role, Verdicts, self_test};
 use crate::file::ModelFile;
 use crate::gpu::{Buffer, Choice, Device, Kind};
 use crate::model::Model;
+use crate::ops::RING;
 use crate::text::{ChatTemplate, StopMatcher, TextStream, Tokenizer};
 use crate::{Error, Result};
 
@@ -30,17 +31,21 @@ extern "C" {
 
 /// How an engine is made.
 #[derive(Debug, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Options {
     /// Positions of context, at most the model's.
     context: u32,
     /// `fast` (16-bit cache) or `exact`.
     numerics: String,
+    /// Whether the GPU's kernels are tested on known data before it is trusted with the model.
+    self_test: bool,
+    /// What [`WebEngine::verdicts`] said at an earlier visit.
+    verdicts: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { context: 4096, numerics: "fast".to_owned() }
+        Self { context: 4096, numerics: "fast".to_owned(), self_test: true, verdicts: String::new() }
     }
 }
 
@@ -56,6 +61,7 @@ pub struct WebEngine {
     /// What was read and written on it last.
     transcript: Transcript,
     answers: Vec<Answer>,
+    verdicts: Verdicts,
 }
 
 /// An answer under way: ids become text, and text ends at a stop string.
@@ -69,7 +75,7 @@ struct Answer {
 
 #[wasm_bindgen]
 impl WebEngine {
-    /// Loads a model from its files. `progress` is called with `"load"` or `"compile"`, what is done, and all there is.
+    /// Loads a model from its files. `progress` is called with `"test"`, `"load"` or `"compile"`, what is done, and all there is.
     pub async fn load(
         files: Vec<JsFile>,
         options: String,
@@ -78,7 +84,7 @@ impl WebEngine {
         Self::open(files, &options, &progress).await.map_err(|e| to_js(&e))
     }
 
-    /// The model: `{name, architecture, parameters, context, chat}`.
+    /// The model: `{name, architecture, parameters, context, chat, faults}`; faults of the GPU that were found and are gone round.
     pub fn info(&self) -> String {
         let executor = self.engine.executor();
         json!({
@@ -87,8 +93,14 @@ impl WebEngine {
             "parameters": self.model.parameters,
             "context": executor.limits().context,
             "chat": self.template.is_some(),
+            "faults": self.verdicts.faults(),
         })
         .to_string()
+    }
+
+    /// What the GPU has passed of the self-test, to be given to the next engine.
+    pub fn verdicts(&self) -> String {
+        self.verdicts.text()
     }
 
     /// Starts a request of `/v1/chat/completions`, or one with a `prompt` instead of `messages`; gives its number.
@@ -138,7 +150,12 @@ impl WebEngine {
         let template = model.chat_template.as_ref();
         let template = template.map(|source| ChatTemplate::for_tokenizer(source, &tokenizer)).transpose()?;
 
-        let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
+        let mut device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
+        let verdicts = Verdicts::parse(&options.verdicts);
+        if options.self_test {
+            tell("test", 0.0, 1.0);
+            device = self_test(&device, &model.program, &model, numerics, None, &verdicts).await?;
+        }
         let limits = limits(options.context.min(model.program.context), device.caps().kind);
         let gpu = GpuOptions { numerics, kv: None, limits, unfused: false, keep_values: false };
         let mut loading = |done, all| tell("load", done as f64, all as f64);
@@ -147,6 +164,7 @@ impl WebEngine {
             tell("compile", i as f64, Role::ALL.len() as f64);
             executor.plan(role, &mut |_, _| {}).await?;
         }
+        executor.calibrate().await?;
         let mut engine = Engine::new(executor, &model.program);
         let conversation = engine.open();
         Ok(Self {
@@ -157,6 +175,7 @@ impl WebEngine {
             conversation,
             transcript: Transcript::default(),
             answers: Vec::new(),
+            verdicts,
         })
     }
 
@@ -235,7 +254,7 @@ fn limits(context: u32, kind: Kind) -> Limits {
     // A step cannot be stopped: on a software adapter a row takes some 20 ms of a model of 135M parameters.
     let rows = if kind == Kind::Software { 16 } else { 256 };
     let blocks = context.div_ceil(BLOCK);
-    Limits { rows: rows.min(context), seqs: 1, outs: 1, block: BLOCK, blocks, context, in_flight: 3, checkpoints: 0 }
+    Limits { rows: rows.min(context), seqs: 1, outs: 1, block: BLOCK, blocks, context, in_flight: RING, checkpoints: 0 }
 }
 
 /// What JavaScript is told of an error: `{code, message}`.

@@ -45,10 +45,10 @@ async function load(model: ModelSource): Promise<void> {
   busy(true);
   const started = performance.now();
   const onProgress = ({ phase, done, total }: Progress): void => {
-    element<HTMLProgressElement>("bar").value = phase === "load" ? done / total : 1;
+    element<HTMLProgressElement>("bar").value = phase === "compile" ? 1 : done / total;
     const speed = done / 1e3 / (performance.now() - started);
     element("loaded").textContent =
-      phase === "load" ? `${megabytes(done)} of ${megabytes(total)} · ${speed.toFixed(1)} MB/s` : "Compiling kernels …";
+      phase === "load" ? `${megabytes(done)} of ${megabytes(total)} · ${speed.toFixed(1)} MB/s` : phase === "test" ? "Testing the GPU …" : "Compiling kernels …";
   };
   try {
     const loaded = await createEngine(model, { onProgress, signal: abort.signal });

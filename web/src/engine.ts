@@ -3,8 +3,8 @@ import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest,
 import type { EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Parts, Times, ToWorker, Usage } from "./protocol.js";
 
 export interface Progress {
-  /** Weights on their way to the GPU, in bytes; then kernels. */
-  phase: "load" | "compile";
+  /** The self-test of the GPU; weights on their way to it, in bytes; kernels. */
+  phase: "test" | "load" | "compile";
   done: number;
   total: number;
 }

@@ -9,6 +9,11 @@ export interface EngineOptions {
   context?: number;
   /** `fast` (16-bit cache, the default) or `exact`. */
   numerics?: "fast" | "exact";
+  /**
+   * Whether the GPU's kernels are tested on known data before the model is loaded; what was passed is remembered by the origin's cache.
+   * Default true: a GPU that computes wrongly is refused (`miscomputed`), or used without what is wrong (`ModelInfo.faults`).
+   */
+  selfTest?: boolean;
 }
 
 export interface ModelInfo {
@@ -18,6 +23,8 @@ export interface ModelInfo {
   context: number;
   /** Whether the model has a chat template. */
   chat: boolean;
+  /** What of the GPU computes wrongly and is left unused. */
+  faults: string[];
 }
 
 export interface Usage {
@@ -38,7 +45,7 @@ export type ToWorker =
   | { type: "dispose" };
 
 export type FromWorker =
-  | { type: "progress"; phase: "load" | "compile"; done: number; total: number }
+  | { type: "progress"; phase: "test" | "load" | "compile"; done: number; total: number }
   | { type: "loaded"; info: ModelInfo }
   | { type: "text"; id: number; text: string; token: number }
   | { type: "finish"; id: number; text: string; finish: string; usage: Usage; times: Times }

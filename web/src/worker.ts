@@ -72,14 +72,36 @@ async function load({ parts, options }: ToWorker & { type: "load" }): Promise<vo
       const name = part instanceof File ? part.name : "model";
       sources.push(typeof part === "string" ? await UrlSource.open(part) : new BlobSource(part, name));
     }
-    engine = await WebEngine.load(sources, JSON.stringify(options), (phase: "load" | "compile", done: number, total: number) =>
+    const passed = { ...options, verdicts: await remembered() };
+    engine = await WebEngine.load(sources, JSON.stringify(passed), (phase: "test" | "load" | "compile", done: number, total: number) =>
       post({ type: "progress", phase, done, total }),
     );
+    await remember(engine.verdicts());
     post({ type: "loaded", info: JSON.parse(engine.info()) });
   } catch (error) {
     post({ type: "error", error: failure(error) });
   } finally {
     for (const source of sources) source.close();
+  }
+}
+
+/** Where the origin's cache has what GPUs have passed of the self-test, in this version of the browser. */
+const VERDICTS = new URL(`./wgslm-verdicts?${encodeURIComponent(navigator.userAgent)}`, import.meta.url).href;
+
+async function remembered(): Promise<string> {
+  try {
+    const response = await (await caches.open("wgslm")).match(VERDICTS);
+    return (await response?.text()) ?? "";
+  } catch {
+    return ""; // a browser that keeps nothing tests each time
+  }
+}
+
+async function remember(verdicts: string): Promise<void> {
+  try {
+    await (await caches.open("wgslm")).put(VERDICTS, new Response(verdicts));
+  } catch {
+    // as above
   }
 }
 

@@ -6,8 +6,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use web_time::Instant;
+
 use super::GpuExecutor;
-use super::submission::now;
 use crate::Result;
 use crate::exec::{Limits, Role, SeqStep, Step, Token};
 use crate::gpu::wgpu;
@@ -64,7 +65,7 @@ impl GpuExecutor {
     /// while a node of a prompt should take longer than a submission may: kernels are divided by their rows, down to a tile of them.
     /// Takes some 20 ms on a GPU, tenths of a second on a processor. Only while nothing is in the cache; results do not depend on it.
     pub async fn calibrate(&mut self) -> Result<()> {
-        if now().is_none() || self.pace.budget.is_zero() {
+        if self.pace.budget.is_zero() {
             return Ok(());
         }
         let (many, [least, tile]) = (Linear::made_rows(Role::Generated, 2), Linear::TILES);
@@ -193,10 +194,10 @@ impl GpuExecutor {
             plan.encode_part(&mut pass, dispatches.clone(), state.counts);
         }
         drop(pass);
-        let started = now();
+        let started = Instant::now();
         self.device.queue.submit([encoder.finish()]);
         self.device.drained().await?;
-        Ok(started.map_or(0.0, |started| started.elapsed().as_secs_f64()) / f64::from(times))
+        Ok(started.elapsed().as_secs_f64() / f64::from(times))
     }
 
     /// The dispatches of a packed batch's forward plan in front of which a submission ends, so that none takes longer than it may;

@@ -3,7 +3,9 @@
 //! Steps of a submission run one behind the other. What the host writes for the first is written before the submission; for each
 //! further one it is copied within it, from a buffer that holds all of it, over what the step before has read.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use web_time::Instant;
 
 use super::stamp::Stamps;
 use crate::exec::{Drawn, StepOut, Ticket};
@@ -225,7 +227,7 @@ impl Recording {
         let mapped = Signal::default();
         let signal = mapped.clone();
         staging.raw().map_async(wgpu::MapMode::Read, 0..results.max(4), move |r| signal.set(r.is_ok()));
-        Submission { index, mapped, short, started: now(), staging, results, steps, marks }
+        Submission { index, mapped, short, started: Instant::now(), staging, results, steps, marks }
     }
 }
 
@@ -236,7 +238,7 @@ pub(super) struct Submission {
     pub(super) mapped: Signal,
     /// Whether it holds short steps.
     pub(super) short: bool,
-    started: Option<Instant>,
+    started: Instant,
     staging: Buffer,
     results: u64,
     steps: Vec<(u64, Recorded)>,
@@ -274,11 +276,6 @@ impl Submission {
     }
 }
 
-/// Now, where there is a clock.
-pub(super) fn now() -> Option<Instant> {
-    (!cfg!(target_arch = "wasm32")).then(Instant::now)
-}
-
 /// How many steps of decoding a submission takes: as many as fit into its time, going by the last ones.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -307,11 +304,11 @@ impl Pace {
 
     /// A submission is finished.
     pub(super) fn finished(&mut self, submission: &Submission) {
-        let now = now();
+        let now = Instant::now();
         // It began when it was submitted, or when the one before was finished.
-        let began = submission.started.max(self.last);
-        self.last = now;
-        if let (Some(now), Some(began), true) = (now, began, submission.short) {
+        let began = self.last.map_or(submission.started, |last| last.max(submission.started));
+        self.last = Some(now);
+        if submission.short {
             self.learn(now - began, submission.steps.len());
         }
     }
