@@ -135,7 +135,7 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
                 for (var pos = tile + lane; pos < stop; pos += lanes) {
                     if pos >= first && on_path(path, pos) {
                         let w = weight[pos - tile];
-                        let value = value_four(value_at(seq, kv_head, pos), four) * value_scale(seq, kv_head, pos);
+                        let value = value_four(value_at(seq, kv_head, pos), V_FROM + four) * value_scale(seq, kv_head, pos);
                         total += w;
                         sum[0] += w.x * value;
                         if HEADS > 1u {

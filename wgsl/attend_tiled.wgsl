@@ -181,8 +181,8 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                 let b = weight[scored_by + 1u];
                 let at = value_at(seq, kv_head, near);
                 let scale = value_scale(seq, kv_head, near);
-                let value = value_four(at, four) * scale;
-                let second = value_four(at, other) * scale;
+                let value = value_four(at, V_FROM + four) * scale;
+                let second = value_four(at, V_FROM + other) * scale;
                 if TREE == 0u && pos >= by_all.x && pos < by_all.y {
                     sum_a[0] += a.x * value;
                     sum_a[1] += a.y * value;

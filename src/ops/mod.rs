@@ -215,7 +215,6 @@ impl Op {
     /// Fails, by name, if no kernel does this: known before a weight is loaded.
     pub(crate) fn on_gpu(&self) -> Result<()> {
         match self {
-            Self::Attend(op) => op.on_gpu(),
             Self::Route(op) => op.on_gpu(),
             _ => Ok(()),
         }

@@ -242,7 +242,7 @@ pub fn cases() -> Vec<AttendCase> {
     }
     for role in Role::ALL {
         // Latent attention: one KV head, many query heads.
-        for shape in [[16, 1, 72, 64], [5, 1, 576, 512], [2, 1, 13, 6]] {
+        for shape in [[16, 1, 72, 64], [5, 1, 576, 512], [2, 1, 13, 6], [2, 1, 521, 518]] {
             let seqs = vec![(40, 5), (0, 1), (700, 1)];
             cases.push(AttendCase { place: Place::Latent, shape, role, seqs, ..plain.clone() });
         }

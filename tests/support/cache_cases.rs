@@ -274,6 +274,12 @@ pub fn caches() -> Vec<CacheCase> {
             });
         }
     }
+    // Values of more elements than a kernel sums up at once.
+    for (i, by) in [By::Rows, By::Tiles].into_iter().enumerate() {
+        for (storage, shape) in KvStorage::ALL.into_iter().zip([[2, 1, 8, 513], [3, 1, 6, 1030], [4, 2, 8, 768]]) {
+            cases.push(CacheCase { by, storage, layout: KvLayout::ALL[2 * i], shape, sinks: true, ..CacheCase::PLAIN });
+        }
+    }
     // Prefixes that leave bits unused, fill them, and are longer; windows that end in front of the tree and within.
     for (i, (first, rows)) in [(0, 1), (0, 64), (50, 64), (3, 20), (300, 33), (61, 3)].into_iter().enumerate() {
         for by in [By::Rows, By::Tiles] {

@@ -23,7 +23,8 @@ override HAS_SINKS: bool = false;
 override HAS_SLOPES: bool = false;
 override HAS_SOFTCAP: bool = false;
 override K_FOURS: u32 = 16u;       // fours of elements in a key
-override V_FOURS: u32 = 16u;       // and in a value
+override V_FOURS: u32 = 16u;       // and in what is summed up of a value
+override V_FROM: u32 = 0u;         // the first of these
 override V_IN_K: bool = false;     // a value is the first elements of its key
 override RAGGED: bool = false;     // k_dim or v_dim is no multiple of 4
 override HEADS: u32 = 4u;          // query heads of a workgroup: 1 to 4
@@ -104,8 +105,11 @@ fn q_four(row: u32, head: u32, i: u32) -> vec4<f32> {
         return q[at / 4u];
     }
     var four = vec4<f32>(0.0);
-    for (var j = 0u; j < min(4u, params.k_dim - 4u * i); j++) {
-        four[j] = q[(at + j) / 4u][(at + j) % 4u];
+    // Of four turns always: lavapipe unrolls it, and ends every loop of a kernel after 65535 turns in all.
+    for (var j = 0u; j < 4u; j++) {
+        if 4u * i + j < params.k_dim {
+            four[j] = q[(at + j) / 4u][(at + j) % 4u];
+        }
     }
     return four;
 }
@@ -142,7 +146,7 @@ fn merge(a: Part, b: Part) -> Part {
     let total = rounded(vec4<f32>(a.state.y * x, b.state.y * y, 0.0, 0.0));
     return Part(vec4<f32>(most, total.x + total.y, 0.0, 0.0), rounded(a.sum * x) + rounded(b.sum * y));
 }
-/// Stores elements 4 four.. of a head's result.
+/// Stores a four of a head's result, counted from V_FROM.
 fn finish(row: u32, head: u32, four: u32, whole: Part) {
     var part = whole;
     if HAS_SINKS {
@@ -151,8 +155,8 @@ fn finish(row: u32, head: u32, four: u32, whole: Part) {
     if part.state.y > 0.0 {
         part.sum /= part.state.y;
     }
-    let at = row * params.out_stride + head * params.v_dim + 4u * four;
-    for (var j = 0u; j < min(4u, params.v_dim - 4u * four); j++) {
-        out[at + j] = part.sum[j];
+    let first = 4u * (V_FROM + four);
+    for (var j = 0u; j < min(4u, params.v_dim - first); j++) {
+        out[row * params.out_stride + head * params.v_dim + first + j] = part.sum[j];
     }
 }

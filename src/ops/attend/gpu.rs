@@ -1,11 +1,12 @@
 //! The kernels of `attend`: one for single rows, which divides what a long sequence's row sees into parts, and one for tiles of
 //! a prompt's rows.
 
+use std::ops::Range;
+
 use super::{Attend, Kv, Mask};
-use crate::Result;
 use crate::gpu::compose::lib;
 use crate::gpu::{Arg, Dim, Kernel};
-use crate::ops::lower::{self, Lower, Lowered};
+use crate::ops::lower::{Lower, Lowered};
 
 #[repr(C)]
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -31,8 +32,8 @@ pub(super) struct Params {
 pub(crate) const TILE_ROWS: u32 = 8;
 /// Query heads that share a load of keys and values, at most: the elements of a vector in the kernels.
 const HEADS: u32 = 4;
-/// Elements of a value, at most: beyond, a workgroup's memory would not do.
-const V_DIM: u32 = 512;
+/// Fours of a value that a kernel sums up, at most: a workgroup's memory holds weights of no more threads.
+const V_FOURS: u32 = 128;
 /// Threads of a workgroup of `attend_tiled`, at most, for the same reason.
 const TILED_THREADS: u32 = 64;
 /// Positions that a thread of it scores in a tile.
@@ -56,15 +57,11 @@ pub(crate) const MAX_PARTS: u32 = 32;
 pub(crate) const ALL_PARTS: u32 = u32::MAX;
 
 impl Attend {
-    /// Fails on what the kernels cannot do.
-    pub(in crate::ops) fn on_gpu(&self) -> Result<()> {
-        match self.v_dim <= V_DIM {
-            true => Ok(()),
-            // A thread has four or eight elements of a value in registers, and a workgroup's memory holds as many weights as it has threads.
-            false => {
-                Err(lower::no_kernel(&format!("attention with values of {} elements, more than {V_DIM},", self.v_dim)))
-            }
-        }
+    /// The fours of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
+    /// computed once a turn.
+    fn turns(&self) -> impl Iterator<Item = Range<u32>> + use<> {
+        let fours = self.v_dim.div_ceil(4);
+        (0..fours).step_by(V_FOURS as usize).map(move |first| first..fours.min(first + V_FOURS))
     }
 
     /// Bytes that a part of a row takes until it is merged with others.
@@ -79,35 +76,34 @@ impl Attend {
     }
 
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        self.on_gpu()?;
         match l.layout.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
-            None if l.generated => self.lower_rows(l),
-            None => self.lower_tiles(l),
+            None if l.generated => self.turns().try_for_each(|fours| self.lower_rows(l, fours)),
+            None => self.turns().try_for_each(|fours| self.lower_tiles(l, fours)),
         }
     }
 
     /// For single rows.
-    fn lower_rows(&self, l: &mut Lower<'_>) -> Lowered {
+    fn lower_rows(&self, l: &mut Lower<'_>, fours: Range<u32>) -> Lowered {
         let heads = self.heads_together(HEADS);
-        let threads = l.layout.attend.max(self.v_dim.div_ceil(4).next_power_of_two());
+        let threads = l.layout.attend.max((fours.len() as u32).next_power_of_two());
         let mut kernel = l.kernel("attend");
         kernel.overrides.extend([("WG", f64::from(threads)), ("HEADS", f64::from(heads))]);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
-        let mut args = self.bind(l, &mut kernel);
+        let mut args = self.bind(l, &mut kernel, &fours);
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.max(&mut kernel);
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Items, Dim::Fixed(1)])?;
 
         let mut merge = l.kernel("attend_merge");
-        let args = self.bind(l, &mut merge);
+        let args = self.bind(l, &mut merge, &fours);
         l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Merges, Dim::Fixed(1)])
     }
 
     /// For tiles of rows.
-    fn lower_tiles(&self, l: &mut Lower<'_>) -> Lowered {
+    fn lower_tiles(&self, l: &mut Lower<'_>, fours: Range<u32>) -> Lowered {
         // A thread sums up two fours of a value; it scores four of eight rows.
-        let halves = self.v_dim.div_ceil(4).div_ceil(2);
+        let halves = (fours.len() as u32).div_ceil(2);
         let heads = self.heads_together(HEADS.min(TILED_THREADS / halves));
         let threads = (halves * heads).next_multiple_of(32);
         let tile = TILED_KEYS * (threads / (2 * heads));
@@ -115,13 +111,13 @@ impl Attend {
         let sizes = [("WG", threads), ("HEADS", heads), ("TILE", tile)];
         kernel.overrides.extend(sizes.map(|(name, n)| (name, f64::from(n))));
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
-        let mut args = self.bind(l, &mut kernel);
+        let mut args = self.bind(l, &mut kernel, &fours);
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Tiles(TILE_ROWS), Dim::Fixed(1)])
     }
 
-    /// Sets what the kernels have in common, and gives their arguments, but for keys and values.
-    pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel) -> Vec<Arg<'a>> {
+    /// Sets what the kernels have in common, and gives their arguments, but for keys and values. `fours`: which of a value.
+    pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, fours: &Range<u32>) -> Vec<Arg<'a>> {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.overrides.extend([
@@ -134,7 +130,8 @@ impl Attend {
             ("HAS_SLOPES", f64::from(u8::from(self.slopes.is_some()))),
             ("HAS_SOFTCAP", f64::from(u8::from(self.softcap != 0.0))),
             ("K_FOURS", f64::from(self.k_dim.div_ceil(4))),
-            ("V_FOURS", f64::from(self.v_dim.div_ceil(4))),
+            ("V_FOURS", fours.len() as f64),
+            ("V_FROM", f64::from(fours.start)),
             ("RAGGED", f64::from(u8::from(ragged))),
         ]);
         let (q, out) = (&l.value(self.q).buffer, &l.value(self.out).buffer);

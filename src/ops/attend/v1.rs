@@ -58,7 +58,7 @@ impl Attend {
         let scores = self.v1_scores(&cache.shape, blocks, &l.layout, l.plan.device().caps())?;
         let mut kernel = l.kernel("attend_v1");
         kernel.overrides.extend([("COLUMNS", f64::from(COLUMNS)), ("SCORES", f64::from(scores))]);
-        let mut args = self.bind(l, &mut kernel);
+        let mut args = self.bind(l, &mut kernel, &(0..self.v_dim.div_ceil(4)));
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.reduce(&mut kernel, threads(&l.layout));
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Rows(1), Dim::Fixed(1)])
