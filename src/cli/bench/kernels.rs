@@ -63,13 +63,13 @@ fn copy(@builtin(global_invocation_id) id: vec3<u32>) {
     }
 }";
 
-const READ: &str = "//! read: y[i] = x[i] ^ x[i + threads] ^ …, so that a compiler must read them
+const READ: &str = "//! reads: y[i] = x[i] ^ x[i + threads] ^ …, so that a compiler must read them
 struct Params { n: u32, threads: u32 }
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read_write> y: array<u32>;
 @compute @workgroup_size(64)
-fn read(@builtin(global_invocation_id) id: vec3<u32>) {
+fn reads(@builtin(global_invocation_id) id: vec3<u32>) {
     var all = vec4<u32>(0u);
     for (var i = id.x; i < params.n; i += params.threads) {
         all ^= x[i];
@@ -271,7 +271,7 @@ fn read(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> 
     let (x, y) = (Buffer::new(device, "x", bytes)?, Buffer::new(device, "y", bytes / 64)?);
     let n = (bytes / 16) as u32;
     let groups = n.div_ceil(64 * 16);
-    let kernel = Kernel { name: "read", source: READ, roles: Vec::new(), overrides: Vec::new() };
+    let kernel = Kernel { name: "reads", source: READ, roles: Vec::new(), overrides: Vec::new() };
     let mut plan = PlanBuilder::new(pipelines);
     let grid = [Dim::Fixed(groups), Dim::Fixed(1), Dim::Fixed(1)];
     plan.dispatch(&kernel, &[n, groups * 64], &[Arg::read(&x), Arg::Write(&y)], grid)?;
