@@ -297,9 +297,9 @@ impl Device {
         self.shared
     }
 
-    /// The same device, with subgroup operations left unused.
+    /// The same device, with subgroup operations left unused, and the matrices that subgroups multiply.
     pub(crate) fn without_subgroups(&self) -> Self {
-        Self { caps: Arc::new(Caps { subgroups: None, ..(*self.caps).clone() }), ..self.clone() }
+        Self { caps: Arc::new(Caps { subgroups: None, cooperative: None, ..(*self.caps).clone() }), ..self.clone() }
     }
 
     /// The same device, its [`Tuning`] replaced by what lines `name = value` say: for experiments.
@@ -379,17 +379,19 @@ impl Device {
     pub(crate) async fn checked<T>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        // What a driver does not compile.
+        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let made = make();
-        // Both end before anything is awaited: meanwhile, a host may open scopes of its own or make errors of its own.
-        let (validation, memory) = (validation.pop(), memory.pop());
-        let (validation, memory) = (validation.await, memory.await);
+        // All end before anything is awaited: meanwhile, a host may open scopes of its own or make errors of its own.
+        let (internal, validation, memory) = (internal.pop(), validation.pop(), memory.pop());
+        let (internal, validation, memory) = (internal.await, validation.await, memory.await);
         let made = made?;
         if let Some(error) = memory {
             let (needed, available) = (format!("more memory ({error})"), "less on this device".to_owned());
             let instead = "a smaller model, context or quantisation".to_owned();
             return Err(Error::Limit { what: what.to_owned(), needed, available, instead });
         }
-        match validation {
+        match validation.or(internal) {
             Some(error) => Err(Error::Device(format!("{what}: {error}"))),
             None => Ok(made),
         }

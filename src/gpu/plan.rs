@@ -164,6 +164,13 @@ impl Plan {
         self.encode_part(pass, 0..self.dispatches.len(), counts);
     }
 
+    /// Adds another plan's dispatches behind its own.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.dispatches.extend(other.dispatches);
+        self.kept.extend(other.kept);
+        self.bindings = self.bindings.max(other.bindings);
+    }
+
     /// The same of some of them.
     pub(crate) fn encode_part(
         &self,

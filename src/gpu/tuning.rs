@@ -142,10 +142,20 @@ const TABLE: &[Row] = &[
     },
     // `ggml_vk_khr_cooperative_matrix_support` leaves that driver's out but on RDNA3, of which an adapter says nothing.
     Row {
-        fits: |t| t.vendor == Vendor::Amd && t.driver.contains("AMD proprietary"),
+        fits: |t| {
+            let own = ["AMD proprietary", "AMD open-source"].iter().any(|name| t.driver.contains(name));
+            t.vendor == Vendor::Amd && own
+        },
         formats: &FORMATS,
         set: |p| p.matmul = Matmul::Dot,
-        why: "AMD's own driver: it lists cooperative matrices where there are no units for them, llama.cpp found",
+        why: "AMD's own drivers: they list cooperative matrices where there are no units for them, llama.cpp found",
+    },
+    // The same function has them on Intel's Xe2 alone, of which an adapter says nothing either.
+    Row {
+        fits: |t| t.vendor == Vendor::Intel,
+        formats: &FORMATS,
+        set: |p| p.matmul = Matmul::Dot,
+        why: "Intel: cooperative matrices are slower before Xe2, llama.cpp found",
     },
 ];
 
@@ -155,7 +165,7 @@ type Entry<T> = (&'static str, fn(&mut T) -> &mut u32, std::ops::RangeInclusive<
 const ENTRIES: [Entry<Tuning>; 3] = [
     ("reduce", |t| &mut t.reduce, 4..=256),
     ("head", |t| &mut t.head, 1..=64),
-    ("attend", |t| &mut t.attend, 16..=256),
+    ("attend", |t| &mut t.attend, 16..=128),
 ];
 
 /// Of a format.
@@ -316,8 +326,8 @@ mod tests {
             ("reduce.Q4_K = 8", "reduce, head, attend work"),
             ("fours.Q4_L = 2", "the formats are F32"),
             ("matmul = 2", "registers, dot, cooperative work"),
-            ("attend = 24", "a power of two from 16 to 256"),
-            ("attend = 8", "a power of two from 16 to 256"),
+            ("attend = 24", "a power of two from 16 to 128"),
+            ("attend = 8", "a power of two from 16 to 128"),
             ("lanes.F16 = many", "a power of two"),
         ] {
             let error = table.with(text).unwrap_err().to_string();

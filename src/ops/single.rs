@@ -77,17 +77,17 @@ impl StepBuffer {
     pub fn new(device: &Device, room: Room) -> Result<Self> {
         let caps = device.caps();
         let most = caps.max_groups;
-        if room.rows > most {
+        let items_of_row = if room.divided { MAX_PARTS } else { 1 };
+        if u64::from(room.rows) * u64::from(items_of_row) > u64::from(most) {
             return Err(Error::Limit {
                 what: "a step".to_owned(),
-                needed: format!("{} rows", room.rows),
+                needed: format!("{} rows of up to {items_of_row} parts", room.rows),
                 available: format!("{most} workgroups in a dimension on this device"),
                 instead: "several steps".to_owned(),
             });
         }
         let paths = if room.tree { 2 } else { 0 };
         // A list of tiles has one for so many rows, and one more for each sequence.
-        let items_of_row = if room.divided { MAX_PARTS } else { 1 };
         let row_words = 4 + 4 * u64::from(items_of_row) + 4 + paths;
         let words =
             [(room.rows, row_words), (room.rows / TILE_ROWS, 1), (room.seqs, 5), (room.seqs, u64::from(room.blocks))];
@@ -121,8 +121,9 @@ impl StepBuffer {
         Ok(StepCounts { rows: count, seqs: 1, items, merges, ..StepCounts::default() })
     }
 
-    /// Rows of any sequences, each sequence's cache in the blocks of its table. Where a kernel stores to a vectorised cache,
-    /// the rows of a sequence stand one behind the other, at positions that rise by one.
+    /// Rows of any sequences, each sequence's cache in the blocks of its table. Where a kernel stores to a vectorised cache, and where
+    /// attention takes tiles of rows or searches ([`Single::search`]), sequences are in their order, and the rows of each stand one
+    /// behind the other, at positions that rise by one.
     pub fn write_rows(&self, device: &Device, rows: &[Place], tables: &[&[u32]]) -> Result<StepCounts> {
         if !self.room.pos_ids {
             return Err(Error::argument("write_rows", "the rows of this step are one sequence's, in a run"));
@@ -574,7 +575,8 @@ impl<'a> Single<'a> {
         }
         let part_bytes =
             self.ops.iter().filter_map(|op| if let Op::Attend(op) = op { Some(op.part_bytes()) } else { None });
-        let parts = u64::from(if self.step.room.divided { self.step.room.rows * MAX_PARTS } else { 0 });
+        let divided = self.step.room.divided && self.generated && !self.v1;
+        let parts = u64::from(if divided { self.step.room.rows * MAX_PARTS } else { 0 });
         let parts = parts * part_bytes.max().unwrap_or(0);
         let widest = self.sizes.iter().map(|&(_, k)| k).max().filter(|_| self.fast).unwrap_or(0);
         let quants = quants_bytes(widest) * u64::from(self.step.room.rows);
@@ -582,6 +584,8 @@ impl<'a> Single<'a> {
         let [parts, quants] = [("parts", parts), ("quants", quants)]
             .map(|(name, bytes)| Buffer::new(self.pipelines.device(), name, bytes.max(16)));
         let (parts, quants) = (parts?, quants?);
+        self.holds("parts of attention", &parts, 0)?;
+        self.holds("rows in eight bits", &quants, 0)?;
         let mut lower = Lower {
             plan: PlanBuilder::new(self.pipelines),
             layout,
@@ -604,6 +608,8 @@ impl<'a> Single<'a> {
         };
         for op in &self.ops {
             op.lower(&mut lower)?;
+            // Unlike in a program, a value may be written again, or lie in the buffer of another.
+            lower.quantized = None;
         }
         lower.plan.finish()
     }

@@ -85,21 +85,28 @@ async function load({ parts, options }: ToWorker & { type: "load" }): Promise<vo
   }
 }
 
-/** Where the origin's cache has what GPUs have passed of the self-test, in this version of the browser. */
-const VERDICTS = new URL(`./wgslm-verdicts?${encodeURIComponent(navigator.userAgent)}`, import.meta.url).href;
+/** Where the origin's cache has what this GPU has passed of the self-test, in this version of the browser. */
+async function verdicts(): Promise<string> {
+  const { vendor, architecture, device } = (await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" }))?.info ?? {};
+  const known = [navigator.userAgent, vendor, architecture, device].map((part) => encodeURIComponent(part ?? ""));
+  return `./wgslm-verdicts?${known.join("&")}`;
+}
 
 async function remembered(): Promise<string> {
   try {
-    const response = await (await caches.open("wgslm")).match(VERDICTS);
+    const response = await (await caches.open("wgslm")).match(await verdicts());
     return (await response?.text()) ?? "";
   } catch {
     return ""; // a browser that keeps nothing tests each time
   }
 }
 
-async function remember(verdicts: string): Promise<void> {
+async function remember(passed: string): Promise<void> {
   try {
-    await (await caches.open("wgslm")).put(VERDICTS, new Response(verdicts));
+    const cache = await caches.open("wgslm");
+    // Those of other versions and GPUs would pile up.
+    for (const old of await cache.keys()) await cache.delete(old);
+    await cache.put(await verdicts(), new Response(passed));
   } catch {
     // as above
   }

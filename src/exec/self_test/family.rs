@@ -41,7 +41,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { name: "latent", uses: latent_op, program: latent, format: None, rows: 23 },
     Family { name: "experts", uses: expert_op, program: experts, format: None, rows: 23 },
     Family { name: "recurrent", uses: recurrent_op, program: recurrent, format: F32, rows: 23 },
-    Family { name: "encoder", uses: packs, program: encoder, format: None, rows: 23 },
+    Family { name: "encoder", uses: packs, program: encoder, format: None, rows: 41 },
     Family { name: "row_wise", uses: row_wise_op, program: row_wise, format: F32, rows: 23 },
 ];
 

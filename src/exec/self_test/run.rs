@@ -207,8 +207,9 @@ fn nmse<'a>(got: &[f32], wanted: impl Iterator<Item = &'a f64>) -> f64 {
 
 fn miscomputed(caps: &Caps, kernel: String, problem: String) -> Error {
     let device = format!("{} ({}, {})", caps.name, caps.backend, caps.driver);
-    let instead = "another driver or --device cpu works".to_owned();
-    Error::Miscomputed { device, kernel, problem, instead }
+    let instead =
+        if cfg!(target_arch = "wasm32") { "another browser or driver" } else { "another driver or --device cpu" };
+    Error::Miscomputed { device, kernel, problem, instead: format!("{instead} works") }
 }
 
 /// The tokens of a step's draws, and the probabilities that they tell.

@@ -11,7 +11,7 @@ type Choose = fn(&mut Single<'_>);
 
 /// Positions in a block.
 const SLOTS: u32 = 16;
-/// Bytes that caches have, so that what is read was not read a moment ago.
+/// Bytes of a cache whose blocks are taken in turn, so that what decoding reads was not read a moment ago.
 const COLD: u64 = 256 << 20;
 
 /// Causal attention of the last rows of sequences over a 16-bit cache.
@@ -23,7 +23,7 @@ struct Attention {
     /// For each sequence its rows and the positions of its last one and before.
     seqs: Vec<(u32, u32)>,
     divided: bool,
-    /// Bytes of the cache, whose blocks sequences share in turn; 0: as many as they need.
+    /// Bytes of the cache, if that is more than sequences need.
     bytes: u64,
 }
 
@@ -55,7 +55,7 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     let bytes = if quick { COLD / 8 } else { COLD };
     for batch in [1, 16] {
         let attention = Attention { seqs: vec![(1, 8192); batch], divided: true, bytes, ..PLAIN };
-        add(format!("attend, decoding, {batch} of 8192 over {} MiB", bytes >> 20), attention, |s| s.by_rows());
+        add(format!("attend, decoding, {batch} of 8192"), attention, |s| s.by_rows());
     }
     let stream = move |d: &Device, p: &mut Pipelines| Ok(vec![read(d, p, bytes.min(d.caps().max_binding))?]);
     all.push(("a stream of reads, decoding's measure".to_owned(), Box::new(stream)));
@@ -100,12 +100,16 @@ impl Attention {
         self.seqs.iter().map(|(rows, _)| rows).sum()
     }
 
+    /// Blocks of all sequences.
+    fn needed(&self) -> u32 {
+        self.seqs.iter().map(|(_, context)| context.div_ceil(SLOTS)).sum()
+    }
+
     fn buffers(&self, device: &Device) -> Result<Buffers> {
         let (kv_heads, storage, layout) = (self.kv_heads, KvStorage::F16, self.layout);
         let mut shape = CacheShape { kv_heads, k_dim: DIM, v_dim: DIM, slots: SLOTS, blocks: 1, storage, layout };
-        let needed: u32 = self.seqs.iter().map(|(_, context)| context.div_ceil(SLOTS)).sum();
         let most = self.bytes.min(device.caps().max_binding) / shape.bytes();
-        shape.blocks = if self.bytes == 0 { needed } else { most as u32 };
+        shape.blocks = self.needed().max(most as u32);
         let kv = Buffer::new(device, "kv", shape.bytes())?;
         let q = Buffer::new(device, "q", u64::from(self.rows()) * u64::from(self.heads * DIM) * 4)?;
         // Numbers of f16 and of f32 from 0.5 to 1, of either sign, by a generator of Knuth's.
@@ -123,16 +127,17 @@ impl Attention {
         Ok(Buffers { shape, kv, q })
     }
 
-    /// The plan, and where its results are.
+    /// The plan over the next blocks, and where its results are.
     fn plan(
         &self,
         device: &Device,
         pipelines: &mut Pipelines,
         buffers: &Buffers,
+        next: &mut dyn Iterator<Item = u32>,
         choose: &dyn Fn(&mut Single<'_>),
     ) -> Result<(Item, Buffer)> {
         let Self { heads, kv_heads, divided, .. } = *self;
-        let (rows, blocks) = (self.rows(), buffers.shape.blocks);
+        let rows = self.rows();
         let most = self.seqs.iter().map(|(_, context)| context.div_ceil(SLOTS)).max().unwrap_or(1);
         let room = Room {
             rows,
@@ -144,8 +149,7 @@ impl Attention {
             ..Room::default()
         };
         let step = StepBuffer::new(device, room)?;
-        let mut next = (0..blocks).rev().cycle();
-        let table = |&(_, context): &(u32, u32)| next.by_ref().take(context.div_ceil(SLOTS) as usize).collect();
+        let table = |&(_, context): &(u32, u32)| (&mut *next).take(context.div_ceil(SLOTS) as usize).collect();
         let tables: Vec<Vec<u32>> = self.seqs.iter().map(table).collect();
         let places = (0..)
             .zip(&self.seqs)
@@ -170,7 +174,16 @@ impl Attention {
 
     fn item(&self, device: &Device, pipelines: &mut Pipelines, choose: Choose) -> Result<Item> {
         let buffers = self.buffers(device)?;
-        Ok(self.plan(device, pipelines, &buffers, &choose)?.0)
+        let blocks = buffers.shape.blocks;
+        let mut next = (0..blocks).rev().cycle();
+        let mut item = self.plan(device, pipelines, &buffers, &mut next, &choose)?.0;
+        // Until all of the cache was read.
+        for _ in 1..blocks / self.needed() {
+            let more = self.plan(device, pipelines, &buffers, &mut next, &choose)?.0;
+            item.plan.append(more.plan);
+            item.bytes += more.bytes;
+        }
+        Ok(item)
     }
 
     /// The same with sequences searched for and looked up, which must give the same bits.
@@ -185,7 +198,8 @@ impl Attention {
                     single.search();
                 }
             };
-            let (item, result) = self.plan(device, pipelines, &buffers, &choose)?;
+            let mut next = (0..buffers.shape.blocks).rev();
+            let (item, result) = self.plan(device, pipelines, &buffers, &mut next, &choose)?;
             if item.searches() != search {
                 return Err(Error::argument("attend", format!("the form{name} is not what was planned")));
             }

@@ -11,13 +11,12 @@ const K: u32 = 4096;
 /// Bytes of a matrix, or a little less.
 const MATRIX: u64 = 8 << 20;
 /// Matrices of a plan, and of the shorter one whose time is subtracted: what submitting costs is in both.
-const MATRICES: [usize; 2] = [72, 8];
+const MATRICES: [usize; 2] = [40, 8];
 
-/// Rows of x times matrices of one block format.
+/// One row of x and eight times matrices of a block format.
 #[derive(Clone, Copy)]
 struct Products {
     format: BlockFormat,
-    rows: u32,
     quick: bool,
 }
 
@@ -25,17 +24,11 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     let formats = [BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::Q4_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
     let mut all: Vec<(String, Make)> = Vec::new();
     for format in formats {
-        for rows in [1, 8] {
-            let products = Products { format, rows, quick };
-            let what = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
-            all.push((
-                format!("matvec {}, {what}", format.name()),
-                Box::new(move |d, p| Ok(vec![products.item(d, p)?])),
-            ));
-        }
+        let products = Products { format, quick };
+        all.push((format!("matvec {}", format.name()), Box::new(move |d, p| products.items(d, p))));
     }
     let stream = move |d: &Device, p: &mut Pipelines| {
-        let bytes = MATRIX * if quick { 8 } else { 64 };
+        let bytes = MATRIX * if quick { 8 } else { 32 };
         Ok(vec![read(d, p, bytes.min(d.caps().max_binding))?])
     };
     all.push(("a stream of reads, matvec's measure".to_owned(), Box::new(stream)));
@@ -43,25 +36,32 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
 }
 
 impl Products {
-    fn item(&self, device: &Device, pipelines: &mut Pipelines) -> Result<Item> {
+    fn items(&self, device: &Device, pipelines: &mut Pipelines) -> Result<Vec<Item>> {
         let words = self.format.gpu_row_words(K.into())?;
         let row_bytes = u64::from(words) * 4;
         let n = (MATRIX / row_bytes / 64 * 64) as u32;
         let content = self.rows_of_w(words as usize, n)?;
-        let [many, few] = if self.quick { [10, 2] } else { MATRICES };
-        let matrices: Vec<Buffer> = (0..many)
-            .map(|_| {
-                let buffer = Buffer::new(device, "w", u64::from(n) * row_bytes)?;
-                buffer.write(device, 0, &content);
-                device.finish()?; // or the copies of all would wait in memory
-                Ok(buffer)
-            })
-            .collect::<Result<_>>()?;
-        let step = StepBuffer::new(device, Room { rows: self.rows, ..Room::default() })?;
-        let counts = step.write_run(device, self.rows, 0, &[])?;
-        let x = Buffer::new(device, "x", u64::from(self.rows * K) * 4)?;
-        x.write(device, 0, &vec![0.5f32; (self.rows * K) as usize]);
-        let out = Buffer::new(device, "out", u64::from(self.rows * n) * 4)?;
+        let matrices = (0..if self.quick { 10 } else { MATRICES[0] }).map(|_| {
+            let buffer = Buffer::new(device, "w", u64::from(n) * row_bytes)?;
+            buffer.write(device, 0, &content);
+            device.finish()?; // or the copies of all would wait in memory
+            Ok(buffer)
+        });
+        let matrices: Vec<Buffer> = matrices.collect::<Result<_>>()?;
+        [(1, ", 1 row"), (8, ", 8 rows")]
+            .map(|(rows, name)| Ok(Item { name: name.to_owned(), ..self.item(device, pipelines, &matrices, n, rows)? }))
+            .into_iter()
+            .collect()
+    }
+
+    fn item(&self, device: &Device, pipelines: &mut Pipelines, matrices: &[Buffer], n: u32, rows: u32) -> Result<Item> {
+        let few = if self.quick { 2 } else { MATRICES[1] };
+        let row_bytes = u64::from(self.format.gpu_row_words(K.into())?) * 4;
+        let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
+        let counts = step.write_run(device, rows, 0, &[])?;
+        let x = Buffer::new(device, "x", u64::from(rows * K) * 4)?;
+        x.write(device, 0, &vec![0.5f32; (rows * K) as usize]);
+        let out = Buffer::new(device, "out", u64::from(rows * n) * 4)?;
         let mut plan = |matrices: &[Buffer]| {
             let mut single = Single::new(pipelines, &step);
             single.by_rows();
@@ -73,9 +73,9 @@ impl Products {
             }
             single.finish()
         };
-        let (all, less) = (plan(&matrices)?, plan(&matrices[..few])?);
-        let values = u64::from(self.rows) * u64::from(K + n) * 4;
-        let bytes = (u64::from(n) * row_bytes + values) * (many - few) as u64;
+        let (all, less) = (plan(matrices)?, plan(&matrices[..few])?);
+        let values = u64::from(rows) * u64::from(K + n) * 4;
+        let bytes = (u64::from(n) * row_bytes + values) * (matrices.len() - few) as u64;
         Ok(Item { less: Some(less), ..Item::new(all, counts, bytes as f64) })
     }
 
