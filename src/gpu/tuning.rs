@@ -147,14 +147,14 @@ const TABLE: &[Row] = &[
             t.vendor == Vendor::Amd && own
         },
         formats: &FORMATS,
-        set: |p| p.matmul = Matmul::Dot,
+        set: |p| p.matmul = p.matmul.min(Matmul::Dot),
         why: "AMD's own drivers: they list cooperative matrices where there are no units for them, llama.cpp found",
     },
     // The same function has them on Intel's Xe2 alone, of which an adapter says nothing either.
     Row {
         fits: |t| t.vendor == Vendor::Intel,
         formats: &FORMATS,
-        set: |p| p.matmul = Matmul::Dot,
+        set: |p| p.matmul = p.matmul.min(Matmul::Dot),
         why: "Intel: cooperative matrices are slower before Xe2, llama.cpp found",
     },
 ];
@@ -343,7 +343,7 @@ mod tests {
         };
         let usual = of(Vendor::Other, "", (32, 32), "Q4_K");
         assert_eq!(of(Vendor::Nvidia, "", (32, 32), "Q4_K"), usual);
-        assert_eq!(of(Vendor::Intel, "", (8, 32), "Q4_K"), Products { lanes: 16, ..usual });
+        assert_eq!(of(Vendor::Intel, "", (8, 32), "Q4_K"), Products { lanes: 16, matmul: Matmul::Dot, ..usual });
         assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), "IQ4_NL"), Products { lanes: 64, ..usual });
         let own = of(Vendor::Amd, "AMD proprietary driver 25.1", (64, 64), "IQ4_NL");
         assert_eq!(own, Products { lanes: 64, fours: 2, matmul: Matmul::Dot, ..usual });
