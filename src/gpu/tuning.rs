@@ -111,13 +111,20 @@ struct Row {
     why: &'static str,
 }
 
-/// Later rows go before earlier ones. Those of vendors follow published figures; nothing was measured on such a device.
+/// Later rows go before earlier ones. Those of vendors of GPUs follow published figures; nothing was measured on such a device.
 const TABLE: &[Row] = &[
     Row {
         fits: |_| true,
         formats: FLOATS,
         set: |p| p.fours_batch = 1,
         why: "floats: a chunk of them fills 32 registers",
+    },
+    // Measured (BENCHMARKS.md): it unrolls a loop over an array only if that goes over all of it, and compiles what it does not slowly.
+    Row {
+        fits: |t| t.driver.contains("llvmpipe"),
+        formats: &FORMATS,
+        set: |p| p.fours = 1,
+        why: "lavapipe: one four takes 0.7 to 0.9 of the time of two, and a fourth of it to compile",
     },
     // ggml-vulkan.cpp (llama.cpp): mat-vec workgroups of one subgroup, 32 threads on NVIDIA and Apple, which is the usual; 16 on Intel.
     // MatMulNBits of ONNX Runtime has 16, too: onnxruntime#27834.
@@ -182,7 +189,6 @@ impl Tuning {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
             // A thread that has a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
             // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
-            // 4 fours for one row take 0.4 of the time in Q6_K and as long in Q4_K on lavapipe, but three times as long to compile.
             // Products of whole numbers take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
             Kind::Software => (8, 1, 16, Products { lanes: 8, fours: 2, fours_batch: 4, matmul: Matmul::Dot }),
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
@@ -345,6 +351,8 @@ mod tests {
         assert_eq!(of(Vendor::Nvidia, "", (32, 32), "Q4_K"), usual);
         assert_eq!(of(Vendor::Intel, "", (8, 32), "Q4_K"), Products { lanes: 16, matmul: Matmul::Dot, ..usual });
         assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), "IQ4_NL"), Products { lanes: 64, ..usual });
+        let lavapipe = Traits { kind: Kind::Software, driver: "llvmpipe", ..TRAITS };
+        assert_eq!(Tuning::of(&lavapipe).products("Q4_K").fours, 1);
         let own = of(Vendor::Amd, "AMD proprietary driver 25.1", (64, 64), "IQ4_NL");
         assert_eq!(own, Products { lanes: 64, fours: 2, matmul: Matmul::Dot, ..usual });
         for vendor in [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Apple, Vendor::Other] {
