@@ -165,7 +165,7 @@ impl Plan {
     }
 
     /// Adds another plan's dispatches behind its own.
-    pub(crate) fn append(&mut self, other: Self) {
+    pub fn append(&mut self, other: Self) {
         self.dispatches.extend(other.dispatches);
         self.kept.extend(other.kept);
         self.bindings = self.bindings.max(other.bindings);
