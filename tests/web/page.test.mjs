@@ -14,7 +14,7 @@ const shots = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "screen
 const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 /** A test that does not hang. Times are for two slow cores under load. */
-const limited = (name, run) => test(name, { timeout: 400_000 }, run);
+const limited = (name, run) => test(name, { timeout: 240_000 }, run);
 
 let server, browser, address, tiny, reference;
 /** What the server was asked for since the last test began, and what it answers in its own way. */
@@ -104,7 +104,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   const got = await inPage(
     `async (wgslm, { story, chat }) => {
       const greedy = ${greedy};
-      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { numerics: "exact", selfTest: false });
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { numerics: "exact" });
       const first = await greedy(engine, { prompt: story, max_tokens: 24 });
       const message = { role: "user", content: chat };
       const second = await greedy(engine, { messages: [message], max_tokens: 16 });
@@ -121,7 +121,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
 
       // Another engine, from a file that a user would have dropped, in the cache's other precision.
       const blob = await (await fetch(wgslm.TINY_MODEL)).blob();
-      const again = await wgslm.createEngine(new File([blob], "dropped.gguf"), { selfTest: false });
+      const again = await wgslm.createEngine(new File([blob], "dropped.gguf"));
       const fast = await greedy(again, { prompt: story, max_tokens: 12 });
       const leftAgain = await again.dispose();
       return { info: engine.info, first, second, third, a, b, whole, draws, refused, wrong, left, gone, fast, leftAgain };
@@ -155,7 +155,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   assert.ok(asked.filter(({ path }) => path === "/tiny.gguf").every(({ range }, i, all) => range || i === all.length - 1), "by ranges");
 });
 
-limited("the GPU is tested before a model is loaded, once", async (t) => {
+limited("the adapter is tested before a model is loaded, once", async (t) => {
   fresh();
   const got = await inPage(
     `async (wgslm) => {
@@ -171,7 +171,7 @@ limited("the GPU is tested before a model is loaded, once", async (t) => {
         await engine.dispose();
         return { phases: [...new Set(phases)], ms, faults: engine.info.faults, kept: await kept() };
       };
-      return [await load({ selfTest: false }), await load({}), await load({})];
+      return [await load({}), await load({ selfTest: true }), await load({ selfTest: true })];
     }`,
   );
   const [untested, tested, again] = got;
@@ -190,7 +190,7 @@ limited("a turn computes its new tokens only, whatever was drawn before", async 
   fresh();
   const turns = await inPage(
     `async (wgslm) => {
-      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { selfTest: false });
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL);
       const [messages, turns] = [[], []];
       for (const content of ["Tell me a story about a small fox.", "And then?", "Why?", "How does it end?"]) {
         messages.push({ role: "user", content });
@@ -226,7 +226,7 @@ limited("SmolLM2 streams from a server to the GPU and gives the reference's toke
       const greedy = ${greedy};
       const began = performance.now();
       const seen = [];
-      const engine = await wgslm.createEngine(url, { numerics: "exact", selfTest: false, onProgress: (p) => seen.push(p) });
+      const engine = await wgslm.createEngine(url, { numerics: "exact", onProgress: (p) => seen.push(p) });
       const load = performance.now() - began;
       const answer = await greedy(engine, { prompt, max_tokens: ${expected.length} });
 
@@ -312,7 +312,7 @@ limited("a connection that breaks is taken up where it broke", async () => {
   }));
   const ids = await inPage(
     `async (wgslm, prompt) => {
-      const engine = await wgslm.createEngine("/breaks.gguf", { numerics: "exact", selfTest: false });
+      const engine = await wgslm.createEngine("/breaks.gguf", { numerics: "exact" });
       const { ids } = await (${greedy})(engine, { prompt, max_tokens: 8 });
       await engine.dispose();
       return ids;
@@ -335,7 +335,7 @@ limited("a download can be aborted", async () => {
   const got = await inPage(
     `async (wgslm) => {
       const abort = new AbortController();
-      const loading = wgslm.createEngine("/slow.gguf", { selfTest: false, signal: abort.signal, onProgress: () => setTimeout(() => abort.abort(), 50) });
+      const loading = wgslm.createEngine("/slow.gguf", { signal: abort.signal, onProgress: () => setTimeout(() => abort.abort(), 50) });
       let aborted;
       abort.signal.addEventListener("abort", () => (aborted = performance.now()));
       const error = await loading.then(() => undefined, (error) => error);
@@ -380,7 +380,7 @@ for (const [width, height, colorScheme] of [[1280, 800, "light"], [390, 780, "da
       assert.ok(inner <= outer, `${name} is ${inner} pixels wide`);
     };
     const focused = () => page.evaluate(() => document.activeElement.id);
-    const timeout = 200_000;
+    const timeout = 60_000;
 
     await page.goto(address);
     await page.waitForSelector("#setup:not([hidden])");

@@ -11,7 +11,8 @@ export interface EngineOptions {
   numerics?: "fast" | "exact";
   /**
    * Whether the GPU's kernels are tested on known data before the model is loaded; what was passed is remembered by the origin's cache.
-   * Default true: a GPU that computes wrongly is refused (`miscomputed`), or used without what is wrong (`ModelInfo.faults`).
+   * Default true, but for software adapters: a GPU that computes wrongly is refused (`miscomputed`), or used without what is wrong
+   * (`ModelInfo.faults`).
    */
   selfTest?: boolean;
 }
