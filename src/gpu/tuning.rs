@@ -190,7 +190,7 @@ impl Tuning {
             // A thread that has a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
             // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
             // Products of whole numbers take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
-            Kind::Software => (8, 1, 16, Products { lanes: 8, fours: 2, fours_batch: 4, matmul: Matmul::Dot }),
+            Kind::Software => (8, 1, 16, Products { lanes: 8, fours: 4, fours_batch: 4, matmul: Matmul::Dot }),
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => {
                 (32, 32, 64, Products { lanes: 32, fours: 1, fours_batch: 1, matmul: Matmul::Cooperative })
