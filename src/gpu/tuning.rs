@@ -119,12 +119,12 @@ const TABLE: &[Row] = &[
         set: |p| p.fours_batch = 1,
         why: "floats: a chunk of them fills 32 registers",
     },
-    // Measured (BENCHMARKS.md): it unrolls a loop over an array only if that goes over all of it, and compiles what it does not slowly.
+    // Measured (BENCHMARKS.md): it unrolls a loop over an array only if that goes over all of it.
     Row {
         fits: |t| t.driver.contains("llvmpipe"),
         formats: &FORMATS,
         set: |p| p.fours = 1,
-        why: "lavapipe: one four takes 0.7 to 0.9 of the time of two, and a fourth of it to compile",
+        why: "lavapipe: one four takes 0.7 to 0.9 of the time of two",
     },
     // ggml-vulkan.cpp (llama.cpp): mat-vec workgroups of one subgroup, 32 threads on NVIDIA and Apple, which is the usual; 16 on Intel.
     // MatMulNBits of ONNX Runtime has 16, too: onnxruntime#27834.
