@@ -1,0 +1,132 @@
+//! Single ops on buffers of the caller's: against f64, and what they refuse.
+
+use super::*;
+
+#[test]
+fn gpu_single_rotations() {
+    check_all_forms(&cases::rotations());
+}
+
+#[test]
+fn gpu_angles_keep_their_bound_to_far_positions() {
+    check_all_forms(&cases::angles());
+}
+
+#[test]
+fn gpu_single_kv_writes() {
+    // All on lavapipe, a third of them in each other form.
+    let cases = cases::writes();
+    check(LAVAPIPE, &cases);
+    FORMS[1..].iter().enumerate().for_each(|(i, form)| check(*form, cases.iter().skip(i).step_by(3)));
+}
+
+/// What `lib/owner` is for: two threads that each replace their half of a word lose one, and the tests above would see it.
+#[test]
+fn gpu_halves_of_a_word_are_lost_between_two_threads() {
+    const RACE: &str = "//! use: lib/kv_store_f16
+struct Params { n: u32 }
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> kv: array<u32>;
+@compute @workgroup_size(64)
+fn race(@builtin(global_invocation_id) id: vec3<u32>) {
+    if id.x < params.n {
+        kv[id.x / 2u] = kv_insert(kv[id.x / 2u], id.x % 2u, 1.0);
+    }
+}";
+    for form in [LAVAPIPE, SWIFTSHADER] {
+        let device = device(form);
+        let kv = Buffer::new(&device, "kv", 4096).unwrap();
+        let mut pipelines = Pipelines::new(&device);
+        let mut plan = PlanBuilder::new(&mut pipelines);
+        let kernel = Kernel { name: "race", source: RACE, roles: Vec::new(), overrides: Vec::new() };
+        plan.dispatch(&kernel, &[2048u32], &[Arg::Write(&kv)], [Dim::Fixed(32), Dim::Fixed(1), Dim::Fixed(1)]).unwrap();
+        plan.finish().unwrap().submit(&device, StepCounts::default());
+        let words: Vec<u32> = pollster::block_on(kv.read(&device, 0..1024)).unwrap();
+        assert!(words.iter().any(|w| *w != 0x3c00_3c00), "{form:?}: nothing was lost");
+    }
+}
+
+/// Results past a binding's limit are made by several dispatches, and each part begins where it should.
+#[test]
+fn gpu_replication_is_split_at_a_bindings_limit() {
+    let device = device(LAVAPIPE);
+    let op = KvReplicate { rows: 1200, kv_heads: 1, q_heads: 300, head_dim: 101, storage: KvStorage::F32 };
+    let [x_bytes, out_bytes] = op.bytes();
+    assert!(out_bytes > device.caps().max_binding && x_bytes < 1 << 20);
+    let [x, out] = [x_bytes, out_bytes].map(|bytes| Buffer::new(&device, "tensor", bytes).unwrap());
+    let values: Vec<u32> = (0..x_bytes as u32 / 4).collect();
+    x.write(&device, 0, &values);
+    let mut pipelines = Pipelines::new(&device);
+    let mut plan = PlanBuilder::new(&mut pipelines);
+    op.dispatch(&mut plan, &[(&x, &out)]).unwrap();
+    let plan = plan.finish().unwrap();
+    assert!(plan.dispatches.len() > 1);
+    plan.submit(&device, StepCounts::default());
+    device.check().unwrap();
+    let got: Vec<u32> = pollster::block_on(out.read(&device, 0..out_bytes / 4)).unwrap();
+    assert!(got == op.oracle(&values));
+}
+
+/// Mistakes are errors that say so, and nothing is dispatched.
+#[test]
+fn gpu_single_ops_refuse_what_does_not_fit() {
+    let device = device(LAVAPIPE);
+    let step = StepBuffer::new(&device, Room { rows: 4, ..Room::default() }).unwrap();
+    assert!(step.write_run(&device, 5, 0, &[]).unwrap_err().to_string().contains("room for 4"));
+    assert!(step.write_run(&device, 1, 0, &[0]).is_err());
+    assert!(step.write_run(&device, 2, u32::MAX - 1, &[]).unwrap_err().to_string().contains("32 bits"));
+    assert!(step.write_rows(&device, &[], &[]).is_err());
+    let short = StepBuffer::new(&device, Room { rows: 4, blocks: 2, slots: 8, ..Room::default() }).unwrap();
+    assert!(short.write_run(&device, 2, 14, &[0, 1]).is_ok());
+    assert!(
+        short.write_run(&device, 3, 14, &[0, 1]).unwrap_err().to_string().contains("17 positions in 2 blocks of 8")
+    );
+    let buffer = |words: u64| Buffer::new(&device, "b", words * 4).unwrap();
+    let mut pipelines = Pipelines::new(&device);
+    let mut single = Single::new(&mut pipelines, &step);
+    assert!(single.value(&buffer(31), 8).is_ok(), "buffers are rounded up to 16 bytes");
+    assert!(single.value(&buffer(28), 8).unwrap_err().to_string().contains("128 bytes"));
+    let (x, out) = (single.value(&buffer(32), 8).unwrap(), single.value(&buffer(32), 8).unwrap());
+    let power = Rotation::Power { theta: 0.5, dims: 8, scale: 1.0, factor: 1.0 };
+    assert!(single.rotation(power).is_err());
+    let table = single.rotation(Rotation::Frequencies { frequencies: &[1.0, 0.1], scale: 1.0, factor: 1.0 }).unwrap();
+    let spec = RopeSpec { table, pairing: Pairing::Neox, dims: 4 };
+    let rope = Rope { x, heads: 2, head_dim: 4, spec, out };
+    single.add(Op::Rope(rope.clone())).unwrap();
+    assert!(single.add(Op::Rope(Rope { heads: 3, ..rope.clone() })).is_err());
+    assert!(single.add(Op::Rope(Rope { x: ValueId(9), ..rope.clone() })).is_err());
+    assert!(single.add(Op::Rope(Rope { spec: RopeSpec { dims: 8, ..spec }, ..rope })).is_err());
+    let shape = CacheShape {
+        kv_heads: 2,
+        k_dim: 4,
+        v_dim: 4,
+        slots: 6,
+        blocks: 1,
+        storage: KvStorage::F16,
+        layout: KvLayout::Vectorised,
+    };
+    assert!(single.cache(&buffer(1000), shape).unwrap_err().to_string().contains("multiple of 4"));
+    assert!(single.cache(&buffer(10), CacheShape { layout: KvLayout::Paged, ..shape }).is_err());
+    let cache = single.cache(&buffer(1000), CacheShape { slots: 8, ..shape }).unwrap();
+    let write = KvWrite { k: x, v: Some(out), cache, kv_heads: 2, k_dim: 4, v_dim: 4 };
+    single.add(Op::KvWrite(write.clone())).unwrap();
+    assert!(single.add(Op::KvWrite(KvWrite { kv_heads: 1, k_dim: 8, v_dim: 8, ..write })).is_err());
+    let other = Op::Pick(wgslm::ops::Pick { x, n: 8, out });
+    assert!(single.add(other).unwrap_err().to_string().contains("executor"));
+    assert_eq!(single.finish().unwrap().dispatches.len(), 2);
+}
+
+#[test]
+fn gpu_single_copies_are_exact() {
+    check_all_forms(&cases::copies());
+}
+
+#[test]
+fn gpu_single_products() {
+    check_all_forms(&cases::single_products());
+}
+
+#[test]
+fn gpu_single_softmaxes() {
+    check_all_forms(&cases::softmaxes());
+}
