@@ -151,20 +151,19 @@ fn gpu_matmul_in_whole_numbers() {
 fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
     macro_rules! stand_in {
         ($side:literal, $subgroups:literal) => {{
-            let source = concat!(
-                concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;\n"),
-                include_str!("wgsl/cooperative_stand_in.wgsl")
-            );
+            let source = concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;");
+            let stand_in = include_str!("wgsl/cooperative_stand_in.wgsl");
             Matrices {
                 side: $side,
-                fragment: Fragment { name: concat!("stand-in of ", $side, ", ", $subgroups, " subgroups"), source },
+                types: Fragment { name: concat!("side ", $side, ", ", $subgroups, " subgroups"), source },
+                products: Fragment { name: "stand-in", source: stand_in },
             }
         }};
     }
     // On lavapipe a shader's loops end after 65,535 turns of all of them: there not many turns for one thread.
     let forms = [(SWIFTSHADER, stand_in!(8, 16)), (LAVAPIPE, stand_in!(16, 4)), (LAVAPIPE, stand_in!(8, 2))];
     for (turn, (form, matrices)) in forms.into_iter().enumerate() {
-        let what = format!("{form:?}, {}", matrices.fragment.name);
+        let what = format!("{form:?}, {}", matrices.types.name);
         check_on(&device(form).with_matrices(matrices), &what, &cases::cooperative(turn));
     }
 }

@@ -1,7 +1,7 @@
 //! matmul_cooperative: out[r] = epilogue(W x[r] + bias), for many rows, by products of small matrices
 //! x (rows, k) f32, taken as f16 | w (n, k) any block format, taken as f16 | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
-//! use: <matrices>, lib/step, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
+//! use: <matrices>, <cooperative>, lib/step, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
 //!
 //! A tile is four parts, 2 x 2 of them, each the work of one subgroup: 2 x 2 matrices of SIDE x SIDE sums in f32. There may be two
 //! subgroups or more: fewer than four take turns, of more some do the same. Sums leave through workgroup memory, where the edges are
@@ -42,14 +42,14 @@ struct Target {
     part: u32,         // its subgroup's
 }
 
-// Stores matrix (i, j) of this turn's parts: rows of W from i * SIDE on, rows of x from j * SIDE on.
+// Stores matrix (i, j) of this turn's parts: rows of x from i * SIDE on, rows of W from j * SIDE on.
 fn store_sums(c: Sums, t: Target, i: u32, j: u32) {
-    keep_sums(c, t.part * AREA);
+    keep_sums(c, t.part * AREA, SIDE);
     workgroupBarrier();
     for (var e = t.parts.x * AREA + t.lid; e < t.parts.y * AREA; e += THREADS) {
         let part = e / AREA;
-        let row = t.group.y * TILE_M + part / 2u * (2u * SIDE) + j * SIDE + e % AREA / SIDE;
-        let n = i * SIDE + e % SIDE;
+        let row = t.group.y * TILE_M + part / 2u * (2u * SIDE) + i * SIDE + e % AREA / SIDE;
+        let n = j * SIDE + e % SIDE;
         if row >= t.rows {
             continue;
         }
@@ -79,16 +79,16 @@ fn matmul_cooperative(
     let place = place(lid, subgroup_id, num_subgroups);
     for (var turn = 0u; turn < 4u; turn += place.y) {
         let part = (turn + place.x) % 4u;
-        let left = part % 2u * (2u * SIDE) * STRIDE;
-        let right = (TILE_N + part / 2u * (2u * SIDE)) * STRIDE;
+        let at_w = part % 2u * (2u * SIDE) * STRIDE;
+        let at_x = (TILE_N + part / 2u * (2u * SIDE)) * STRIDE;
         for (var i = lid; i < AREA; i += THREADS) {
             sums[i] = 0.0;
         }
         workgroupBarrier();
-        var c00 = load_sums(0u);
-        var c01 = load_sums(0u);
-        var c10 = load_sums(0u);
-        var c11 = load_sums(0u);
+        var c00 = load_sums(0u, SIDE);
+        var c01 = load_sums(0u, SIDE);
+        var c10 = load_sums(0u, SIDE);
+        var c11 = load_sums(0u, SIDE);
         for (var c = 0u; c < (k + 31u) / 32u; c++) {
             for (var i = lid; i < 2u * TILE_N; i += THREADS) {
                 let row = params.row0 + tile_row(group.x, i % TILE_N);
@@ -100,10 +100,10 @@ fn matmul_cooperative(
             }
             workgroupBarrier();
             for (var s = 0u; s < 32u; s += SIDE) {
-                let a0 = load_left(left + s);
-                let a1 = load_left(left + SIDE * STRIDE + s);
-                let b0 = load_right(right + s);
-                let b1 = load_right(right + SIDE * STRIDE + s);
+                let a0 = load_left(at_x + s, STRIDE);
+                let a1 = load_left(at_x + SIDE * STRIDE + s, STRIDE);
+                let b0 = load_right_t(at_w + s, STRIDE);
+                let b1 = load_right_t(at_w + SIDE * STRIDE + s, STRIDE);
                 c00 = multiply_add(a0, b0, c00);
                 c01 = multiply_add(a0, b1, c01);
                 c10 = multiply_add(a1, b0, c10);

@@ -47,9 +47,11 @@ pub mod lib {
         LINEAR = "lib/linear";
         /// Which rows of W a tile takes, and what is done with its sums.
         TILE = "lib/tile";
-        /// Products of matrices of 8 x 8 by a subgroup.
+        /// Products of small matrices by a subgroup.
+        COOPERATIVE = "lib/cooperative";
+        /// Matrices of 8 x 8 of a subgroup.
         COOPERATIVE_8 = "lib/cooperative_8";
-        /// Products of matrices of 16 x 16 by a subgroup.
+        /// Matrices of 16 x 16 of a subgroup.
         COOPERATIVE_16 = "lib/cooperative_16";
         /// Takes rows of weights apart by chunks.
         UNPACK = "lib/unpack";

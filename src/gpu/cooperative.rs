@@ -1,15 +1,24 @@
 //! Cooperative matrices: whether an adapter has those that our kernel is made of, and the token with which wgpu hands them out.
 
-use super::Fragment;
 use super::compose::lib;
+use super::{Fragment, Kernel};
 
 /// The small matrices that a subgroup multiplies at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrices {
     /// Their rows and columns.
     pub side: u32,
-    /// What kernels are composed with.
-    pub fragment: Fragment,
+    /// Their types.
+    pub types: Fragment,
+    /// What is done with them.
+    pub products: Fragment,
+}
+
+impl Matrices {
+    /// Fills the roles `matrices` and `cooperative` of a kernel.
+    pub(crate) fn lower(&self, kernel: &mut Kernel) {
+        kernel.roles.extend([("matrices", self.types), ("cooperative", self.products)]);
+    }
 }
 
 /// What a device must have beside the matrices.
@@ -31,7 +40,7 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
         })
     };
     let known = [(16, lib::COOPERATIVE_16), (8, lib::COOPERATIVE_8)];
-    known.map(|(side, fragment)| Matrices { side, fragment }).into_iter().find(has)
+    known.map(|(side, types)| Matrices { side, types, products: lib::COOPERATIVE }).into_iter().find(has)
 }
 
 /// Lets a device have features that wgpu calls experimental.

@@ -47,7 +47,7 @@ impl<'a> Lower<'a> {
         match (form, self.layout.matrices) {
             (Matmul::Cooperative, Some(matrices)) => {
                 let mut kernel = self.kernel("matmul_cooperative");
-                kernel.roles.push(("matrices", matrices.fragment));
+                matrices.lower(&mut kernel);
                 (kernel, 4 * matrices.side)
             }
             (Matmul::Dot, _) => (self.kernel("matmul_dot"), TILE),

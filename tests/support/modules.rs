@@ -11,6 +11,7 @@ pub fn choices(role: &str) -> Vec<Fragment> {
     match role {
         "weights" => BlockFormat::ALL.iter().map(decoder).collect(),
         "ints" => BlockFormat::ALL.iter().filter(|format| format.has_ints()).map(decoder).collect(),
+        "cooperative" => vec![lib::COOPERATIVE],
         "matrices" => vec![lib::COOPERATIVE_16, lib::COOPERATIVE_8],
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
         "max" => vec![lib::MAX, lib::MAX_SUBGROUP],

@@ -32,11 +32,11 @@ fn runs_products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
 
 /// The device, with what stands in for cooperative matrices, which no software adapter has.
 fn with_stand_in(device: &Device) -> Device {
-    let source = concat!(
-        "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;\n",
-        include_str!("../../../tests/wgsl/cooperative_stand_in.wgsl")
-    );
-    let matrices = Matrices { side: 16, fragment: Fragment { name: "stand-in", source } };
+    let matrices = Matrices {
+        side: 16,
+        types: Fragment { name: "side 16", source: "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;" },
+        products: Fragment { name: "stand-in", source: include_str!("../../../tests/wgsl/cooperative_stand_in.wgsl") },
+    };
     device.with_matrices(matrices).with_matmul(|_| Matmul::Cooperative)
 }
 
@@ -220,7 +220,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     // And by cooperative matrices.
     ("cooperative", "row * STRIDE + 16u * run + 4u * j", "row * STRIDE + 4u * j"),
     ("cooperative", "(TILE_N + part / 2u * (2u * SIDE))", "TILE_N"),
-    ("cooperative", "load_left(left + SIDE * STRIDE + s)", "load_left(left + s)"),
+    ("cooperative", "load_left(at_x + SIDE * STRIDE + s, STRIDE)", "load_left(at_x + s, STRIDE)"),
     ("cooperative", "sums[e], sums[e + AREA]", "sums[e], sums[e]"),
     ("cooperative", "e % AREA / SIDE;", "0u;"),
     // Draws.
