@@ -101,6 +101,12 @@ fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Drawn>) {
     pollster::block_on(cases::run(gpu, seqs))
 }
 
+/// Causal attention of one head of `dim` elements.
+fn attend_of(q: ValueId, out: ValueId, kv: Kv, dim: u32) -> Attend {
+    let (mask, scale, softcap, sinks, slopes) = (Mask::Causal, 0.1, 0.0, None, None);
+    Attend { q, heads: 1, kv_heads: 1, k_dim: dim, v_dim: dim, kv, mask, scale, softcap, sinks, slopes, out }
+}
+
 /// Runs cases in a form; each must stay below its bound.
 fn check<'a>(form: Form, cases: impl IntoIterator<Item = &'a Case>) {
     check_on(&device(form), &format!("{form:?}"), cases);

@@ -13,7 +13,8 @@ use crate::cpu::{Kind, Pages, Shared, simd};
 /// `out[r, h] = Σ_t softmax_t(scale * q[r, h] · k[t, h / g]) v[t, h / g]` over the positions t that the mask allows.
 ///
 /// q (rows, heads * k_dim) f32 | out (rows, heads * v_dim) f32, with g = heads / kv_heads query heads to a KV head.
-/// A row that may see nothing gives zeros.
+/// A score of minus infinity weighs nothing, and a row that may see nothing, or nothing with a higher score, gives zeros. One that sees
+/// a score of NaN or plus infinity gives NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attend {
     /// (rows, heads * k_dim)
@@ -76,8 +77,8 @@ pub enum Mask {
 const TILE: usize = 64;
 /// Positions whose keys or values are converted at once: few enough that they stay in the first cache.
 const RUN: usize = 16;
-/// Below every score, and finite, so that differences are.
-const LOWEST: f32 = -1e30;
+/// No finite score lies below it: the kernels' `NEVER`.
+const LOWEST: f32 = f32::MIN;
 
 impl Attend {
     /// Splits (row, head) pairs, in turns since later rows see more.
@@ -138,7 +139,8 @@ impl Attend {
                 out.iter_mut().for_each(|o| *o *= shrink);
                 sum = sum * shrink + (sink - both).exp();
             }
-            if !seen.is_empty() {
+            // 0: no score was finite.
+            if sum != 0.0 {
                 out.iter_mut().for_each(|o| *o /= sum);
             }
         }
@@ -255,6 +257,10 @@ impl Attend {
                 let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
                 let total: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
                 let mut head = vec![0.0; self.v_dim as usize];
+                if max == f64::NEG_INFINITY && scores.iter().all(|score| !score.is_nan()) {
+                    row.extend(head);
+                    continue;
+                }
                 for (score, (_, (_, v))) in scores.iter().zip(&seen) {
                     head.iter_mut().zip(&v[kv_head]).for_each(|(o, v)| *o += (score - max).exp() / total * v);
                 }

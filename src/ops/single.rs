@@ -17,7 +17,7 @@
 //! # Ok(()) }
 //! ```
 
-use super::attend::gpu::{ALL_PARTS, MAX_PARTS, TILE_ROWS, part_size};
+use super::attend::gpu::{ALL_PARTS, MAX_PARTS, TILE_ROWS, most_parts, part_size};
 use super::check::Shapes;
 use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, MAX_ROWS, Matrix, Piece, ValueBuffer};
 use super::matmul::quants_bytes;
@@ -36,13 +36,16 @@ pub struct Room {
     pub rows: u32,
     /// Sequences.
     pub seqs: u32,
-    /// Blocks of a cache that a sequence has.
+    /// Blocks of a cache that a sequence has in its table. 0: there are no tables, caches are contiguous.
     pub blocks: u32,
-    /// Positions in a block: tables that do not reach as far as rows stand are refused then. 0: nobody checks.
+    /// Positions in a block, or of a sequence where there are no tables: rows that stand behind them are refused then. 0: nobody checks.
     pub slots: u32,
     /// Rows say where they stand ([`StepBuffer::write_rows`]); else they are one sequence's, one behind the other
     /// ([`StepBuffer::write_run`]). Pipelines differ in it.
     pub pos_ids: bool,
+    /// Rows that say where they stand may do so in any order: tiles of rows, searches and writes to vectorised caches, which need them in
+    /// the order of their sequences and positions, are refused then.
+    pub any_order: bool,
     /// Rows may be drafts of a tree ([`StepBuffer::write_tree`]). Pipelines differ in it.
     pub tree: bool,
     /// Attention by rows takes each in parts, side by side, as the engine does where rows are few ([`Single::by_rows`]).
@@ -51,7 +54,19 @@ pub struct Room {
 
 impl Default for Room {
     fn default() -> Self {
-        Self { rows: 1, seqs: 1, blocks: 0, slots: 0, pos_ids: false, tree: false, divided: false }
+        Self { rows: 1, seqs: 1, blocks: 0, slots: 0, pos_ids: false, any_order: false, tree: false, divided: false }
+    }
+}
+
+impl Room {
+    /// Positions that a sequence has room for, if that is known.
+    fn positions(&self) -> Option<u32> {
+        (self.slots != 0).then(|| self.slots.saturating_mul(self.blocks.max(1)))
+    }
+
+    /// Items that attention's work list has for a row, at most.
+    fn items_of_row(&self) -> u32 {
+        if self.divided { self.positions().map_or(MAX_PARTS, most_parts) } else { 1 }
     }
 }
 
@@ -77,7 +92,7 @@ impl StepBuffer {
     pub fn new(device: &Device, room: Room) -> Result<Self> {
         let caps = device.caps();
         let most = caps.max_groups;
-        let items_of_row = if room.divided { MAX_PARTS } else { 1 };
+        let items_of_row = room.items_of_row();
         if u64::from(room.rows) * u64::from(items_of_row) > u64::from(most) {
             return Err(Error::Limit {
                 what: "a step".to_owned(),
@@ -121,12 +136,18 @@ impl StepBuffer {
         Ok(StepCounts { rows: count, seqs: 1, items, merges, ..StepCounts::default() })
     }
 
-    /// Rows of any sequences, each sequence's cache in the blocks of its table. Where a kernel stores to a vectorised cache, and where
-    /// attention takes tiles of rows or searches ([`Single::search`]), sequences are in their order, and the rows of each stand one
-    /// behind the other, at positions that rise by one.
+    /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless there is [`Room::any_order`], sequences are in
+    /// their order, and the rows of each stand one behind the other, at positions that rise by one.
     pub fn write_rows(&self, device: &Device, rows: &[Place], tables: &[&[u32]]) -> Result<StepCounts> {
         if !self.room.pos_ids {
             return Err(Error::argument("write_rows", "the rows of this step are one sequence's, in a run"));
+        }
+        let follows = |[a, b]: [Place; 2]| b.seq > a.seq || (b.seq == a.seq && Some(b.pos) == a.pos.checked_add(1));
+        let jump = rows.array_windows().position(|pair| !follows(*pair)).filter(|_| !self.room.any_order);
+        if let Some(r) = jump {
+            let problem =
+                format!("row {} is {:?}, behind {:?}; `Room::any_order` takes that", r + 1, rows[r + 1], rows[r]);
+            return Err(Error::argument("write_rows", problem));
         }
         let stride = tables.iter().map(|t| t.len()).max().unwrap_or(0);
         let seqs = rows.iter().map(|r| r.seq as usize + 1).max().unwrap_or(0).max(tables.len());
@@ -226,13 +247,14 @@ impl StepBuffer {
         (items.len() as u32, merges.len() as u32)
     }
 
-    /// Fails if so many positions are more than the blocks of a table have.
+    /// Fails if so many positions are more than the blocks of a table have, or the one block of a sequence that needs no table.
     fn reaches(&self, table: &[u32], positions: u32) -> Result<()> {
         let slots = self.room.slots;
-        if slots == 0 || positions.div_ceil(slots) as usize <= table.len() {
+        let blocks = if self.room.blocks == 0 { 1 } else { table.len() };
+        if slots == 0 || positions.div_ceil(slots) as usize <= blocks {
             return Ok(());
         }
-        let problem = format!("{positions} positions in {} blocks of {slots}", table.len());
+        let problem = format!("{positions} positions in {blocks} blocks of {slots}");
         Err(Error::argument("step", problem))
     }
 
@@ -361,7 +383,7 @@ impl<'a> Single<'a> {
     }
 
     /// Attention finds whose a row is, or a tile of rows, by a binary search over the sequences' first rows; without this, it looks it
-    /// up in a list that the host made. The same bits. A sequence's rows stand one behind the other, sequences in their order.
+    /// up in a list that the host made. The same bits.
     pub fn search(&mut self) {
         self.search = true;
     }
@@ -413,13 +435,21 @@ impl<'a> Single<'a> {
     pub fn cache(&mut self, buffer: &Buffer, shape: CacheShape) -> Result<CacheId> {
         shape.check()?;
         self.holds("a cache", buffer, shape.bytes())?;
-        if shape.layout == KvLayout::Contiguous && self.step.room.seqs > shape.blocks {
-            let problem = format!("{} sequences in a step, the cache has {}", self.step.room.seqs, shape.blocks);
+        let room = &self.step.room;
+        if shape.layout == KvLayout::Contiguous && room.seqs > shape.blocks {
+            let problem = format!("{} sequences in a step, the cache has {}", room.seqs, shape.blocks);
             return Err(Error::argument("cache", problem));
         }
-        if self.step.room.slots != 0 && self.step.room.slots != shape.slots {
-            let problem = format!("blocks of {} positions, the step's have {}", shape.slots, self.step.room.slots);
-            return Err(Error::argument("cache", problem));
+        if let Some(positions) = room.positions() {
+            let fits = match shape.layout {
+                KvLayout::Contiguous => positions <= shape.slots,
+                KvLayout::Paged | KvLayout::Vectorised => room.slots == shape.slots && room.blocks > 0,
+            };
+            if !fits {
+                let problem =
+                    format!("blocks of {} positions, the step has {} of {}", shape.slots, room.blocks, room.slots);
+                return Err(Error::argument("cache", problem));
+            }
         }
         self.caches.push(CacheBuffer { buffer: buffer.clone(), shape, group: 0, state: 0 });
         Ok(CacheId(self.caches.len() as u32 - 1))
@@ -535,6 +565,13 @@ impl<'a> Single<'a> {
                     "a step without `Room::divided` takes them whole",
                 ));
             }
+            let in_order = matches!(kv, Kv::Packed { .. }) || self.search || !(self.generated || self.v1);
+            if self.step.room.any_order && in_order {
+                return Err(Error::unsupported(
+                    "attention of rows in any order, in tiles, by search or over themselves",
+                    "`Single::by_rows` over a cache takes them",
+                ));
+            }
             for vector in [sinks, slopes].into_iter().flatten() {
                 there("vector", vector.index(), self.vector_lens.len())?;
             }
@@ -556,6 +593,12 @@ impl<'a> Single<'a> {
                 );
                 return Err(Error::argument(op.name(), problem));
             }
+            if self.step.room.any_order && shape.layout == KvLayout::Vectorised && !matches!(op, Op::Attend(_)) {
+                return Err(Error::unsupported(
+                    "rows in any order that go to a vectorised cache",
+                    "a paged one takes them",
+                ));
+            }
             if let (Op::Attend(op), Some(blocks)) = (op, self.v1_blocks()) {
                 op.v1_scores(shape, blocks, &self.step.layout, self.pipelines.device().caps())?;
             }
@@ -575,8 +618,9 @@ impl<'a> Single<'a> {
         }
         let part_bytes =
             self.ops.iter().filter_map(|op| if let Op::Attend(op) = op { Some(op.part_bytes()) } else { None });
-        let divided = self.step.room.divided && self.generated && !self.v1;
-        let parts = u64::from(if divided { self.step.room.rows * MAX_PARTS } else { 0 });
+        let room = &self.step.room;
+        let divided = room.divided && self.generated && !self.v1;
+        let parts = u64::from(if divided { room.rows * room.items_of_row() } else { 0 });
         let parts = parts * part_bytes.max().unwrap_or(0);
         let widest = self.sizes.iter().map(|&(_, k)| k).max().filter(|_| self.fast).unwrap_or(0);
         let quants = quants_bytes(widest) * u64::from(self.step.room.rows);

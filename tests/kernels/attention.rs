@@ -2,12 +2,6 @@
 
 use super::*;
 
-/// Causal attention of one head of `dim` elements.
-fn attend_of(q: ValueId, out: ValueId, kv: Kv, dim: u32) -> Attend {
-    let (mask, scale, softcap, sinks, slopes) = (Mask::Causal, 0.1, 0.0, None, None);
-    Attend { q, heads: 1, kv_heads: 1, k_dim: dim, v_dim: dim, kv, mask, scale, softcap, sinks, slopes, out }
-}
-
 /// V1 keeps a score for every position: where a workgroup's memory does not do, the error names the form that needs none.
 #[test]
 fn gpu_v1_attention_refuses_long_contexts() {
@@ -300,6 +294,54 @@ fn gpu_attention_keeps_wild_queries_to_their_rows() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// A score of minus infinity weighs nothing, the lowest finite ones do, and a row of nothing higher is zeros: on the GPU, on the CPU, by
+/// the oracle.
+#[test]
+fn gpu_attention_without_a_finite_score_is_zeros() {
+    for sinks in [false, true] {
+        let op = AttendCase { shape: [2, 1, 4, 4], sinks, ..AttendCase::PLAIN }.op();
+        let weights = random_weights(&op.program, &[F32], &mut Rng(4));
+        let mut rng = Rng(5);
+        let mut inputs: Vec<_> =
+            op.inputs.iter().map(|&id| rng.normals(5 * op.program.value(id).width as usize, 1.0)).collect();
+        let (q, rest) = inputs.split_first_mut().unwrap();
+        for (r, (q, k)) in q.chunks_mut(8).zip(rest[0].chunks_mut(4)).enumerate() {
+            (q[0], q[4]) = ([1.0, f32::NEG_INFINITY, -1e35, 1.0, 1.0][r], 0.5);
+            k[0] = [1.0, 2.0, 0.5, f32::NEG_INFINITY, 3.0][r];
+        }
+        let tokens = host(&[0; 5]);
+        let seqs = |role| [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, role, &tokens, 0, &[&[2]]) }];
+        let mut oracle = Oracle::new(&op.program, weights.clone(), limits());
+        let on_cpu =
+            CpuOptions { numerics: Numerics::Exact, keep_values: true, fuse: false, ..CpuOptions::new(limits()) };
+        let mut cpu = CpuExecutor::new(&op.program, weights.clone(), on_cpu).unwrap();
+        for (&id, values) in op.inputs.iter().zip(&inputs) {
+            let rows = values.chunks(values.len() / 5).map(|row| row.iter().copied().map(f64::from).collect());
+            oracle.set_value(id, rows.collect());
+            cpu.set_value(id, values).unwrap();
+        }
+        oracle.step(&Step { seqs: &seqs(Role::Prompt) }).unwrap();
+        cpu.enqueue(&Step { seqs: &seqs(Role::Prompt) }).unwrap();
+        assert_eq!(cpu.poll(&mut |_, out| assert!(out.is_ok())), 1);
+        let wanted = oracle.value(op.out).concat();
+        let mut all = vec![("CPU".to_owned(), cpu.value(op.out).unwrap().to_vec())];
+        for form in [LAVAPIPE, SWIFTSHADER] {
+            for role in Role::ALL {
+                let options = GpuOptions { unfused: true, keep_values: true, ..options(Numerics::Exact) };
+                let mut gpu = gpu(form, &op.program, &weights, options);
+                op.inputs.iter().zip(&inputs).for_each(|(&id, values)| gpu.set_value(role, id, values));
+                run(&mut gpu, &seqs(role));
+                all.push((format!("{form:?} {role:?}"), pollster::block_on(gpu.value(role, op.out, 5)).unwrap()));
+            }
+        }
+        assert_eq!(wanted[8..12], [0.0; 4]);
+        for (what, got) in all {
+            assert_eq!(got[8..12], [0.0; 4], "{what}");
+            assert!(nmse(&got, &wanted) < EXACT, "{what}: {got:?} for {wanted:?}");
         }
     }
 }

@@ -81,6 +81,16 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     assert!(
         short.write_run(&device, 3, 14, &[0, 1]).unwrap_err().to_string().contains("17 positions in 2 blocks of 8")
     );
+    let places = |all: &[[u32; 2]]| all.iter().map(|&[seq, pos]| Place { pos, seq }).collect::<Vec<_>>();
+    let room = Room { rows: 4, seqs: 2, pos_ids: true, ..Room::default() };
+    let ordered = StepBuffer::new(&device, room).unwrap();
+    assert!(ordered.write_rows(&device, &places(&[[0, 7], [0, 8], [1, 0]]), &[]).is_ok());
+    let any = StepBuffer::new(&device, Room { any_order: true, ..room }).unwrap();
+    for wrong in [[[0, 7], [0, 9]], [[0, 8], [0, 7]], [[1, 0], [0, 0]]] {
+        let error = ordered.write_rows(&device, &places(&wrong), &[]).unwrap_err().to_string();
+        assert!(error.contains("row 1") && error.contains("any_order"), "{error}");
+        assert!(any.write_rows(&device, &places(&wrong), &[]).is_ok());
+    }
     let buffer = |words: u64| Buffer::new(&device, "b", words * 4).unwrap();
     let mut pipelines = Pipelines::new(&device);
     let mut single = Single::new(&mut pipelines, &step);
@@ -114,6 +124,69 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     let other = Op::Pick(wgslm::ops::Pick { x, n: 8, out });
     assert!(single.add(other).unwrap_err().to_string().contains("executor"));
     assert_eq!(single.finish().unwrap().dispatches.len(), 2);
+}
+
+/// Caches without tables have one block a sequence; where positions are checked, theirs are, too. And rows of short contexts have few parts.
+#[test]
+fn gpu_single_ops_know_how_far_caches_reach() {
+    let device = device(LAVAPIPE);
+    let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
+    let (storage, layout) = (KvStorage::F32, KvLayout::Contiguous);
+    let shape = CacheShape { kv_heads: 1, k_dim: 4, v_dim: 4, slots: 40, blocks: 2, storage, layout };
+    let cache = |room: Room, shape: CacheShape| {
+        let step = StepBuffer::new(&device, room).unwrap();
+        Single::new(&mut Pipelines::new(&device), &step).cache(&buffer(shape.bytes()), shape)
+    };
+    let room = Room { rows: 4, slots: 40, ..Room::default() };
+    let step = StepBuffer::new(&device, room).unwrap();
+    assert!(step.write_run(&device, 4, 36, &[]).is_ok());
+    assert!(step.write_run(&device, 4, 37, &[]).unwrap_err().to_string().contains("41 positions in 1 blocks of 40"));
+    assert!(cache(room, shape).is_ok());
+    assert!(cache(room, CacheShape { slots: 39, ..shape }).unwrap_err().to_string().contains("39 positions"));
+    assert!(cache(room, CacheShape { layout: KvLayout::Paged, ..shape }).is_err(), "pages without a table");
+    let tables = Room { rows: 4, slots: 16, blocks: 2, ..Room::default() };
+    assert!(cache(tables, shape).is_ok(), "a contiguous cache beside paged ones that reach less far");
+    assert!(cache(Room { blocks: 3, ..tables }, shape).is_err());
+    assert!(cache(tables, CacheShape { slots: 16, layout: KvLayout::Paged, ..shape }).is_ok());
+    assert!(cache(tables, CacheShape { slots: 32, layout: KvLayout::Paged, ..shape }).is_err());
+
+    let most = device.caps().max_groups;
+    let divided = Room { rows: most / 3, slots: 16, blocks: 48, divided: true, pos_ids: true, ..Room::default() };
+    assert!(StepBuffer::new(&device, divided).is_ok(), "768 positions are three parts");
+    assert!(StepBuffer::new(&device, Room { blocks: 49, ..divided }).is_err());
+    assert!(StepBuffer::new(&device, Room { slots: 0, ..divided }).is_err());
+}
+
+/// Rows in any order are for attention row by row, and for caches whose words belong to one position.
+#[test]
+fn gpu_single_ops_refuse_rows_in_any_order_where_order_counts() {
+    let device = device(LAVAPIPE);
+    let room = Room { rows: 4, blocks: 2, pos_ids: true, any_order: true, ..Room::default() };
+    let step = StepBuffer::new(&device, room).unwrap();
+    let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
+    let tried = |layout, choose: fn(&mut Single<'_>), write: bool| {
+        let shape =
+            CacheShape { kv_heads: 1, k_dim: 8, v_dim: 8, slots: 16, blocks: 2, storage: KvStorage::F16, layout };
+        let mut pipelines = Pipelines::new(&device);
+        let mut single = Single::new(&mut pipelines, &step);
+        choose(&mut single);
+        let [x, out] = [0; 2].map(|_| single.value(&buffer(128), 8).unwrap());
+        let cache = single.cache(&buffer(shape.bytes()), shape).unwrap();
+        let write_op = KvWrite { k: x, v: Some(out), cache, kv_heads: 1, k_dim: 8, v_dim: 8 };
+        let attend = attend_of(x, out, Kv::Cache(cache), 8);
+        single.add(if write { Op::KvWrite(write_op) } else { Op::Attend(attend) })
+    };
+    let by_rows: fn(&mut Single<'_>) = |s| s.by_rows();
+    let searched: fn(&mut Single<'_>) = |s| {
+        s.by_rows();
+        s.search();
+    };
+    assert!(tried(KvLayout::Paged, by_rows, false).is_ok());
+    assert!(tried(KvLayout::Vectorised, |s| s.v1(), false).is_ok());
+    assert!(tried(KvLayout::Paged, |_| {}, true).is_ok());
+    assert!(tried(KvLayout::Paged, |_| {}, false).unwrap_err().to_string().contains("by_rows"), "tiles");
+    assert!(tried(KvLayout::Paged, searched, false).is_err());
+    assert!(tried(KvLayout::Vectorised, by_rows, true).unwrap_err().to_string().contains("paged"));
 }
 
 #[test]

@@ -292,7 +292,9 @@ async fn rope(
 /// The largest error of an angle, as a share of `position * 2⁻²³ + 5e-4` radians.
 async fn far_angles(device: &Device, pipelines: &mut Pipelines, turn: Turn) -> f64 {
     let places = [0, 1, 1000, 8192, 32_768, 131_072].map(|pos| Place { pos, seq: 0 });
-    let step = StepBuffer::new(device, Room { rows: ROWS as u32, seqs: 1, pos_ids: true, ..Room::default() }).unwrap();
+    let step =
+        StepBuffer::new(device, Room { rows: ROWS as u32, seqs: 1, pos_ids: true, any_order: true, ..Room::default() })
+            .unwrap();
     let counts = step.write_rows(device, &places, &[]).unwrap();
     let mut single = Single::new(pipelines, &step);
     let buffer = Buffer::new(device, "x", ROWS * u64::from(turn.dims) * 4).unwrap();

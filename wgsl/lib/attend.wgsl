@@ -1,7 +1,7 @@
 //! attend: what the attention kernels share: parameters, bindings, which positions a row sees, the softmax's pieces.
 //!
 //! A softmax is summed up as (most, total, sum): the highest score, the weights' total and the weighted sum of the values,
-//! weights being relative to the highest score.
+//! weights being relative to the highest score. A score of minus infinity weighs nothing; where no score is higher, the result is 0.
 struct Params {
     heads: u32,       // query heads
     group: u32,       // query heads to a KV head
@@ -39,7 +39,7 @@ override SEARCH: bool = false;     // whose a row is, or a tile of rows, is sear
 @group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;          // (rows, heads * v_dim)
 @group(0) @binding(5) var<storage, read_write> parts: array<vec4<f32>>;  // (items, heads, 1 + V_FOURS): most, total; sum
-const NEVER: f32 = -3.4e38;  // below every score, and finite, so that differences of two are numbers
+const NEVER: f32 = -3.4028234663852886e38;  // the lowest f32: no finite score lies below it
 const ALL: u32 = 0xffffffffu;
 
 /// The sequence of a row: the last that does not begin behind it. Of two that begin at the same row, the first has none.

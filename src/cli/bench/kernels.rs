@@ -25,6 +25,9 @@ pub(super) struct Args {
     /// Smaller tensors and fewer rounds.
     #[arg(long)]
     quick: bool,
+    /// How often each kernel is measured [default: 9; with --quick, 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: Option<u32>,
     /// Measures the kernels whose names hold this, and the copy.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
@@ -87,7 +90,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
     let device = pollster::block_on(Device::open(&choice))?;
     let (mut items, too_large) = items(&device, args)?;
     device.check()?;
-    let rounds = if args.quick { 3 } else { 9 };
+    let rounds = args.rounds.unwrap_or(if args.quick { 3 } else { 9 });
     let mut repeats = Vec::new();
     for item in &mut items {
         time(&device, item, 1)?; // makes what is made late

@@ -50,6 +50,11 @@ pub(crate) fn part_size(pos: u32) -> u32 {
     size
 }
 
+/// Parts that a row of a sequence of so many positions is divided into, at most.
+pub(crate) fn most_parts(positions: u32) -> u32 {
+    positions.div_ceil(256).clamp(1, MAX_PARTS)
+}
+
 /// Parts that a row is divided into, at most.
 pub(crate) const MAX_PARTS: u32 = 32;
 

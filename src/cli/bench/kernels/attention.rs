@@ -23,12 +23,21 @@ struct Attention {
     /// For each sequence its rows and the positions of its last one and before.
     seqs: Vec<(u32, u32)>,
     divided: bool,
-    /// Bytes of the cache, if that is more than sequences need.
+    /// Bytes of the cache, if that is more than sequences need, or if they share it.
     bytes: u64,
+    /// Sequences that need more than that share blocks.
+    shared: bool,
 }
 
-const PLAIN: Attention =
-    Attention { layout: KvLayout::Paged, heads: 32, kv_heads: 8, seqs: Vec::new(), divided: false, bytes: 0 };
+const PLAIN: Attention = Attention {
+    layout: KvLayout::Paged,
+    heads: 32,
+    kv_heads: 8,
+    seqs: Vec::new(),
+    divided: false,
+    bytes: 0,
+    shared: false,
+};
 
 /// V1 goes as far as a workgroup's memory.
 pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
@@ -82,7 +91,7 @@ fn owners(quick: bool) -> impl Iterator<Item = (String, Make)> {
         .filter(move |(_, seqs, _)| !quick || seqs.iter().map(|&(rows, context)| rows * context).sum::<u32>() < 40_000);
     cases.map(move |(name, seqs, choose)| {
         let bytes = if quick { COLD / 8 } else { COLD };
-        let attention = Attention { heads: 16, kv_heads: 4, seqs, bytes, ..PLAIN };
+        let attention = Attention { heads: 16, kv_heads: 4, seqs, bytes, shared: true, ..PLAIN };
         let make: Make = Box::new(move |d, p| attention.owned(d, p, choose));
         (format!("attend, {name}"), make)
     })
@@ -100,7 +109,7 @@ impl Attention {
         self.seqs.iter().map(|(rows, _)| rows).sum()
     }
 
-    /// Blocks of all sequences.
+    /// Blocks in the tables of all sequences.
     fn needed(&self) -> u32 {
         self.seqs.iter().map(|(_, context)| context.div_ceil(SLOTS)).sum()
     }
@@ -109,7 +118,7 @@ impl Attention {
         let (kv_heads, storage, layout) = (self.kv_heads, KvStorage::F16, self.layout);
         let mut shape = CacheShape { kv_heads, k_dim: DIM, v_dim: DIM, slots: SLOTS, blocks: 1, storage, layout };
         let most = self.bytes.min(device.caps().max_binding) / shape.bytes();
-        shape.blocks = self.needed().max(most as u32);
+        shape.blocks = if self.shared { most as u32 } else { self.needed().max(most as u32) };
         let kv = Buffer::new(device, "kv", shape.bytes())?;
         let q = Buffer::new(device, "q", u64::from(self.rows()) * u64::from(self.heads * DIM) * 4)?;
         // Numbers of f16 and of f32 from 0.5 to 1, of either sign, by a generator of Knuth's.
@@ -198,7 +207,7 @@ impl Attention {
                     single.search();
                 }
             };
-            let mut next = (0..buffers.shape.blocks).rev();
+            let mut next = (0..buffers.shape.blocks).rev().cycle();
             let (item, result) = self.plan(device, pipelines, &buffers, &mut next, &choose)?;
             if item.searches() != search {
                 return Err(Error::argument("attend", format!("the form{name} is not what was planned")));
