@@ -400,7 +400,11 @@ fn devices_are_listed() {
     std::fs::write(tuning, "rows = 4\n").unwrap();
     let mut wrong = command(&["run", "--device", "gpu", "x"]);
     wrong.env("WGSLM_TUNING", tuning);
-    fails(output(wrong), 2, &["tuning", "rows = 4", "reduce, head, attend work", "lanes, fours, fours_batch, matmul"]);
+    fails(
+        output(wrong),
+        2,
+        &["tuning", "rows = 4", "reduce, head, attend work", "lanes, fours, fours_batch, tile_w, tile_x, matmul"],
+    );
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();
     assert_eq!(list[0]["device"], "cpu");
 }

@@ -151,6 +151,17 @@ fn gpu_matmul_in_whole_numbers() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::dots()));
 }
 
+/// Of software adapters, lavapipe alone has f16.
+#[test]
+fn gpu_matmul_of_halves() {
+    check(LAVAPIPE, &cases::halves());
+}
+
+#[test]
+fn gpu_matmul_by_other_tiles() {
+    check(LAVAPIPE, &cases::tiles());
+}
+
 /// No software adapter has cooperative matrices: plain WGSL of the same meaning takes the place of the operations, and subgroups are
 /// made up. What this proves are tiles, edges, epilogues, and the turns of subgroups.
 #[test]

@@ -37,7 +37,8 @@ fn every_module_is_valid_and_translates_to_every_target() {
         let subgroups = *subgroups || cooperative.is_some();
         let mut caps = core;
         caps.set(Capabilities::SUBGROUP, subgroups);
-        caps.set(Capabilities::SHADER_FLOAT16 | Capabilities::COOPERATIVE_MATRIX, cooperative.is_some());
+        caps.set(Capabilities::SHADER_FLOAT16, text.contains("enable f16;"));
+        caps.set(Capabilities::COOPERATIVE_MATRIX, cooperative.is_some());
         let mut validator = Validator::new(ValidationFlags::all(), caps);
         if subgroups {
             validator
@@ -75,8 +76,9 @@ fn every_module_is_valid_and_translates_to_every_target() {
         if cooperative.is_some() {
             continue; // not of DirectX
         }
+        // f16 is of 6.2.
         let options =
-            naga::back::hlsl::Options { shader_model: naga::back::hlsl::ShaderModel::V6_0, ..Default::default() };
+            naga::back::hlsl::Options { shader_model: naga::back::hlsl::ShaderModel::V6_2, ..Default::default() };
         let mut hlsl = String::new();
         naga::back::hlsl::Writer::new(&mut hlsl, &options, &Default::default())
             .write(&module, &info, None)

@@ -14,12 +14,6 @@ const AREA: u32 = SIDE * SIDE;
 var<workgroup> tile: array<Half, (TILE_N + TILE_M) * STRIDE>;  // rows of W, then rows of x
 var<workgroup> sums: array<f32, 4u * AREA>;                    // a matrix of each part, (row of x, row of W)
 
-// f16 has no numbers above 65504. What is not finite stays so.
-fn within(v: vec4<f32>) -> vec4<f32> {
-    let finite = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) < vec4<u32>(0x7f800000u);
-    return select(v, clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0)), finite);
-}
-
 // A run of 16 columns of a row of the tile.
 fn put(row: u32, run: u32, numbers: mat4x4<f32>) {
     var v = numbers;
@@ -33,30 +27,21 @@ fn put(row: u32, run: u32, numbers: mat4x4<f32>) {
     }
 }
 
-// Where a thread's results go.
-struct Target {
-    lid: u32,
-    group: vec2<u32>,  // tile of rows of W, tile of rows of x
-    rows: u32,         // of x
-    parts: vec2<u32>,  // of this turn
-    part: u32,         // its subgroup's
-}
-
-// Stores matrix (i, j) of this turn's parts: rows of x from i * SIDE on, rows of W from j * SIDE on.
-fn store_sums(c: Sums, t: Target, i: u32, j: u32) {
-    keep_sums(c, t.part * AREA, SIDE);
+// Stores matrix (i, j) of the parts of a turn: rows of x from i * SIDE on, rows of W from j * SIDE on.
+fn store_sums(c: Sums, t: Tile, lid: u32, parts: vec2<u32>, own: u32, i: u32, j: u32) {
+    keep_sums(c, own * AREA, SIDE);
     workgroupBarrier();
-    for (var e = t.parts.x * AREA + t.lid; e < t.parts.y * AREA; e += THREADS) {
+    for (var e = parts.x * AREA + lid; e < parts.y * AREA; e += THREADS) {
         let part = e / AREA;
-        let row = t.group.y * TILE_M + part / 2u * (2u * SIDE) + i * SIDE + e % AREA / SIDE;
+        let row = t.first + part / 2u * (2u * SIDE) + i * SIDE + e % AREA / SIDE;
         let n = j * SIDE + e % SIDE;
         if row >= t.rows {
             continue;
         }
         if EPI != 3u {
-            store(row, t.group.x * TILE_N + part % 2u * (2u * SIDE) + n, sums[e], 0.0);
+            store(row, t.number * TILE_N + part % 2u * (2u * SIDE) + n, sums[e], 0.0);
         } else if part % 2u == 0u {
-            store(row, t.group.x * (TILE_N / 2u) + n, sums[e], sums[e + AREA]);
+            store(row, t.number * (TILE_N / 2u) + n, sums[e], sums[e + AREA]);
         }
     }
     workgroupBarrier();
@@ -69,13 +54,11 @@ fn matmul_cooperative(
     @builtin(subgroup_id) subgroup_id: u32,
     @builtin(num_subgroups) num_subgroups: u32,
 ) {
-    let rows = step[params.rows_at];
-    let first = group.y * TILE_M;
-    if first >= rows {
+    let t = tile_of(group);
+    if t.first >= t.rows {
         return;
     }
     let k = params.k;
-    let words = row_words(k);
     let place = place(lid, subgroup_id, num_subgroups);
     for (var turn = 0u; turn < 4u; turn += place.y) {
         let part = (turn + place.x) % 4u;
@@ -91,12 +74,10 @@ fn matmul_cooperative(
         var c11 = load_sums(0u, SIDE);
         for (var c = 0u; c < (k + 31u) / 32u; c++) {
             for (var i = lid; i < 2u * TILE_N; i += THREADS) {
-                let row = params.row0 + tile_row(group.x, i % TILE_N);
-                put(i % TILE_N, i / TILE_N, decode16(chunk(row * words, k, c), i / TILE_N));
+                put(i % TILE_N, i / TILE_N, decode16(tile_chunk(t, i % TILE_N, c), i / TILE_N));
             }
             for (var i = lid; i < 2u * TILE_M; i += THREADS) {
-                let row = min(first + i % TILE_M, rows - 1u);
-                put(TILE_N + i % TILE_M, i / TILE_M, x16(row, chunk_at(c) + i / TILE_M * RUN_GAP));
+                put(TILE_N + i % TILE_M, i / TILE_M, x16(row_of_x(t, i % TILE_M), chunk_at(c) + i / TILE_M * RUN_GAP));
             }
             workgroupBarrier();
             for (var s = 0u; s < 32u; s += SIDE) {
@@ -111,10 +92,10 @@ fn matmul_cooperative(
             }
             workgroupBarrier();
         }
-        let t = Target(lid, group.xy, rows, vec2<u32>(turn, min(turn + place.y, 4u)), part);
-        store_sums(c00, t, 0u, 0u);
-        store_sums(c01, t, 0u, 1u);
-        store_sums(c10, t, 1u, 0u);
-        store_sums(c11, t, 1u, 1u);
+        let parts = vec2<u32>(turn, min(turn + place.y, 4u));
+        store_sums(c00, t, lid, parts, part, 0u, 0u);
+        store_sums(c01, t, lid, parts, part, 0u, 1u);
+        store_sums(c10, t, lid, parts, part, 1u, 0u);
+        store_sums(c11, t, lid, parts, part, 1u, 1u);
     }
 }

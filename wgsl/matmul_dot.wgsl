@@ -45,13 +45,11 @@ struct Four {
 
 @compute @workgroup_size(THREADS_N * THREADS_M)
 fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    let rows = step[params.rows_at];
-    let first = group.y * TILE_M;
-    if first >= rows {
+    let t = tile_of(group);
+    if t.first >= t.rows {
         return;
     }
     let k = params.k;
-    let words = row_words(k);
     let units = (k / 4u + k / 32u + 3u) / 4u;  // of a row of x
     let tn = lid % THREADS_N;  // the first of eight rows of W, THREADS_N apart
     let tm = lid / THREADS_N;  // the first of eight rows of x, THREADS_M apart
@@ -64,7 +62,7 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             let c = at / 2u + i / TILE_N;
             let row = i % TILE_N;
             // The last chunk may be alone.
-            let weights = chunk((params.row0 + tile_row(group.x, row)) * words, k, min(c, runs / 2u - 1u));
+            let weights = tile_chunk(t, row, min(c, runs / 2u - 1u));
             for (var r = 0u; r < 2u; r++) {
                 let ints = ints16(weights, r);
                 let to = slot_w(row, i / TILE_N * 2u + r);
@@ -74,7 +72,7 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         }
         for (var i = lid; i < TILE_M * RUNS; i += THREADS_N * THREADS_M) {
             let run = at + i / TILE_M;
-            let row = min(first + i % TILE_M, rows - 1u) * units;
+            let row = row_of_x(t, i % TILE_M) * units;
             let from_k = chunk_at(min(run, runs - 1u) / 2u) + run % 2u * RUN_GAP;
             // Nothing where there is no chunk.
             let q = select(vec4<u32>(0u), x8[row + from_k / 16u], run < runs);
@@ -87,17 +85,17 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         for (var r = 0u; r < RUNS; r++) {
             let n = slot_w(tn, r);
             let m0 = slot_x(tm, r);
-            let t = THREADS_N;
-            let q_low = Four(tile_w[n], tile_w[n + t], tile_w[n + 2u * t], tile_w[n + 3u * t]);
-            let q_high = Four(tile_w[n + 4u * t], tile_w[n + 5u * t], tile_w[n + 6u * t], tile_w[n + 7u * t]);
+            let a = THREADS_N;  // apart
+            let q_low = Four(tile_w[n], tile_w[n + a], tile_w[n + 2u * a], tile_w[n + 3u * a]);
+            let q_high = Four(tile_w[n + 4u * a], tile_w[n + 5u * a], tile_w[n + 6u * a], tile_w[n + 7u * a]);
             let s0 = step_w[n];
-            let s1 = step_w[n + t];
-            let s2 = step_w[n + 2u * t];
-            let s3 = step_w[n + 3u * t];
-            let s4 = step_w[n + 4u * t];
-            let s5 = step_w[n + 5u * t];
-            let s6 = step_w[n + 6u * t];
-            let s7 = step_w[n + 7u * t];
+            let s1 = step_w[n + a];
+            let s2 = step_w[n + 2u * a];
+            let s3 = step_w[n + 3u * a];
+            let s4 = step_w[n + 4u * a];
+            let s5 = step_w[n + 5u * a];
+            let s6 = step_w[n + 6u * a];
+            let s7 = step_w[n + 7u * a];
             let d_low = vec4<f32>(s0.x, s1.x, s2.x, s3.x);
             let d_high = vec4<f32>(s4.x, s5.x, s6.x, s7.x);
             for (var m = 0u; m < 8u; m++) {
@@ -114,9 +112,6 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         workgroupBarrier();
     }
     for (var m = 0u; m < 8u; m++) {
-        let row = first + tm + m * THREADS_M;
-        if row < rows {
-            store_eight(group.x, row, tn, THREADS_N, low[m], high[m]);
-        }
+        store_eight(t, tm + m * THREADS_M, tn, THREADS_N, low[m], high[m]);
     }
 }

@@ -83,20 +83,29 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         line(name, format!("{number} threads a workgroup: {}", why(number == usual)))?;
     }
     for (products, formats) in caps.tuning.groups() {
-        let Products { lanes, fours, fours_batch, matmul } = products;
+        let Products { lanes, fours, fours_batch, tile_w, tile_x, matmul } = products;
         let usual = formats.iter().all(|format| table.products(format) == &products);
         line("products", format!("of {}: {}", formats.join(", "), why(usual)))?;
         line(
             "",
             format!("lanes {lanes} threads a workgroup, fours {fours}, fours_batch {fours_batch} times four rows"),
         )?;
-        let form = caps.matmul(matmul);
-        let instead = match form == matmul {
-            true => String::new(),
-            false => format!(", as the device has no {} ones", matmul.name()),
-        };
-        let form = if form == Matmul::Dot { "dot (of formats without whole numbers: registers)" } else { form.name() };
-        line("", format!("matmul {form} for prompts with fast numerics, if the self-test passes{instead}"))?;
+        line("", format!("tile_w {tile_w} rows of W, tile_x {tile_x} rows of x in a tile of a prompt"))?;
+        for form in Matmul::ALL {
+            let in_form: Vec<_> = formats.iter().copied().filter(|format| caps.matmul(format) == form).collect();
+            let instead = match form == matmul {
+                true => String::new(),
+                false => format!(", as there are no {} ones", matmul.name()),
+            };
+            let of = if in_form.len() == formats.len() { String::new() } else { format!(" of {}", in_form.join(", ")) };
+            if !in_form.is_empty() {
+                let form = form.name();
+                line(
+                    "",
+                    format!("matmul {form}{of} for prompts with fast numerics, if the self-test passes{instead}"),
+                )?;
+            }
+        }
     }
     for reason in reasons {
         line("table", reason.to_owned())?;

@@ -47,6 +47,10 @@ pub mod lib {
         LINEAR = "lib/linear";
         /// Which rows of W a tile takes, and what is done with its sums.
         TILE = "lib/tile";
+        /// Tiles hold f32.
+        TILE_F32 = "lib/tile_f32";
+        /// Tiles hold f16.
+        TILE_F16 = "lib/tile_f16";
         /// Products of small matrices by a subgroup.
         COOPERATIVE = "lib/cooperative";
         /// Matrices of 8 x 8 of a subgroup.

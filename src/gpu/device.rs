@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::compose::{Kernel, compose};
 use super::pipeline::Made;
+use super::tuning::FLOATS;
 use super::tuning::Traits;
 use super::{Matmul, Matrices, Tuning, Vendor, cooperative};
 use crate::{Error, Result};
@@ -85,6 +86,8 @@ pub struct Caps {
     pub storage_align: u32,
     /// Whether products of whole numbers of eight bits are instructions, as far as can be known.
     pub dot: bool,
+    /// Whether there are numbers of 16 bits.
+    pub f16: bool,
     /// The small matrices that subgroups multiply at once, if the device has some that fit.
     pub cooperative: Option<Matrices>,
     /// Who made it.
@@ -101,15 +104,23 @@ impl Caps {
         (Tuning::of(&traits), Tuning::reasons(&traits))
     }
 
-    /// The form of matrix times matrix for fast numerics: the wished one, or the next one before it that the device has.
-    pub fn matmul(&self, wished: Matmul) -> Matmul {
+    /// The form of matrix times matrix with matrices of a format, for fast numerics: the wished one, or the next one before it that the
+    /// device and the format have.
+    pub fn matmul(&self, format: &str) -> Matmul {
+        let wished = self.tuning.products(format).matmul;
         let has = |form: &Matmul| match form {
             Matmul::Registers => true,
-            Matmul::Dot => self.dot,
+            Matmul::Halves => self.f16,
+            Matmul::Dot => self.dot && !FLOATS.contains(&format),
             Matmul::Cooperative => self.cooperative.is_some(),
         };
         let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= wished && has(form));
         forms.next_back().unwrap_or(Matmul::Registers)
+    }
+
+    /// What kernels are tuned by, with the forms of matrix times matrix that fast numerics take.
+    pub(crate) fn fast(&self) -> Tuning {
+        self.tuning.with_matmul(|format, _| self.matmul(format))
     }
 }
 
@@ -186,7 +197,7 @@ impl Device {
         let mut limits = wgpu::Limits::default();
         let mut matrices = None;
         if !choice.default_limits {
-            let wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY;
+            let wanted = wgpu::Features::SUBGROUP | wgpu::Features::TIMESTAMP_QUERY | wgpu::Features::SHADER_F16;
             features = available & wanted;
             if !choice.no_subgroups {
                 matrices = cooperative::matrices(&adapter);
@@ -264,6 +275,7 @@ impl Device {
             storage_align: limits.min_storage_buffer_offset_alignment,
             // On Metal it is four multiplications, and a browser is asked by `open`.
             dot: !cfg!(target_arch = "wasm32") && info.backend != wgpu::Backend::Metal,
+            f16: device.features().contains(wgpu::Features::SHADER_F16),
             cooperative: None, // only the adapter knows
             vendor,
             tuning: Tuning::of(&Traits { kind, vendor, driver: &driver, subgroups: subgroups.unwrap_or_default() }),
@@ -308,8 +320,8 @@ impl Device {
         Ok(Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() })
     }
 
-    /// The same device, with another form of matrix times matrix wished for: what `form` makes of each format's.
-    pub(crate) fn with_matmul(&self, form: impl Fn(Matmul) -> Matmul) -> Self {
+    /// The same device, with other forms of matrix times matrix wished for: what `form` makes of each format's.
+    pub(crate) fn with_matmul(&self, form: impl Fn(&str, Matmul) -> Matmul) -> Self {
         let tuning = self.caps.tuning.with_matmul(form);
         Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
     }

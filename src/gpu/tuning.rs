@@ -10,6 +10,8 @@ use crate::{Error, Result};
 pub enum Matmul {
     /// In f32, by tiles in registers.
     Registers,
+    /// The same of numbers that are held in f16, where numerics are fast.
+    Halves,
     /// In whole numbers of eight bits, four products an instruction, where the block format has them and numerics are fast.
     Dot,
     /// In f16 with sums in f32, by small matrices that a subgroup multiplies at once, where numerics are fast.
@@ -18,12 +20,13 @@ pub enum Matmul {
 
 impl Matmul {
     /// From the one that runs everywhere to the one that asks for most.
-    pub const ALL: [Self; 3] = [Self::Registers, Self::Dot, Self::Cooperative];
+    pub const ALL: [Self; 4] = [Self::Registers, Self::Halves, Self::Dot, Self::Cooperative];
 
     /// Its name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Registers => "registers",
+            Self::Halves => "halves",
             Self::Dot => "dot",
             Self::Cooperative => "cooperative",
         }
@@ -78,6 +81,10 @@ pub struct Products {
     pub fours: u32,
     /// The same for several rows of x. The order of a sum depends on neither.
     pub fours_batch: u32,
+    /// Rows of W in a tile of matrix times matrix, where threads make it.
+    pub tile_w: u32,
+    /// And rows of x, for prompts of more than a few rows.
+    pub tile_x: u32,
     /// The form of matrix times matrix that is taken, if the device has it; else the next one before it that it has.
     pub matmul: Matmul,
 }
@@ -100,7 +107,8 @@ pub const FORMATS: [&str; 16] = [
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
     "IQ4_XS", "MXFP4",
 ];
-const FLOATS: &[&str] = &["F32", "F16", "BF16"];
+/// Those without whole numbers.
+pub(super) const FLOATS: &[&str] = &["F32", "F16", "BF16"];
 const CODEBOOKS: &[&str] = &["IQ4_NL", "IQ4_XS", "MXFP4"];
 
 /// What differs from the usual on some devices, for some formats.
@@ -118,6 +126,19 @@ const TABLE: &[Row] = &[
         formats: FLOATS,
         set: |p| p.fours_batch = 1,
         why: "floats: a chunk of them fills 32 registers",
+    },
+    Row {
+        fits: |t| t.kind == Kind::Software,
+        formats: FLOATS,
+        set: |p| p.matmul = Matmul::Registers,
+        why: "processors: f16 must be converted and gains nothing",
+    },
+    // `mul_mat_l` of ggml-vulkan.cpp: its tiles of 128 are left out on AMD, Intel before Xe2 and Apple, which take 64.
+    Row {
+        fits: |t| t.vendor == Vendor::Nvidia,
+        formats: &FORMATS,
+        set: |p| p.tile_w = 128,
+        why: "NVIDIA: tiles of 128 rows of W, as llama.cpp has them there and 64 elsewhere",
     },
     // Measured (BENCHMARKS.md): it unrolls a loop over an array only if that goes over all of it.
     Row {
@@ -176,27 +197,31 @@ const ENTRIES: [Entry<Tuning>; 3] = [
 ];
 
 /// Of a format.
-const OF_FORMAT: [Entry<Products>; 3] = [
+const OF_FORMAT: [Entry<Products>; 5] = [
     ("lanes", |p| &mut p.lanes, 4..=256),
     ("fours", |p| &mut p.fours, 1..=4),
     ("fours_batch", |p| &mut p.fours_batch, 1..=4),
+    ("tile_w", |p| &mut p.tile_w, 64..=128),
+    ("tile_x", |p| &mut p.tile_x, 64..=128),
 ];
 
 impl Tuning {
     /// What is known to be good for a device.
     pub(super) fn of(traits: &Traits<'_>) -> Self {
+        // The tiles of most GPUs in llama.cpp. Its tiles of floats are in f16 wherever there is f16 (mul_mm.comp), and so are ours where
+        // there are no cooperative matrices: half the memory of a workgroup.
+        let usual =
+            Products { lanes: 32, fours: 1, fours_batch: 1, tile_w: 64, tile_x: 64, matmul: Matmul::Cooperative };
         let (reduce, head, attend, products) = match traits.kind {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
             // A thread that has a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
             // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
             // Products of whole numbers take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
-            Kind::Software => (8, 1, 16, Products { lanes: 8, fours: 4, fours_batch: 4, matmul: Matmul::Dot }),
+            Kind::Software => (8, 1, 16, Products { lanes: 8, fours: 4, fours_batch: 4, matmul: Matmul::Dot, ..usual }),
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
-            Kind::Discrete | Kind::Integrated => {
-                (32, 32, 64, Products { lanes: 32, fours: 1, fours_batch: 1, matmul: Matmul::Cooperative })
-            }
+            Kind::Discrete | Kind::Integrated => (32, 32, 64, usual),
             // Browsers do not tell whether whole numbers are multiplied by an instruction or by a detour.
-            Kind::Other => (32, 32, 64, Products { lanes: 32, fours: 1, fours_batch: 1, matmul: Matmul::Registers }),
+            Kind::Other => (32, 32, 64, Products { matmul: Matmul::Registers, ..usual }),
         };
         let mut tuning = Self { reduce, head, attend, products: [products; FORMATS.len()] };
         for row in rows(traits) {
@@ -266,9 +291,9 @@ impl Tuning {
         &self.products[at.unwrap_or(0)]
     }
 
-    /// The same, with a form of matrix times matrix for each format.
-    pub(crate) fn with_matmul(mut self, form: impl Fn(Matmul) -> Matmul) -> Self {
-        self.products.iter_mut().for_each(|products| products.matmul = form(products.matmul));
+    /// The same, with what `form` makes of each format's form of matrix times matrix.
+    pub(crate) fn with_matmul(mut self, form: impl Fn(&str, Matmul) -> Matmul) -> Self {
+        self.all().for_each(|(format, products)| products.matmul = form(format, products.matmul));
         self
     }
 
@@ -327,11 +352,12 @@ mod tests {
             ("reduce", "name = number"),
             (
                 "rows = 4",
-                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, fours, fours_batch, matmul",
+                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, fours, fours_batch, tile_w, tile_x, matmul",
             ),
             ("reduce.Q4_K = 8", "reduce, head, attend work"),
             ("fours.Q4_L = 2", "the formats are F32"),
-            ("matmul = 2", "registers, dot, cooperative work"),
+            ("matmul = 2", "registers, halves, dot, cooperative work"),
+            ("tile_w = 32", "a power of two from 64 to 128"),
             ("attend = 24", "a power of two from 16 to 128"),
             ("attend = 8", "a power of two from 16 to 128"),
             ("lanes.F16 = many", "a power of two"),
@@ -348,7 +374,7 @@ mod tests {
             *Tuning::of(&Traits { vendor, driver, subgroups, ..TRAITS }).products(format)
         };
         let usual = of(Vendor::Other, "", (32, 32), "Q4_K");
-        assert_eq!(of(Vendor::Nvidia, "", (32, 32), "Q4_K"), usual);
+        assert_eq!(of(Vendor::Nvidia, "", (32, 32), "Q4_K"), Products { tile_w: 128, ..usual });
         assert_eq!(of(Vendor::Intel, "", (8, 32), "Q4_K"), Products { lanes: 16, matmul: Matmul::Dot, ..usual });
         assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), "IQ4_NL"), Products { lanes: 64, ..usual });
         let lavapipe = Traits { kind: Kind::Software, driver: "llvmpipe", ..TRAITS };

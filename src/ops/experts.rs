@@ -52,8 +52,14 @@ struct SortParams {
     stride: u32,
 }
 
-/// Rows of a matrix, and pairs, that a workgroup of the product by tiles has.
-const TILE: (u32, u32) = (64, 32);
+/// Rows of a matrix that a workgroup of the product by tiles has.
+const TILE_N: u32 = 64;
+
+/// Pairs of row and part that it has: where a matrix has few, and where it has many. A tile that is not full costs as much as one that is.
+const TILES: [u32; 2] = [16, 64];
+
+/// Pairs of a thread.
+const OF_THREAD: u32 = 4;
 
 /// Matrices that a workgroup's memory can count pairs of.
 const MOST_SORTED: usize = 2048;
@@ -139,16 +145,26 @@ impl Matrices {
         let chosen = self.chosen.map_or(x, |chosen| l.value(chosen));
         let (w, vectors) = (Arg::read(&l.weights[segment.buffer]), Arg::read(l.vectors));
         let mut args = vec![Arg::read(l.step), Arg::read(&x.buffer), Arg::read(&chosen.buffer), vectors, w];
-        let grid = if tiles {
-            args.push(Arg::read(l.scratch));
-            let (n, rows) = TILE;
-            [Dim::Fixed(segment.n.div_ceil(n)), x.rows(rows), Dim::Fixed(segment.count)]
-        } else {
+        if !tiles {
             l.reduce(&mut kernel, l.products(segment.format).lanes);
-            [Dim::Fixed(segment.n.div_ceil(4)), x.rows(1), Dim::Fixed(self.count)]
-        };
-        args.push(Arg::Write(&out.buffer));
-        l.plan.dispatch(&kernel, &params, &args, grid)
+            args.push(Arg::Write(&out.buffer));
+            let grid = [Dim::Fixed(segment.n.div_ceil(4)), x.rows(1), Dim::Fixed(self.count)];
+            return l.plan.dispatch(&kernel, &params, &args, grid);
+        }
+        args.extend([Arg::read(l.scratch), Arg::Write(&out.buffer)]);
+        let [few, many] = TILES.map(|pairs| {
+            let mut kernel = kernel.clone();
+            kernel.overrides.push(("THREADS_M", f64::from(pairs / OF_THREAD)));
+            (kernel, [Dim::Fixed(segment.n.div_ceil(TILE_N)), x.rows(pairs), Dim::Fixed(segment.count)])
+        });
+        // Rows with which a matrix has so many pairs as a small tile, in the mean.
+        let most = u64::from(TILES[0]) * self.parts.len() as u64 / u64::from(self.count.max(1));
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        if l.layout.rows <= most {
+            return l.plan.dispatch(&few.0, &params, &args, few.1);
+        }
+        l.plan.dispatch(&many.0, &params, &args, many.1)?;
+        l.plan.few(&few.0, x.rows(1), most, few.1)
     }
 
     fn params(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment) -> Params {

@@ -2,10 +2,11 @@
 
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered, ValueBuffer};
+use super::matmul::{FEW, Tile};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
-use super::{Act, NormKind, NormSpec, Role, RopeKv, Rows, ValueId, VectorId, WeightId, matmul};
-use crate::gpu::{Arg, Dim, Kernel, Matmul, Products};
+use super::{Act, NormKind, NormSpec, Role, RopeKv, Rows, ValueId, VectorId, WeightId};
+use crate::gpu::{Arg, Dim, Kernel, Products};
 use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
@@ -245,13 +246,10 @@ impl Linear {
         norm.kind == NormKind::Rms && norm.bias.is_none()
     }
 
-    /// Rows of x in a tile, for few rows of a prompt and for many.
-    pub(crate) const TILES: [u32; 2] = [matmul::SMALL_TILE, matmul::TILE];
-
-    /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
-    pub(crate) fn made_rows(role: Role, rows: u32) -> u32 {
+    /// The rows of x that kernels make of so many, in tiles of a prompt: the empty ones of a tile take their time, too.
+    pub(crate) fn made_rows(role: Role, rows: u32, tile: Tile) -> u32 {
         match role {
-            Role::Prompt => rows.next_multiple_of(matmul::rows_of_tile(rows)),
+            Role::Prompt => rows.next_multiple_of(tile.rows(rows)),
             Role::Generated if rows > 1 => rows.next_multiple_of(COLS),
             Role::Generated => rows,
         }
@@ -334,8 +332,8 @@ impl Linear {
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, stored: Stored) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let vectors = l.generated || x.rows != Rows::Step;
-        let form = l.matmul(segment.format);
-        let (mut kernel, tile) = if vectors { (l.kernel("matvec"), COLS) } else { l.matmul_kernel(form) };
+        let form = l.products(segment.format).matmul;
+        let mut kernel = if vectors { l.kernel("matvec") } else { l.matmul_kernel(form) };
         let mut params = self.common(l, &mut kernel, segment, bias);
         // Rows of W that a row of out takes.
         let mut rows = segment.n;
@@ -363,17 +361,15 @@ impl Linear {
             l.reduce(&mut kernel, l.products(segment.format).lanes);
             return Self::vectors(l, kernel, x, segment, &params, &args, rows);
         }
-        let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile)), x.rows(rows_of_x), Dim::Fixed(1)];
-        if form == Matmul::Cooperative {
-            return l.plan.dispatch(&kernel, &params, &args, grid(tile));
+        let tile = l.layout.tile(segment.format);
+        let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile.w)), x.rows(rows_of_x), Dim::Fixed(1)];
+        match l.matmul_kernels(kernel, form, tile) {
+            (_, Some(small)) if l.layout.rows <= FEW => l.plan.dispatch(&small, &params, &args, grid(tile.few)),
+            (kernel, small) => {
+                l.plan.dispatch(&kernel, &params, &args, grid(tile.x))?;
+                small.map_or(Ok(()), |small| l.plan.few(&small, x.rows(1), FEW, grid(tile.few)))
+            }
         }
-        let mut small = kernel.clone();
-        small.overrides.push(("THREADS_M", f64::from(matmul::SMALL_TILE / 8)));
-        if matmul::rows_of_tile(l.layout.rows) == matmul::SMALL_TILE {
-            return l.plan.dispatch(&small, &params, &args, grid(matmul::SMALL_TILE));
-        }
-        l.plan.dispatch(&kernel, &params, &args, grid(tile))?;
-        l.plan.few(&small, x.rows(1), matmul::FEW, grid(matmul::SMALL_TILE))
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {

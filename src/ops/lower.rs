@@ -157,7 +157,7 @@ impl Layout {
             search: false,
             tree: 0,
             v1: None,
-            tuning: caps.tuning.with_matmul(|_| Matmul::Registers),
+            tuning: caps.tuning.with_matmul(|_, _| Matmul::Registers),
             matrices: caps.cooperative,
         }
     }

@@ -1,23 +1,64 @@
 //! The forms of matrix times matrix, for the rows of prompts: which one a dispatch takes, and its rows of x.
 
 use super::ValueId;
-use super::lower::{Lower, Lowered};
+use super::lower::{self, Layout, Lower, Lowered};
 use crate::Result;
+use crate::gpu::compose::lib;
 use crate::gpu::{Arg, Dim, Kernel, Matmul};
 use crate::quant::BlockFormat;
 
-/// Rows of W and of x that make a tile, at most.
-pub(super) const TILE: u32 = 64;
-
 /// Rows of x in a tile for steps of few: a tile that is not full costs as much as one that is.
-pub(super) const SMALL_TILE: u32 = 16;
+const SMALL_TILE: u32 = 16;
 
 /// Steps of so many rows at most have small tiles.
 pub(super) const FEW: u32 = 2 * SMALL_TILE;
 
-/// Rows of x in the tiles of a step of so many rows.
-pub(super) fn rows_of_tile(rows: u32) -> u32 {
-    if rows <= FEW { SMALL_TILE } else { TILE }
+/// Threads of a workgroup in each direction make so many results.
+const OF_THREAD: u32 = 8;
+
+/// The tiles of a form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    /// Rows of W.
+    pub(crate) w: u32,
+    /// Rows of x.
+    pub(crate) x: u32,
+    /// Rows of x, for steps of few rows.
+    pub(crate) few: u32,
+}
+
+impl Tile {
+    /// Rows of x in the tiles of a step of so many rows.
+    pub(crate) fn rows(self, rows: u32) -> u32 {
+        if rows <= FEW { self.few } else { self.x }
+    }
+}
+
+impl Layout {
+    /// The tiles of the form for weights of a format.
+    pub(crate) fn tile(&self, format: BlockFormat) -> Tile {
+        let products = self.tuning.products(format.info().name);
+        match (products.matmul, self.matrices) {
+            // What is empty costs them little beside unpacking W.
+            (Matmul::Cooperative, Some(matrices)) => {
+                Tile { w: 4 * matrices.side, x: 4 * matrices.side, few: 4 * matrices.side }
+            }
+            _ => Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE },
+        }
+    }
+}
+
+/// The overrides of a tile that threads make, of `x` rows of x: its threads, and the runs of 16 columns that go through the workgroup's
+/// memory at a time, as many as there is room for.
+fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, f64); 3] {
+    // Runs at most, and bytes of each: of floats, or of quants with their scale and what they add up to.
+    let (most, bytes) = match form {
+        Matmul::Dot => (4, 16 + 8),
+        Matmul::Halves => (2, 16 * 2),
+        Matmul::Registers | Matmul::Cooperative => (2, 16 * 4),
+    };
+    let runs = if most * bytes * (w + x) <= room { most } else { most / 2 };
+    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("RUNS", runs)].map(|(name, n)| (name, f64::from(n)))
 }
 
 /// Bytes of a row of k columns in eight bits: quants, then a scale for each 32, in whole units of 16 bytes.
@@ -33,25 +74,34 @@ struct Params {
 }
 
 impl<'a> Lower<'a> {
-    /// The form for weights of a format.
-    pub(super) fn matmul(&self, format: BlockFormat) -> Matmul {
-        match self.products(format).matmul {
-            Matmul::Dot if !format.has_ints() => Matmul::Registers,
-            Matmul::Cooperative if self.layout.matrices.is_none() => Matmul::Registers,
-            form => form,
+    /// The kernel for weights of a format, and the same for few rows of x if it has smaller tiles for them.
+    pub(super) fn matmul_kernels(&self, mut kernel: Kernel, form: Matmul, tile: Tile) -> (Kernel, Option<Kernel>) {
+        if form == Matmul::Cooperative {
+            return (kernel, None);
         }
+        let room = self.plan.device().caps().workgroup_memory;
+        let mut small = kernel.clone();
+        small.overrides.extend(overrides(form, tile.w, tile.few, room));
+        kernel.overrides.extend(overrides(form, tile.w, tile.x, room));
+        (kernel, Some(small))
     }
 
-    /// The kernel of a form, and the rows of W and of x that make its tile.
-    pub(super) fn matmul_kernel(&self, form: Matmul) -> (Kernel, u32) {
+    /// The kernel of a form.
+    pub(super) fn matmul_kernel(&self, form: Matmul) -> Kernel {
+        let held = |fragment| {
+            let mut kernel = self.kernel("matmul");
+            kernel.roles.push(("held", fragment));
+            kernel
+        };
         match (form, self.layout.matrices) {
             (Matmul::Cooperative, Some(matrices)) => {
                 let mut kernel = self.kernel("matmul_cooperative");
                 matrices.lower(&mut kernel);
-                (kernel, 4 * matrices.side)
+                kernel
             }
-            (Matmul::Dot, _) => (self.kernel("matmul_dot"), TILE),
-            _ => (self.kernel("matmul"), TILE),
+            (Matmul::Dot, _) => self.kernel("matmul_dot"),
+            (Matmul::Halves, _) => held(lib::TILE_F16),
+            _ => held(lib::TILE_F32),
         }
     }
 
@@ -67,10 +117,37 @@ impl<'a> Lower<'a> {
     fn quantize(&mut self, x: ValueId) -> Lowered {
         let x = self.value(x);
         let mut kernel = self.kernel("quantize");
-        kernel.overrides.push(("WG", f64::from(super::lower::WIDE)));
+        kernel.overrides.push(("WG", f64::from(lower::WIDE)));
         let params = Params { k: x.width, rows_at: x.rows_at() };
         let args = [Arg::read(self.step), Arg::read(&x.buffer), Arg::Write(self.quants)];
-        let grid = [super::lower::wide(x.width / 32), x.rows(1), Dim::Fixed(1)];
+        let grid = [lower::wide(x.width / 32), x.rows(1), Dim::Fixed(1)];
         self.plan.dispatch(&kernel, &params, &args, grid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What every device has, in bytes.
+    const ROOM: u32 = 16 << 10;
+
+    #[test]
+    fn tiles_take_as_many_runs_as_there_is_room_for() {
+        let runs = |form, w, x, room| overrides(form, w, x, room)[2].1;
+        assert_eq!(
+            overrides(Matmul::Registers, 128, 64, ROOM),
+            [("THREADS_N", 16.0), ("THREADS_M", 8.0), ("RUNS", 1.0)]
+        );
+        assert_eq!(runs(Matmul::Registers, 128, 64, 2 * ROOM), 2.0);
+        assert_eq!(runs(Matmul::Registers, 64, 64, ROOM), 2.0);
+        assert_eq!(runs(Matmul::Halves, 128, 64, ROOM), 2.0);
+        assert_eq!([64, 128].map(|w| runs(Matmul::Dot, w, 64, ROOM)), [4.0, 2.0]);
+        // All fit everywhere.
+        for (w, x) in [64, 128].into_iter().flat_map(|w| [SMALL_TILE, 64, 128].map(|x| (w, x))) {
+            assert!(runs(Matmul::Registers, w, x, ROOM) * f64::from(64 * (w + x)) <= f64::from(ROOM));
+            assert!(runs(Matmul::Dot, w, x, ROOM) * f64::from(24 * (w + x)) <= f64::from(ROOM));
+            assert!(w * x / OF_THREAD.pow(2) <= 256, "{w} x {x}");
+        }
     }
 }

@@ -613,8 +613,7 @@ impl<'a> Single<'a> {
         let step = &self.step.buffer;
         let mut layout = Layout { v1: self.v1_blocks(), search: self.search, ..self.step.layout };
         if self.fast {
-            let caps = self.pipelines.device().caps();
-            layout.tuning = caps.tuning.with_matmul(|wished| caps.matmul(wished));
+            layout.tuning = self.pipelines.device().caps().fast();
         }
         let part_bytes =
             self.ops.iter().filter_map(|op| if let Op::Attend(op) = op { Some(op.part_bytes()) } else { None });

@@ -48,6 +48,24 @@ pub fn dots() -> Vec<Case> {
     products("matmul = dot", |format| format.has_ints(), 0..7, 5e-4)
 }
 
+/// The same of numbers that are held in f16, which takes a thousandth of that bound: three shapes a format, others in turn.
+pub fn halves() -> Vec<Case> {
+    products("matmul = halves", |_| true, 0..3, 5e-7)
+}
+
+/// Tiles of other sizes than the usual: a fifth of the formats in each, which share their decoders.
+pub fn tiles() -> Vec<Case> {
+    let tilings = [
+        ("matmul = registers\ntile_w = 128", EXACT),
+        ("matmul = registers\ntile_w = 128\ntile_x = 128", EXACT),
+        ("matmul = halves\ntile_w = 128", 5e-7),
+        ("matmul = dot\ntile_w = 128", 5e-4),
+        ("matmul = dot\ntile_x = 128", 5e-4),
+    ];
+    let of = |(turn, (tuning, bound))| products(tuning, |_| true, 2..4, bound).into_iter().skip(turn).step_by(5);
+    tilings.into_iter().enumerate().flat_map(of).collect()
+}
+
 /// The same in f16 by cooperative matrices: every format in one shape, in others in another turn.
 pub fn cooperative(turn: usize) -> Vec<Case> {
     products("matmul = cooperative", |_| true, turn..turn + 1, 1e-6)
@@ -88,7 +106,13 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
             // A single element may be as near to 0 as it likes.
             let rows = if n == 1 { ROWS[(i + f) % 7].max(7) } else { ROWS[(i + f) % 7] };
             // One of each format: compiling takes longer than computing.
-            let epilogue = (f + shapes.start) % 4;
+            let epilogue = (f + shapes.start) % 5;
+            let other = match format.has_ints() {
+                true if format == Q8_0 => Q4_0,
+                true => Q8_0,
+                false if format == F32 => F16,
+                false => F32,
+            };
             let inputs = if epilogue == 1 { &[k, n][..] } else { &[k] };
             let op = OneOp::new(inputs, |b, x| {
                 let w = b.weight("w", n, k);
@@ -98,6 +122,7 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
                     0 => y,
                     1 => b.add("sum", x[1], y),
                     2 => b.act("act", y, Act::GeluTanh),
+                    // 4: gates and ups of two formats, one dispatch each.
                     _ => {
                         let act = b.act("act", y, Act::Silu);
                         let w = b.weight("up", n, k);
@@ -109,7 +134,7 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
             });
             cases.push(Case {
                 name: format!("{tuning}, ({n}, {k}) {format:?}, {rows} rows, epilogue {epilogue}"),
-                formats: vec![format],
+                formats: if epilogue == 4 { vec![format, other] } else { vec![format] },
                 numerics: Numerics::Fast,
                 unfused: false,
                 tuning,

@@ -15,7 +15,7 @@ use wgslm::ops::{
     Act, CpuWeights, Index, KvStorage, LOGPROBS, Logprob, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec,
     SampleLists, SampleSpec,
 };
-use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_1, Q8_0};
+use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_0, Q4_1, Q8_0};
 
 use super::programs::{self, *};
 use super::singles::{self, Alone};

@@ -13,6 +13,7 @@ pub fn choices(role: &str) -> Vec<Fragment> {
         "ints" => BlockFormat::ALL.iter().filter(|format| format.has_ints()).map(decoder).collect(),
         "cooperative" => vec![lib::COOPERATIVE],
         "matrices" => vec![lib::COOPERATIVE_16, lib::COOPERATIVE_8],
+        "held" => vec![lib::TILE_F32, lib::TILE_F16],
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
         "max" => vec![lib::MAX, lib::MAX_SUBGROUP],
         "kv" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8, lib::KV_ROWS],
@@ -65,4 +66,9 @@ pub fn uses_subgroups(kernel: &Kernel) -> bool {
 pub fn cooperative(kernel: &Kernel) -> Option<u32> {
     let side = |(_, f): &(_, Fragment)| f.name.strip_prefix("lib/cooperative_")?.parse().ok();
     kernel.roles.iter().find_map(side)
+}
+
+/// Whether it has numbers of 16 bits, which not every device has.
+pub fn uses_f16(kernel: &Kernel) -> bool {
+    kernel.roles.iter().any(|(_, f)| f.source.contains("enable f16;"))
 }

@@ -1,7 +1,35 @@
-//! tile: tiles of W x for many rows of x: which rows of W one takes, and what is done with its sums.
+//! tile: tiles of W x for many rows of x, TILE_N rows of W by TILE_M rows of x: which rows one takes, and what is done with its sums.
 override EPI: u32 = 0u;        // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
 @group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;   // (rows, n)
+
+// A workgroup's tile of results.
+struct Tile {
+    number: u32,  // among the tiles of rows of W
+    first: u32,   // row of x
+    rows: u32,    // of x, all that there are
+    words: u32,   // of a row of W
+}
+
+fn tile_of(group: vec3<u32>) -> Tile {
+    return Tile(group.x, group.y * TILE_M, step[params.rows_at], row_words(params.k));
+}
+
+// Chunk c of the row of W behind row i of a tile.
+fn tile_chunk(t: Tile, i: u32, c: u32) -> Chunk {
+    return chunk((params.row0 + tile_row(t.number, i)) * t.words, params.k, c);
+}
+
+// The row of x behind row i of a tile: the last one again where there are no more.
+fn row_of_x(t: Tile, i: u32) -> u32 {
+    return min(t.first + i, t.rows - 1u);
+}
+
+// f16 has no numbers above 65504. What is not finite stays so.
+fn within(v: vec4<f32>) -> vec4<f32> {
+    let finite = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) < vec4<u32>(0x7f800000u);
+    return select(v, clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0)), finite);
+}
 
 // The row of W behind row i of a tile of TILE_N rows: of a gated pair, gates fill its first half and their ups the second.
 fn tile_row(tile: u32, i: u32) -> u32 {
@@ -40,14 +68,19 @@ fn store(row: u32, j: u32, value: f32, second: f32) {
     out[to] = y;
 }
 
-// The results of eight rows of W in a row of x: from row j of the tile on, `apart` from each other; gated, `high` are the ups of `low`.
-fn store_eight(tile: u32, row: u32, j: u32, apart: u32, low: vec4<f32>, high: vec4<f32>) {
+// The results of eight rows of W, from row j of a tile on, `apart` from each other, in the row of x behind row i; gated, `high` are the
+// ups of `low`.
+fn store_eight(t: Tile, i: u32, j: u32, apart: u32, low: vec4<f32>, high: vec4<f32>) {
+    let row = t.first + i;
+    if row >= t.rows {
+        return;
+    }
     for (var r = 0u; r < 4u; r++) {
         if EPI == 3u {
-            store(row, tile * (TILE_N / 2u) + j + r * apart, low[r], high[r]);
+            store(row, t.number * (TILE_N / 2u) + j + r * apart, low[r], high[r]);
         } else {
-            store(row, tile * TILE_N + j + r * apart, low[r], 0.0);
-            store(row, tile * TILE_N + j + r * apart + TILE_N / 2u, high[r], 0.0);
+            store(row, t.number * TILE_N + j + r * apart, low[r], 0.0);
+            store(row, t.number * TILE_N + j + r * apart + TILE_N / 2u, high[r], 0.0);
         }
     }
 }

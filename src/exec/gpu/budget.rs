@@ -12,6 +12,7 @@ use super::GpuExecutor;
 use crate::Result;
 use crate::exec::{Limits, Role, SeqStep, Step, Token};
 use crate::gpu::wgpu;
+use crate::ops::matmul::Tile;
 use crate::ops::{Cost, Linear, Load, Op, Rows, WeightId};
 
 /// A submission's time on a device that works for a screen or a host, too: half of a frame.
@@ -68,12 +69,20 @@ impl GpuExecutor {
         if self.pace.budget.is_zero() {
             return Ok(());
         }
-        let (many, [least, tile]) = (Linear::made_rows(Role::Generated, 2), Linear::TILES);
-        for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile, 2 * tile])] {
+        let tile = self.tile();
+        let many = Linear::made_rows(Role::Generated, 2, tile);
+        for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile.x, 2 * tile.x])] {
             self.rates[role as usize] = self.measured(role, sizes).await?;
         }
-        self.shrink(least);
+        self.shrink(tile.few);
         Ok(())
+    }
+
+    /// The largest tiles that products of prompts have.
+    fn tile(&self) -> Tile {
+        let tiles = self.weights.matrices.iter().map(|matrix| self.layout.tile(matrix.format));
+        let larger = |a: Tile, b: Tile| Tile { w: a.w.max(b.w), x: a.x.max(b.x), few: a.few.max(b.few) };
+        tiles.reduce(larger).unwrap_or(Tile { w: 1, x: 1, few: 1 })
     }
 
     /// What steps of a role take, by the first layer with so few and so many rows; none where there is nothing to measure.
@@ -151,13 +160,18 @@ impl GpuExecutor {
         let format = |weight: WeightId| self.weights.matrices[weight.index()].format;
         let rows: u32 = spans.iter().map(|span| span.0).sum();
         let load = |(rows, pos): Span| Load { rows, pos, kv: self.kv };
+        let largest = self.tile();
         program.nodes.iter().map(move |node| match &node.op {
             Op::Attend(_) => Some(spans.iter().map(|span| node.op.cost(&load(*span), span.0, &format)).sum()),
             op => {
+                let tile = match op {
+                    Op::Linear(op) => self.layout.tile(format(op.parts[0].weight)),
+                    _ => largest,
+                };
                 let own = match op.writes().map(|value| program.value(value).rows) {
-                    Some(Rows::Outs) => Linear::made_rows(Role::Generated, outs),
+                    Some(Rows::Outs) => Linear::made_rows(Role::Generated, outs, tile),
                     Some(Rows::Seqs) => spans.len() as u32,
-                    Some(Rows::Step) | None => Linear::made_rows(role, rows),
+                    Some(Rows::Step) | None => Linear::made_rows(role, rows, tile),
                 };
                 (own > 0).then(|| op.cost(&load((rows, 0)), own, &format))
             }

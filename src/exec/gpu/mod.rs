@@ -143,7 +143,7 @@ impl GpuExecutor {
             ..Layout::new(device.caps(), seqs, outs)
         };
         if options.numerics == Numerics::Fast {
-            layout.tuning = device.caps().tuning.with_matmul(|wished| device.caps().matmul(wished));
+            layout.tuning = device.caps().fast();
         }
         let quants = memory::quants(device, &programs[Role::Prompt as usize], &layout, &limits)?;
         let caches = memory::caches(device, program, &limits, storage)?;

@@ -126,17 +126,15 @@ async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdict
         let Some((form, wrong)) = wrong else { return Ok(device) };
         verdicts.tell(format!("used without {} products: {wrong}", form.name()));
         let simpler = Matmul::ALL.into_iter().rfind(|other| *other < form).unwrap_or(Matmul::Registers);
-        device = device.with_matmul(|wished| if wished < form { wished } else { simpler });
+        // Formats that are multiplied in another form keep it.
+        let caps = device.caps();
+        device = device.with_matmul(|format, wished| if caps.matmul(format) == form { simpler } else { wished });
     }
 }
 
 /// The form in which a device multiplies many rows with matrices of a format.
 fn form(device: &Device, format: BlockFormat) -> Matmul {
-    let caps = device.caps();
-    match caps.matmul(caps.tuning.products(format.info().name).matmul) {
-        Matmul::Dot if !format.has_ints() => Matmul::Registers,
-        form => form,
-    }
+    device.caps().matmul(format.info().name)
 }
 
 /// Fails with the first kernel that computes wrongly.
@@ -176,8 +174,8 @@ fn key(device: &Device) -> String {
     let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };
     let (name, backend, driver) = (&caps.name, &caps.backend, &caps.driver);
     let mut tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
-    for (Products { lanes, fours, fours_batch, .. }, formats) in caps.tuning.groups() {
-        tuned += &format!(" {lanes},{fours},{fours_batch}={}", formats.join(","));
+    for (Products { lanes, fours, fours_batch, tile_w, tile_x, .. }, formats) in caps.tuning.groups() {
+        tuned += &format!(" {lanes},{fours},{fours_batch},{tile_w},{tile_x}={}", formats.join(","));
     }
     format!("{name}\t{backend}\t{driver}\t{form}{tuned}\t{:016x}\t", kernels_hash()).replace('\n', " ")
 }

@@ -71,7 +71,7 @@ pub(super) async fn family(
     numerics: Numerics,
     kv: KvStorage,
 ) -> Result<Vec<String>> {
-    compare(&device.with_matmul(|_| Matmul::Registers), family, format, numerics, kv, EXACT).await
+    compare(&device.with_matmul(|_, _| Matmul::Registers), family, format, numerics, kv, EXACT).await
 }
 
 /// The same for a program of products alone, in a form that the device is tuned to.
@@ -79,8 +79,8 @@ pub(super) async fn products(device: &Device, format: BlockFormat, form: Matmul)
     // Largest NMSE of two products behind each other.
     let bound = match form {
         Matmul::Registers => EXACT,
-        Matmul::Dot => 1e-3,         // in eight bits
-        Matmul::Cooperative => 1e-5, // in f16
+        Matmul::Dot => 1e-3,                          // in eight bits
+        Matmul::Halves | Matmul::Cooperative => 1e-5, // in f16
     };
     compare(device, &PRODUCTS, format, Numerics::Fast, KvStorage::F16, bound).await
 }

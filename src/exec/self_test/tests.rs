@@ -7,7 +7,7 @@ use super::{run, *};
 use crate::gpu::{Choice, Fragment, Kind, Matrices};
 use crate::model::{Builder, Out};
 use crate::ops::{CpuWeights, Index, KvStorage};
-use crate::quant::BlockFormat::{Q4_K, Q8_0};
+use crate::quant::BlockFormat::{Q4_K, Q6_K, Q8_0};
 
 /// A software adapter, and no other.
 fn device(name: &str) -> Device {
@@ -37,7 +37,7 @@ fn with_stand_in(device: &Device) -> Device {
         types: Fragment { name: "side 16", source: "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;" },
         products: Fragment { name: "stand-in", source: include_str!("../../../tests/wgsl/cooperative_stand_in.wgsl") },
     };
-    device.with_matrices(matrices).with_matmul(|_| Matmul::Cooperative)
+    device.with_matrices(matrices).with_matmul(|_, _| Matmul::Cooperative)
 }
 
 /// Right kernels pass, on both adapters, with subgroups and without, with every type of keys and values; and no kernel of a model is
@@ -56,8 +56,9 @@ fn gpu_right_kernels_pass() {
         // Values within keys are in no cache of eight bits.
         let kv_of = |family: &Family| if family.name == "latent" && kv == KvStorage::Q8 { KvStorage::F16 } else { kv };
         let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv_of(family)).unwrap());
-        let forms = [device.with_matmul(|_| Matmul::Dot), with_stand_in(&device)];
-        let products = forms.map(|device| runs_products(&device, Q4_K).unwrap()).concat();
+        let forms = [Matmul::Halves, Matmul::Dot].map(|form| device.with_matmul(|_, _| form));
+        let forms = forms.into_iter().chain([with_stand_in(&device)]);
+        let products = forms.flat_map(|device| runs_products(&device, Q4_K).unwrap());
         let modules = families.chain(pollster::block_on(run::draws(&device)).unwrap()).chain(products);
         let modules: Vec<_> = modules.collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
@@ -122,13 +123,13 @@ fn gpu_wrong_products_are_left_unused() {
     let test = |device: &Device, numerics, verdicts: &Verdicts| {
         pollster::block_on(self_test(device, &program, &weights, numerics, None, verdicts)).unwrap()
     };
-    let device = device("llvmpipe").with_matmul(|_| Matmul::Dot);
+    let device = device("llvmpipe").with_matmul(|_, _| Matmul::Dot);
     let wrong = device.mutated("(1.0 / 127.0)", "(1.0 / 120.0)");
     let cooperative = with_stand_in(&device);
     let uncooperative = cooperative.mutated("sum += tile[a", "sum -= tile[a");
     for (device, numerics, form, told) in [
         (&device, Numerics::Fast, Matmul::Dot, None),
-        (&wrong, Numerics::Fast, Matmul::Registers, Some("used without dot products: llvmpipe")),
+        (&wrong, Numerics::Fast, Matmul::Halves, Some("used without dot products: llvmpipe")),
         (&wrong, Numerics::Exact, Matmul::Dot, None),
         (&cooperative, Numerics::Fast, Matmul::Cooperative, None),
         (&uncooperative, Numerics::Fast, Matmul::Dot, Some("used without cooperative products: llvmpipe")),
@@ -140,6 +141,31 @@ fn gpu_wrong_products_are_left_unused() {
         assert!(faults.iter().zip(told).all(|(fault, told)| fault.starts_with(told)), "{faults:?}");
         let tested = form != Matmul::Registers && numerics == Numerics::Fast;
         assert_eq!(verdicts.text().contains(&format!("products {} Q8_0", form.name())), tested);
+    }
+}
+
+/// Nor does a wrong form of some formats change what others are multiplied in.
+#[test]
+fn gpu_wrong_products_of_a_format_are_left_unused() {
+    let device = with_stand_in(&device("llvmpipe"));
+    let mixed = device.tuned("matmul.Q8_0 = dot\nmatmul.Q6_K = halves\nmatmul.Q4_K = cooperative").unwrap();
+    let formats = [Q8_0, Q6_K, Q4_K];
+    for (from, to, left, forms) in [
+        ("(1.0 / 127.0)", "(1.0 / 120.0)", "dot", [Matmul::Halves, Matmul::Halves, Matmul::Cooperative]),
+        ("sum += tile[a", "sum -= tile[a", "cooperative", [Matmul::Dot, Matmul::Halves, Matmul::Dot]),
+        (
+            "return vec4<f16>(within(v))",
+            "return vec4<f16>(0.0)",
+            "halves",
+            [Matmul::Dot, Matmul::Registers, Matmul::Cooperative],
+        ),
+    ] {
+        let verdicts = Verdicts::default();
+        let wrong = mixed.mutated(from, to);
+        let used = pollster::block_on(super::multiplying(wrong, &HashSet::from(formats), &verdicts)).unwrap();
+        assert_eq!(formats.map(|format| super::form(&used, format)), forms, "{left}");
+        let [told] = verdicts.faults().try_into().unwrap();
+        assert!(told.starts_with(&format!("used without {left} products: ")), "{told}");
     }
 }
 
@@ -217,6 +243,9 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
         "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)",
         "min(tile * TILE_N + i, params.n - 1u)",
     ),
+    // Of numbers in f16.
+    ("halves", "return vec4<f16>(within(v))", "return vec4<f16>(within(v)) + vec4<f16>(0.1)"),
+    ("halves", "tile_x[slot(tm + m * THREADS_M, i)]", "tile_x[slot(tm, i)]"),
     // And by cooperative matrices.
     ("cooperative", "row * STRIDE + 16u * run + 4u * j", "row * STRIDE + 4u * j"),
     ("cooperative", "(TILE_N + part / 2u * (2u * SIDE))", "TILE_N"),
@@ -268,7 +297,8 @@ fn gpu_wrong_kernels_are_caught() {
         let wrong = device.mutated(from, to);
         let verdict = match *name {
             "draws" => pollster::block_on(run::draws(&wrong)),
-            "products" => runs_products(&wrong.with_matmul(|_| Matmul::Dot), Q4_K),
+            "products" => runs_products(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
+            "halves" => runs_products(&wrong.with_matmul(|_, _| Matmul::Halves), Q4_K),
             "cooperative" => runs_products(&with_stand_in(&wrong), Q4_K),
             "rotary, q8" => runs(&wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
             name => runs(&wrong, family(name), Numerics::Fast, KvStorage::F16),

@@ -49,7 +49,7 @@ impl Kernels {
     /// The names of all modules that a browser can be given, as a JSON list.
     pub fn modules() -> String {
         let modules = modules::all();
-        let natively = |m: &&Kernel| modules::uses_subgroups(m) || modules::cooperative(m).is_some();
+        let natively = |m: &&Kernel| modules::uses_subgroups(m) || modules::uses_f16(m);
         json!(modules.iter().filter(|m| !natively(m)).map(modules::name).collect::<Vec<_>>()).to_string()
     }
 
