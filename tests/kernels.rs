@@ -164,8 +164,7 @@ fn gpu_matmul_by_other_tiles() {
 
 /// No software adapter has cooperative matrices: plain WGSL of the same meaning takes the place of the operations, and subgroups are
 /// made up. What this proves are tiles, edges, epilogues, and the turns of subgroups.
-#[test]
-fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
+fn with_stand_ins() -> [(Form, Device, &'static str); 3] {
     macro_rules! stand_in {
         ($side:literal, $subgroups:literal) => {{
             let source = concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;");
@@ -179,9 +178,13 @@ fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
     }
     // On lavapipe a shader's loops end after 65,535 turns of all of them: there not many turns for one thread.
     let forms = [(SWIFTSHADER, stand_in!(8, 16)), (LAVAPIPE, stand_in!(16, 4)), (LAVAPIPE, stand_in!(8, 2))];
-    for (turn, (form, matrices)) in forms.into_iter().enumerate() {
-        let what = format!("{form:?}, {}", matrices.types.name);
-        check_on(&device(form).with_matrices(matrices), &what, &cases::cooperative(turn));
+    forms.map(|(form, matrices)| (form, device(form).with_matrices(matrices), matrices.types.name))
+}
+
+#[test]
+fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
+    for (turn, (form, device, types)) in with_stand_ins().into_iter().enumerate() {
+        check_on(&device, &format!("{form:?}, {types}"), &cases::cooperative(turn));
     }
 }
 

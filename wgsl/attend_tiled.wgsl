@@ -19,22 +19,12 @@ var<workgroup> weight: array<vec4<f32>, KEYS * WG>;     // [key of a thread][thr
 var<workgroup> shrink_of: array<vec4<f32>, 8>;          // [quad]
 var<workgroup> highest_of: array<vec4<f32>, 8>;         // [quad]
 
-/// The sequence of a tile of rows: the last whose first tile is not behind this one. Each adds a tile that may not be full, hence + s.
+/// The sequence of a tile of rows.
 fn tile_seq(tile: u32) -> u32 {
     if !SEARCH {
         return step[STEP_TILES + tile];
     }
-    var low = 0u;
-    var high = step[1] - 1u;
-    while low < high {
-        let middle = (low + high + 1u) / 2u;
-        if seq_row0(middle) / ROWS + middle <= tile {
-            low = middle;
-        } else {
-            high = middle - 1u;
-        }
-    }
-    return low;
+    return tile_owner(tile, ROWS);
 }
 
 /// weight * value, and 0 where the weight is 0, whatever the value.

@@ -1,7 +1,7 @@
 //! matmul_cooperative: out[r] = epilogue(W x[r] + bias), for many rows, by products of small matrices
 //! x (rows, k) f32, taken as f16 | w (n, k) any block format, taken as f16 | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
-//! use: <matrices>, <cooperative>, lib/step, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
+//! use: <matrices>, <cooperative>, lib/half, lib/step, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
 //!
 //! A tile is four parts, 2 x 2 of them, each the work of one subgroup: 2 x 2 matrices of SIDE x SIDE sums in f32. There may be two
 //! subgroups or more: fewer than four take turns, of more some do the same. Sums leave through workgroup memory, where the edges are

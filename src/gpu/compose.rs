@@ -57,6 +57,8 @@ pub mod lib {
         COOPERATIVE_8 = "lib/cooperative_8";
         /// Matrices of 16 x 16 of a subgroup.
         COOPERATIVE_16 = "lib/cooperative_16";
+        /// What f16 holds of f32.
+        HALF = "lib/half";
         /// Takes rows of weights apart by chunks.
         UNPACK = "lib/unpack";
         /// Reads the step buffer.

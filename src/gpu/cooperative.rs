@@ -1,4 +1,4 @@
-//! Cooperative matrices: whether an adapter has those that our kernel is made of, and the token with which wgpu hands them out.
+//! Cooperative matrices: whether an adapter has those that our kernels are made of, and the token with which wgpu hands them out.
 
 use super::compose::lib;
 use super::{Fragment, Kernel};
@@ -46,7 +46,7 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
 /// Lets a device have features that wgpu calls experimental.
 #[allow(unsafe_code, reason = "the token is made by an unsafe call: see SAFETY")]
 pub(super) fn experimental() -> wgpu::ExperimentalFeatures {
-    // SAFETY: it acknowledges that wgpu's own implementation may be wrong. One kernel uses it, and is not used unless it has computed
-    // rightly on the device (`exec::self_test`).
+    // SAFETY: it acknowledges that wgpu's own implementation may be wrong. Two kernels use it, and neither is used unless it has
+    // computed rightly on the device (`exec::self_test`).
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }

@@ -90,6 +90,8 @@ pub struct Caps {
     pub f16: bool,
     /// The small matrices that subgroups multiply at once, if the device has some that fit.
     pub cooperative: Option<Matrices>,
+    /// Attention may be made of these, too: nobody has seen it compute wrongly.
+    pub attend_cooperative: bool,
     /// Who made it.
     pub vendor: Vendor,
     /// What kernels are tuned by.
@@ -121,6 +123,11 @@ impl Caps {
     /// What kernels are tuned by, with the forms of matrix times matrix that fast numerics take.
     pub(crate) fn fast(&self) -> Tuning {
         self.tuning.with_matmul(|format, _| self.matmul(format))
+    }
+
+    /// The small matrices that attention of prompts is made of with fast numerics: where products with matrices of f16 are, too.
+    pub fn attend_matrices(&self) -> Option<Matrices> {
+        self.cooperative.filter(|_| self.attend_cooperative && self.matmul("F16") == Matmul::Cooperative)
     }
 }
 
@@ -277,6 +284,7 @@ impl Device {
             dot: !cfg!(target_arch = "wasm32") && info.backend != wgpu::Backend::Metal,
             f16: device.features().contains(wgpu::Features::SHADER_F16),
             cooperative: None, // only the adapter knows
+            attend_cooperative: true,
             vendor,
             tuning: Tuning::of(&Traits { kind, vendor, driver: &driver, subgroups: subgroups.unwrap_or_default() }),
             driver,
@@ -326,10 +334,16 @@ impl Device {
         Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
     }
 
-    /// The same device, as if it had such matrices: for tests with what stands in for them.
+    /// The same device, its cooperative matrices left unused by attention.
+    pub(crate) fn without_attend_matrices(&self) -> Self {
+        Self { caps: Arc::new(Caps { attend_cooperative: false, ..(*self.caps).clone() }), ..self.clone() }
+    }
+
+    /// The same device, as if it had such matrices: for tests with what stands in for them, whose halves take twice their room.
     #[doc(hidden)]
     pub fn with_matrices(&self, matrices: Matrices) -> Self {
-        let caps = Caps { cooperative: Some(matrices), ..(*self.caps).clone() };
+        let workgroup_memory = self.caps.workgroup_memory / 2;
+        let caps = Caps { cooperative: Some(matrices), workgroup_memory, ..(*self.caps).clone() };
         Self { caps: Arc::new(caps), made: Arc::default(), ..self.clone() }
     }
 

@@ -1,5 +1,7 @@
-//! `attend`: scaled dot-product attention of each row over what its sequence has cached. Its kernels are planned in `gpu.rs` and `v1.rs`.
+//! `attend`: scaled dot-product attention of each row over what its sequence has cached. Its kernels are planned in `gpu.rs`,
+//! `cooperative.rs` and `v1.rs`.
 
+mod cooperative;
 pub(crate) mod gpu;
 mod v1;
 

@@ -24,6 +24,7 @@ kernels! {
     "kv_blocks",
     "softmax",
     "attend",
+    "attend_cooperative",
     "attend_merge",
     "attend_tiled",
     "attend_v1",

@@ -134,6 +134,8 @@ pub(crate) struct Layout {
     pub(crate) tuning: Tuning,
     /// The small matrices of its cooperative form, if the device has that.
     pub(crate) matrices: Option<Matrices>,
+    /// The same for attention, which is taken wherever it fits.
+    pub(crate) attend_matrices: Option<Matrices>,
 }
 
 impl Layout {
@@ -159,6 +161,7 @@ impl Layout {
             v1: None,
             tuning: caps.tuning.with_matmul(|_, _| Matmul::Registers),
             matrices: caps.cooperative,
+            attend_matrices: None,
         }
     }
 }

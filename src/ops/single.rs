@@ -371,7 +371,7 @@ impl<'a> Single<'a> {
         self.generated = true;
     }
 
-    /// Products of tiles are made in the device's best form, be it of 8 or 16 bits; without this, in f32.
+    /// Products and attention of tiles are made in the device's best form, be it of 8 or 16 bits; without this, in f32.
     pub fn fast(&mut self) {
         self.fast = true;
     }
@@ -613,7 +613,9 @@ impl<'a> Single<'a> {
         let step = &self.step.buffer;
         let mut layout = Layout { v1: self.v1_blocks(), search: self.search, ..self.step.layout };
         if self.fast {
-            layout.tuning = self.pipelines.device().caps().fast();
+            let caps = self.pipelines.device().caps();
+            layout.tuning = caps.fast();
+            layout.attend_matrices = caps.attend_matrices();
         }
         let part_bytes =
             self.ops.iter().filter_map(|op| if let Op::Attend(op) = op { Some(op.part_bytes()) } else { None });

@@ -372,3 +372,63 @@ fn gpu_attention_does_not_depend_on_how_it_is_divided() {
         }
     }
 }
+
+/// Tiles of a prompt's rows by cooperative matrices, with a stand-in for these: every case runs that form.
+#[test]
+fn gpu_attention_by_cooperative_matrices_with_a_stand_in() {
+    let cases = cases::cooperative_attention();
+    for (turn, (form, device, types)) in with_stand_ins().into_iter().enumerate() {
+        // Each case meets two of the three.
+        for case in cases.iter().enumerate().filter(|(i, _)| i % 3 != turn).map(|c| c.1) {
+            let (distance, modules) = pollster::block_on(case.distance(&device));
+            assert!(modules.iter().any(|m| m.starts_with("attend_cooperative")), "{form:?}, {types}, {}", case.name);
+            assert!(distance <= case.bound, "{form:?}, {types}, {}: {distance:e}", case.name);
+        }
+    }
+}
+
+/// The same with sequences of no rows among others, and with queries and values that are no numbers: these stay with the rows that see
+/// them, and change no bit of others.
+#[test]
+fn gpu_attention_by_cooperative_matrices_keeps_rows_apart() {
+    for (form, device, types) in with_stand_ins() {
+        let device = device.tuned("matmul = cooperative").unwrap();
+        let places = uneven();
+        let plain = Rng(8).normals(24 * places.len(), 1.0);
+        let run = |q: &[f32]| attended(&device, KvLayout::Paged, false, &places, q, |s| s.fast());
+        let (calm, wanted, _) = run(&plain);
+        let wanted: Vec<_> = wanted.into_iter().map(f64::from).collect();
+        let distance = nmse(&calm, &wanted);
+        assert!(distance <= 1e-4, "{form:?}, {types}: {distance:e}");
+        for (row, wild) in [(0, f32::NAN), (3, f32::INFINITY), (5, f32::NEG_INFINITY)] {
+            let mut q = plain.clone();
+            q[24 * row + 9] = wild; // of the second head
+            for (i, (got, calm)) in run(&q).0.iter().zip(&calm).enumerate() {
+                match i / 8 == 3 * row + 1 {
+                    true => assert!(!got.is_finite(), "{form:?}, {types} {wild}: {got}"),
+                    false => assert_eq!(got, calm, "{form:?}, {types} {wild}: element {i}"),
+                }
+            }
+        }
+
+        let whole = AttendCase {
+            shape: [3, 1, 16, 16],
+            role: Role::Prompt,
+            mask: Mask::Window(9),
+            seqs: vec![(60, 21)],
+            by_position: true,
+            ..AttendCase::PLAIN
+        };
+        let results = |case: &AttendCase| pollster::block_on(case.outputs(&device, Numerics::Fast)).0;
+        let clean = results(&whole);
+        for broken in [66, 58] {
+            let got = results(&AttendCase { broken: Some(broken), ..whole.clone() });
+            for (own, (got, clean)) in (60..).zip(got.chunks(48).zip(clean.chunks(48))) {
+                match own >= broken && own - broken < 9 {
+                    true => assert!(got.iter().all(|x| !x.is_finite()), "{form:?}, {types}: position {own}"),
+                    false => assert_eq!(got, clean, "{form:?}, {types}: position {own}"),
+                }
+            }
+        }
+    }
+}

@@ -186,6 +186,49 @@ const FILLED: u32 = 64;
 const FILLERS: u32 = 4;
 const CANARY: f32 = -77_777.0;
 
+/// Prompts for the form by cooperative matrices: ratios and sizes of heads, blocks, masks, ragged sequences over what is there.
+pub fn cooperative() -> Vec<AttendCase> {
+    let shapes = [
+        [2, 2, 64, 64],
+        [3, 1, 80, 80],
+        [4, 1, 128, 128],
+        [7, 1, 32, 32],
+        [3, 3, 256, 256],
+        [8, 2, 64, 64],
+        [6, 3, 65, 63],
+        [1, 1, 1, 1],
+    ];
+    let masks = [Mask::Causal, Mask::Window(5), Mask::Full, Mask::Window(70), Mask::Near(9), Mask::Window(0)];
+    let contexts: [&[(u32, u32)]; 5] = [
+        &[(15, 1), (0, 1), (16, 1), (31, 3), (7, 2)],
+        &[(130, 1), (0, 33), (64, 9)],
+        &[(0, 95)],
+        &[(150, 2), (0, 8), (100, 17)],
+        &[(0, 1)],
+    ];
+    let case = |(i, shape): (usize, [u32; 4])| AttendCase {
+        shape,
+        role: Role::Prompt,
+        mask: masks[i % masks.len()],
+        softcap: [0.0, 2.0][i / 2 % 2],
+        sinks: i % 3 == 1,
+        slopes: i % 4 == 2,
+        block: [8, 16, 32][i % 3],
+        seqs: contexts[i % contexts.len()].to_vec(),
+        ..AttendCase::PLAIN
+    };
+    let mut cases: Vec<_> = shapes.into_iter().chain(shapes).enumerate().map(case).collect();
+    let seqs = vec![(40, 5), (0, 1), (100, 20)];
+    cases.push(AttendCase {
+        place: Place::Latent,
+        shape: [5, 1, 72, 64],
+        role: Role::Prompt,
+        seqs,
+        ..AttendCase::PLAIN
+    });
+    cases
+}
+
 /// Pair by pair, everything that attention may be asked for.
 pub fn cases() -> Vec<AttendCase> {
     let plain = AttendCase::PLAIN;

@@ -10,6 +10,8 @@ use super::super::programs::*;
 pub enum By {
     Rows,
     Tiles,
+    /// In the device's best form.
+    FastTiles,
     V1,
 }
 
@@ -88,6 +90,7 @@ impl CacheCase {
         match self.by {
             By::Rows => single.by_rows(),
             By::Tiles => {}
+            By::FastTiles => single.fast(),
             By::V1 => single.v1(),
         }
         let values = [(&q, heads * k_dim), (&out, heads * v_dim)].map(|(b, width)| single.value(b, width).unwrap());
@@ -226,6 +229,31 @@ fn store(words: &mut [u32], storage: KvStorage, element: u64, x: f32, scale: f32
             integer * scale
         }
     }
+}
+
+/// Tiles of rows in their best form: every layout with every storage type, with what a model may want.
+pub fn cooperative() -> Vec<CacheCase> {
+    let masks = [Mask::Causal, Mask::Window(20), Mask::Window(5)];
+    let mut cases = Vec::new();
+    for (i, layout) in KvLayout::ALL.into_iter().enumerate() {
+        for (j, storage) in KvStorage::ALL.into_iter().enumerate() {
+            cases.push(CacheCase {
+                by: By::FastTiles,
+                storage,
+                layout,
+                shape: [[7, 1, 80, 80], [6, 2, 20, 12], [4, 1, 64, 96]][(i + 2 * j) % 3],
+                slots: [8, 16, 32][(i + j) % 3],
+                first: 60,
+                rows: 35,
+                mask: masks[i],
+                softcap: [0.0, 2.0][(i + j) % 2],
+                sinks: j == 1,
+                slopes: i == j,
+                tree: false,
+            });
+        }
+    }
+    cases
 }
 
 /// Every layout with every storage type, by each kernel that takes it; then V1 over shapes, contexts and masks, and trees of drafts.

@@ -412,6 +412,23 @@ pub fn attend() -> Vec<Case> {
     cases
 }
 
+/// Attention of prompts by cooperative matrices, over pages of f16, then over caches of every layout and storage type.
+pub fn cooperative_attention() -> Vec<Case> {
+    let case = |name, work| Case {
+        name,
+        formats: vec![F32],
+        numerics: Numerics::Fast,
+        unfused: true,
+        tuning: "matmul = cooperative",
+        bound: 1e-4,
+        work,
+    };
+    let pages = attend_cases::cooperative().into_iter();
+    let pages = pages.map(|one| case(format!("{one:?}"), Work::Attend(one)));
+    let caches = cache_cases::cooperative().into_iter();
+    pages.chain(caches.map(|one| case(format!("{one:?}"), Work::AttendTo(one)))).collect()
+}
+
 /// Attention over caches of every layout and storage type, by every kernel.
 pub fn attend_caches() -> Vec<Case> {
     let case = |case: CacheCase| Case {

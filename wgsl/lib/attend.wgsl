@@ -59,6 +59,20 @@ fn owner_of(row: u32) -> u32 {
     }
     return low;
 }
+/// The sequence of a tile of `size` rows: the last whose first tile is not behind this one. Each adds a tile that may not be full, hence + s.
+fn tile_owner(tile: u32, size: u32) -> u32 {
+    var low = 0u;
+    var high = step[1] - 1u;
+    while low < high {
+        let middle = (low + high + 1u) / 2u;
+        if seq_row0(middle) / size + middle <= tile {
+            low = middle;
+        } else {
+            high = middle - 1u;
+        }
+    }
+    return low;
+}
 /// What a row sees of its sequence's last positions, where they are drafts of a tree: bit j stands for position base + j. `place`
 /// is the position that it would have, did nothing stand in front of it but what it sees.
 struct Path {

@@ -25,12 +25,6 @@ fn row_of_x(t: Tile, i: u32) -> u32 {
     return min(t.first + i, t.rows - 1u);
 }
 
-// f16 has no numbers above 65504. What is not finite stays so.
-fn within(v: vec4<f32>) -> vec4<f32> {
-    let finite = (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) < vec4<u32>(0x7f800000u);
-    return select(v, clamp(v, vec4<f32>(-65504.0), vec4<f32>(65504.0)), finite);
-}
-
 // The row of W behind row i of a tile of TILE_N rows: of a gated pair, gates fill its first half and their ups the second.
 fn tile_row(tile: u32, i: u32) -> u32 {
     if EPI == 3u {

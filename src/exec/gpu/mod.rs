@@ -144,6 +144,7 @@ impl GpuExecutor {
         };
         if options.numerics == Numerics::Fast {
             layout.tuning = device.caps().fast();
+            layout.attend_matrices = device.caps().attend_matrices();
         }
         let quants = memory::quants(device, &programs[Role::Prompt as usize], &layout, &limits)?;
         let caches = memory::caches(device, program, &limits, storage)?;

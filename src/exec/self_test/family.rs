@@ -49,6 +49,10 @@ pub(super) const FAMILIES: &[Family] = &[
 pub(super) const PRODUCTS: Family =
     Family { name: "products", uses: multiplies, program: products, format: None, rows: 70 };
 
+/// Attention of prompts in its form by cooperative matrices: several tiles of rows and blocks of positions, full and not.
+pub(super) const ATTENTION: Family =
+    Family { name: "attention", uses: caches, program: attention, format: F32, rows: 70 };
+
 // The first family has the matrices of each format, whether or not anything turns.
 fn multiplies(op: &Op) -> bool {
     matches!(op, Op::Linear(_))
@@ -302,6 +306,22 @@ fn products() -> Program {
     let down = linear(&mut b, "down", h, DIM);
     let x = b.add("residual", x, down);
     b.finish(vec![Out::Hidden(y), Out::Hidden(x)])
+}
+
+/// Attention of three query heads to a KV head, whose elements are no whole block, over all before and behind a window.
+fn attention() -> Program {
+    const KV_HEADS: u32 = 2;
+    const HEAD_DIM: u32 = 40;
+    let mut b = new();
+    let group = b.group();
+    let [q, k, v] = [("q", 3 * KV_HEADS), ("k", KV_HEADS), ("v", KV_HEADS)]
+        .map(|(name, heads)| b.embed(&format!("embed.{name}.weight"), Index::Token, VOCAB, heads * HEAD_DIM, 1.5));
+    b.layer(0, "layer.".to_owned());
+    let cache = b.pages(group, KV_HEADS, HEAD_DIM, HEAD_DIM, None);
+    b.kv_write(cache, k, v);
+    let outs = [Mask::Causal, Mask::Window(20)].map(|mask| Out::Hidden(b.attend(q, cache, mask, 0.4)));
+    b.end_layers();
+    b.finish(outs.to_vec())
 }
 
 /// Attention over the rows of whole texts, one vector for each.

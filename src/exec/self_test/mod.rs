@@ -2,7 +2,7 @@
 //!
 //! Drivers that compute wrongly exist; without this, the first to notice would be a reader. Small programs run on the device, one for
 //! each [family](family::FAMILIES) and block format; every value that a kernel writes is compared with the f64 oracle's, and every kind
-//! of draw with the CPU's. A device whose subgroups, or one of whose forms of products, alone are wrong is used without them; any
+//! of draw with the CPU's. A device whose subgroups, or one of whose forms of products or of attention, alone are wrong is used without them; any
 //! other is refused, by name.
 
 mod family;
@@ -20,7 +20,7 @@ use crate::model::{Program, WeightSource};
 use crate::ops::{KERNELS, KvStorage, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
-use family::FAMILIES;
+use family::{ATTENTION, FAMILIES};
 
 /// What devices have passed, for whoever can keep it: a line for each adapter, driver, text of the kernels and family.
 ///
@@ -50,7 +50,7 @@ impl Verdicts {
         self.lines().iter().filter(|line| line.starts_with(&key)).count()
     }
 
-    /// The faults for which a device was passed over, or used without its subgroups or a form of products, since this was made: a
+    /// The faults for which a device was passed over, or used without its subgroups or a form of products or attention, since this was made: a
     /// line each, with what is used instead.
     pub fn faults(&self) -> Vec<String> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -67,7 +67,7 @@ impl Verdicts {
 }
 
 /// The device, if the kernels that a model uses compute rightly on it; the same without subgroups, or with a simpler form of matrix
-/// times matrix, if they do only then.
+/// times matrix or of attention, if they do only then.
 ///
 /// Keys and values are stored as `kv` says; none: as the numerics have it. What `verdicts` say that it has passed is not tested
 /// again. Works on any device, a host's too.
@@ -95,10 +95,37 @@ pub async fn self_test(
         }
         result => result.map(|()| device.clone()),
     }?;
-    // Exact products have one form, which is of the families.
-    match numerics == Numerics::Fast && FAMILIES[0].is_used_by(program) {
-        true => multiplying(device, &formats, verdicts).await,
+    // In exact numerics, products and attention have one form, which is of the families.
+    if numerics == Numerics::Exact {
+        return Ok(device);
+    }
+    let device = match FAMILIES[0].is_used_by(program) {
+        true => multiplying(device, &formats, verdicts).await?,
+        false => device,
+    };
+    match ATTENTION.is_used_by(program) {
+        true => attending(device, stored.1, verdicts).await,
         false => Ok(device),
+    }
+}
+
+/// The device, without attention by cooperative matrices if that computes wrongly.
+async fn attending(device: Device, kv: KvStorage, verdicts: &Verdicts) -> Result<Device> {
+    let line = format!("{}attention cooperative {kv:?}", key(&device));
+    if device.caps().attend_matrices().is_none() || verdicts.lines().contains(&line) {
+        return Ok(device);
+    }
+    match run::attention(&device, kv).await {
+        Ok(_modules) => {
+            verdicts.lines().insert(line);
+            Ok(device)
+        }
+        // What a driver does not compile is as good as wrong.
+        Err(error @ (Error::Miscomputed { .. } | Error::Device(_))) => {
+            verdicts.tell(format!("used without cooperative attention: {error}"));
+            Ok(device.without_attend_matrices())
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::family::{CONTEXT, Family, PRODUCTS, VOCAB};
+use super::family::{ATTENTION, CONTEXT, Family, PRODUCTS, VOCAB};
 use crate::exec::{
     CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep,
     Step, StepOut, Token,
@@ -63,7 +63,7 @@ fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
 /// Prompts and generated rows of two sequences over pages in disorder, one of which moves to another slot and block in between, then
 /// a row whose token the device drew; fails with the first op that is wrong. Gives the shader modules that ran.
 ///
-/// Products of prompts are in the usual form.
+/// Products and attention of prompts are in the usual form.
 pub(super) async fn family(
     device: &Device,
     family: &Family,
@@ -83,6 +83,12 @@ pub(super) async fn products(device: &Device, format: BlockFormat, form: Matmul)
         Matmul::Halves | Matmul::Cooperative => 1e-5, // in f16
     };
     compare(device, &PRODUCTS, format, Numerics::Fast, KvStorage::F16, bound).await
+}
+
+/// The same for attention alone, in its form by cooperative matrices.
+pub(super) async fn attention(device: &Device, kv: KvStorage) -> Result<Vec<String>> {
+    // In f16; in eight bits keys and values are as they are in the other form.
+    compare(device, &ATTENTION, BlockFormat::F32, Numerics::Fast, kv, 1e-4).await
 }
 
 /// `prompts`: the largest NMSE of what a prompt's rows make.
@@ -176,7 +182,7 @@ impl Both<'_> {
         for (i, node) in self.gpu.program(role).nodes.iter().enumerate() {
             let Some(value) = node.op.writes() else { continue };
             if matches!(node.op, Op::Attend(Attend { kv: Kv::Cache(_), .. })) {
-                bound = behind;
+                bound = if role == Role::Prompt { behind.max(self.prompts) } else { behind };
             }
             let wanted = self.oracle.value(value);
             let got = self.gpu.value(role, value, wanted.len() as u32).await?;

@@ -57,9 +57,11 @@ fn gpu_right_kernels_pass() {
         let kv_of = |family: &Family| if family.name == "latent" && kv == KvStorage::Q8 { KvStorage::F16 } else { kv };
         let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv_of(family)).unwrap());
         let forms = [Matmul::Halves, Matmul::Dot].map(|form| device.with_matmul(|_, _| form));
-        let forms = forms.into_iter().chain([with_stand_in(&device)]);
+        let stand_in = with_stand_in(&device);
+        let attention = pollster::block_on(run::attention(&stand_in, kv)).unwrap();
+        let forms = forms.into_iter().chain([stand_in]);
         let products = forms.flat_map(|device| runs_products(&device, Q4_K).unwrap());
-        let modules = families.chain(pollster::block_on(run::draws(&device)).unwrap()).chain(products);
+        let modules = families.chain(pollster::block_on(run::draws(&device)).unwrap()).chain(products).chain(attention);
         let modules: Vec<_> = modules.collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
     }
@@ -252,6 +254,11 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("cooperative", "load_left(at_x + SIDE * STRIDE + s, STRIDE)", "load_left(at_x + s, STRIDE)"),
     ("cooperative", "sums[e], sums[e + AREA]", "sums[e], sums[e]"),
     ("cooperative", "e % AREA / SIDE;", "0u;"),
+    ("attention", "load_right(block_at + s * STRIDE + column, STRIDE)", "load_right(block_at + column, STRIDE)"),
+    ("attention", "if from_four > 0u {", "if from_four > 8u {"),
+    ("attention", "min(head + row / SIDE, last_head), i % q_fours", "head, i % q_fours"),
+    ("attention", "shrink[row] = exp(most[row] - highest);", "shrink[row] = 1.0;"),
+    ("attention", "seq_row0(middle) / size + middle <= tile", "seq_row0(middle) / size <= tile"),
     // Draws.
     ("draws", "h *= 0x7feb352du", "h *= 0x7feb352fu"),
     ("draws", "return -ln(-ln(u))", "return ln(-ln(u))"),
@@ -282,6 +289,23 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("draws", "select(row_token, before, over)", "row_token"),
 ];
 
+/// Attention by cooperative matrices that is wrong, or does not compile, is left unused, and nothing else.
+#[test]
+fn gpu_wrong_attention_by_matrices_is_left_unused() {
+    let device = with_stand_in(&device("llvmpipe"));
+    let test = |device: &Device, verdicts: &Verdicts| {
+        pollster::block_on(attending(device.clone(), KvStorage::F16, verdicts)).unwrap()
+    };
+    let verdicts = Verdicts::default();
+    assert!(test(&device, &verdicts).caps().attend_matrices().is_some());
+    assert_eq!((verdicts.passed(&device), verdicts.faults().len()), (1, 0));
+    let verdicts = Verdicts::default();
+    let left = test(&device.mutated("sum += tile[a", "sum -= tile[a"), &verdicts);
+    assert!(left.caps().attend_matrices().is_none() && left.caps().cooperative.is_some());
+    let [told] = verdicts.faults().try_into().unwrap();
+    assert!(told.starts_with("used without cooperative attention: llvmpipe"), "{told}");
+}
+
 /// At least 95 of a hundred wrong kernels are caught, and none of the list has lost its text.
 #[test]
 fn gpu_wrong_kernels_are_caught() {
@@ -300,6 +324,7 @@ fn gpu_wrong_kernels_are_caught() {
             "products" => runs_products(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
             "halves" => runs_products(&wrong.with_matmul(|_, _| Matmul::Halves), Q4_K),
             "cooperative" => runs_products(&with_stand_in(&wrong), Q4_K),
+            "attention" => pollster::block_on(run::attention(&with_stand_in(&wrong), KvStorage::F16)),
             "rotary, q8" => runs(&wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
             name => runs(&wrong, family(name), Numerics::Fast, KvStorage::F16),
         };

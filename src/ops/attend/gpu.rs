@@ -31,7 +31,7 @@ pub(super) struct Params {
 /// Rows of a tile of `attend_tiled`.
 pub(crate) const TILE_ROWS: u32 = 8;
 /// Query heads that share a load of keys and values, at most: the elements of a vector in the kernels.
-const HEADS: u32 = 4;
+pub(super) const HEADS: u32 = 4;
 /// Fours of a value that a kernel sums up, at most: a workgroup's memory holds weights of no more threads.
 const V_FOURS: u32 = 128;
 /// Threads of a workgroup of `attend_tiled`, at most, for the same reason.
@@ -75,7 +75,7 @@ impl Attend {
     }
 
     /// Query heads of a workgroup, of at most `most`: so many that as few as possible are computed in vain.
-    fn heads_together(&self, most: u32) -> u32 {
+    pub(super) fn heads_together(&self, most: u32) -> u32 {
         let group = self.heads / self.kv_heads;
         group.div_ceil(group.div_ceil(most))
     }
@@ -84,7 +84,10 @@ impl Attend {
         match l.layout.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
             None if l.generated => self.turns().try_for_each(|fours| self.lower_rows(l, fours)),
-            None => self.turns().try_for_each(|fours| self.lower_tiles(l, fours)),
+            None => self.turns().try_for_each(|fours| match self.cooperative(l, &fours) {
+                Some(matrices) => self.lower_cooperative(l, fours, matrices),
+                None => self.lower_tiles(l, fours),
+            }),
         }
     }
 
