@@ -105,6 +105,10 @@ pub mod lib {
         REDUCE = "lib/reduce";
         /// Sums over a workgroup through subgroups of any size.
         REDUCE_SUBGROUP = "lib/reduce_subgroup";
+        /// Many sums over a workgroup through workgroup memory.
+        SUMS = "lib/sums";
+        /// Many sums over a workgroup that is one subgroup.
+        SUMS_SUBGROUP = "lib/sums_subgroup";
         /// Rotates four elements that are stored together.
         ROTATE = "lib/rotate";
         /// Parameters and bindings of the kernels of many matrices.

@@ -198,7 +198,7 @@ const ENTRIES: [Entry<Tuning>; 3] = [
 
 /// Of a format.
 const OF_FORMAT: [Entry<Products>; 5] = [
-    ("lanes", |p| &mut p.lanes, 4..=256),
+    ("lanes", |p| &mut p.lanes, 4..=64),
     ("fours", |p| &mut p.fours, 1..=4),
     ("fours_batch", |p| &mut p.fours_batch, 1..=4),
     ("tile_w", |p| &mut p.tile_w, 64..=128),
@@ -254,6 +254,11 @@ impl Tuning {
                     self.set(name, format, value.trim()).map_err(wrong)?;
                 }
             }
+        }
+        // What threads have of each sum must lie in a workgroup's memory.
+        if let Some((name, p)) = self.all().find(|(_, p)| p.lanes * p.fours_batch > 64) {
+            let problem = format!("{name}: lanes times fours_batch is {}, 64 is the most", p.lanes * p.fours_batch);
+            return Err(Error::argument("tuning", problem));
         }
         Ok(self)
     }
@@ -361,6 +366,7 @@ mod tests {
             ("attend = 24", "a power of two from 16 to 128"),
             ("attend = 8", "a power of two from 16 to 128"),
             ("lanes.F16 = many", "a power of two"),
+            ("lanes.Q4_K = 64\nfours_batch = 2", "Q4_K: lanes times fours_batch is 128, 64 is the most"),
         ] {
             let error = table.with(text).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
@@ -385,6 +391,8 @@ mod tests {
             for kind in [Kind::Discrete, Kind::Integrated, Kind::Software, Kind::Other] {
                 let traits = Traits { kind, vendor, subgroups: (64, 64), ..TRAITS };
                 let mut tuning = Tuning::of(&traits);
+                // Nobody who makes GPUs makes software adapters.
+                assert!(kind == Kind::Software && vendor != Vendor::Other || tuning.with("").is_ok(), "{traits:?}");
                 for (_, products) in tuning.all() {
                     for (name, field, range) in &OF_FORMAT {
                         let n = *field(products);

@@ -1,7 +1,7 @@
 //! `linear`: y = W x, the op that nine tenths of the time goes to, with what `fuse` folds into it.
 
 use super::cpu::CpuRun;
-use super::lower::{self, Lower, Lowered, ValueBuffer};
+use super::lower::{self, Lower, Lowered};
 use super::matmul::{FEW, Tile};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
@@ -358,8 +358,7 @@ impl Linear {
         let x_rows = if vectors { Arg::read(&x.buffer) } else { l.matmul_rows(form, self.x)? };
         let args = [Arg::read(l.step), x_rows, Arg::read(l.vectors), w, Arg::read(residual), Arg::Write(&out.buffer)];
         if vectors {
-            l.reduce(&mut kernel, l.products(segment.format).lanes);
-            return Self::vectors(l, kernel, x, segment, &params, &args, rows);
+            return self.vectors(l, kernel, segment, &params, &args, rows);
         }
         let tile = l.layout.tile(segment.format);
         let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile.w)), x.rows(rows_of_x), Dim::Fixed(1)];
@@ -376,7 +375,6 @@ impl Linear {
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
         let mut kernel = l.kernel("matvec_qkv");
         let params = self.common(l, &mut kernel, segment, bias);
-        l.reduce(&mut kernel, l.products(segment.format).lanes);
         l.paged(&mut kernel, cache)?;
         l.kv_store(&mut kernel, cache)?;
         l.rope(&mut kernel, rope_kv.rope.as_ref());
@@ -385,29 +383,33 @@ impl Linear {
         let (w, angles) = (Arg::read(&l.weights[segment.buffer]), l.angles(rope_kv.rope.map(|r| r.table)));
         let (x_arg, out, kv) = (Arg::read(&x.buffer), Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
         let args = [Arg::read(l.step), x_arg, Arg::read(l.vectors), w, angles, out, kv];
-        Self::vectors(l, kernel, x, segment, &params, &args, segment.n)
+        self.vectors(l, kernel, segment, &params, &args, segment.n)
     }
 
     /// A dispatch of a matrix-times-vector kernel over so many rows of W, in two forms: for several rows of x and for one, which
     /// must not pay for the registers and, where both sides of a branch are run, the time of the others.
     fn vectors(
+        &self,
         l: &mut Lower<'_>,
         kernel: Kernel,
-        x: &ValueBuffer,
         segment: &Segment,
         params: &Params,
         args: &[Arg<'_>],
         rows: u32,
     ) -> Lowered {
-        let Products { fours: lone, fours_batch: many, .. } = *l.products(segment.format);
-        let form = |cols: u32, fours: u32| {
+        let x = l.value(self.x);
+        let Products { lanes, fours: lone, fours_batch: many, .. } = *l.products(segment.format);
+        // Of squares, four in one.
+        let squares = |cols: u32| if matches!(self.pre, Pre::Norm(_)) { cols.div_ceil(4) } else { 0 };
+        let form = |l: &Lower<'_>, cols: u32, fours: u32| {
             let mut kernel = kernel.clone();
+            l.sums(&mut kernel, lanes, cols * fours + squares(cols));
             kernel.overrides.extend([("COLS", f64::from(cols)), ("FOURS", f64::from(fours))]);
             (kernel, [Dim::Fixed(rows.div_ceil(4 * fours)), x.rows(cols), Dim::Fixed(1)])
         };
-        let (kernel, grid) = form(COLS, many);
+        let (kernel, grid) = form(l, COLS, many);
         l.plan.dispatch(&kernel, params, args, grid)?;
-        let (kernel, grid) = form(1, lone);
+        let (kernel, grid) = form(l, 1, lone);
         l.plan.few(&kernel, x.rows(1), 1, grid)
     }
 }

@@ -277,6 +277,14 @@ impl<'a> Lower<'a> {
         kernel.overrides.push(("WG", f64::from(threads)));
     }
 
+    /// Fills the role `sums`: how a workgroup of `threads` adds up so many sums at once.
+    pub(crate) fn sums(&self, kernel: &mut Kernel, threads: u32, sums: u32) {
+        let one_subgroup = self.layout.subgroups && self.layout.subgroup_min >= threads;
+        let (fragment, parts) = if one_subgroup { (lib::SUMS_SUBGROUP, 1) } else { (lib::SUMS, threads) };
+        kernel.roles.push(("sums", fragment));
+        kernel.overrides.extend([("WG", f64::from(threads)), ("PARTS", f64::from(parts * sums))]);
+    }
+
     /// Fills the role `max`: how a workgroup finds its maxima.
     pub(crate) fn max(&self, kernel: &mut Kernel) {
         if self.layout.subgroups {

@@ -15,6 +15,7 @@ pub fn choices(role: &str) -> Vec<Fragment> {
         "matrices" => vec![lib::COOPERATIVE_16, lib::COOPERATIVE_8],
         "held" => vec![lib::TILE_F32, lib::TILE_F16],
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
+        "sums" => vec![lib::SUMS, lib::SUMS_SUBGROUP],
         "max" => vec![lib::MAX, lib::MAX_SUBGROUP],
         "kv" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8, lib::KV_ROWS],
         "kv_cache" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8],

@@ -56,17 +56,22 @@ fn multiply(four: u32, first: u32, cols: u32, lid: u32) {
             }
         }
     }
-    for (var col = 0u; col < COLS; col++) {
+    for (var i = 0u; i < COLS * FOURS; i++) {
+        put_part(i, sums[i], lid);
+    }
+    if NORM {
+        for (var col = 0u; col < COLS; col += 4u) {
+            put_part(COLS * FOURS + col / 4u, vec4<f32>(squares[col], squares[col + 1u], squares[col + 2u], squares[col + 3u]), lid);
+        }
+    }
+    workgroupBarrier();
+    for (var i = lid; i < COLS * FOURS; i += WG) {
         var scale = 1.0;
         if NORM {
-            scale = inverseSqrt(wg_sum(squares[col], lid) / f32(k) + params.eps);
+            let col = i / FOURS;
+            scale = inverseSqrt(sum_of(COLS * FOURS + col / 4u)[col % 4u] / f32(k) + params.eps);
         }
-        for (var f = 0u; f < FOURS; f++) {
-            let sum = scale * wg_sum4(sums[col * FOURS + f], lid);
-            if lid == 0u {
-                results[col * FOURS + f] = sum;
-            }
-        }
+        results[i] = scale * sum_of(i);
     }
     workgroupBarrier();
 }
