@@ -188,6 +188,14 @@ fn time(device: &Device, item: &mut Item, repeats: u32) -> Result<f64> {
 /// Makes what is measured under a name; items have the rest of theirs.
 type Make = Box<dyn FnOnce(&Device, &mut Pipelines) -> Result<Vec<Item>>>;
 
+/// A name under which one thing is measured.
+fn one(
+    name: impl Into<String>,
+    make: impl FnOnce(&Device, &mut Pipelines) -> Result<Item> + 'static,
+) -> (String, Make) {
+    (name.into(), Box::new(move |device, pipelines| Ok(vec![make(device, pipelines)?])))
+}
+
 /// Everything that is measured, the copy first, and the names of what does not fit the device.
 fn items(device: &Device, args: &Args) -> Result<(Vec<Item>, Vec<String>)> {
     let mut pipelines = Pipelines::new(device);
@@ -212,7 +220,7 @@ fn single(quick: bool) -> Vec<(String, Make)> {
     let rows = if quick { 256 } else { 2048 };
     let replicate = KvReplicate { rows, kv_heads: 2, q_heads: 32, head_dim: 128, storage: KvStorage::F32 };
     for (name, tensors) in [("kv_replicate, k and v", 2), ("kv_replicate, k", 1)] {
-        all.push((name.to_owned(), Box::new(move |d, p| Ok(vec![replicated(d, p, replicate, tensors)?]))));
+        all.push(one(name, move |d, p| replicated(d, p, replicate, tensors)));
     }
     for (storage, layout) in [
         (KvStorage::F32, KvLayout::Paged),
@@ -224,22 +232,19 @@ fn single(quick: bool) -> Vec<(String, Make)> {
         let heads = Heads { rows, heads: 0, kv_heads: 8, storage, layout, normed: false };
         // A vector's scale is found by the kernel that has whole heads.
         let kernel = if storage == KvStorage::Q8 { "norm_rope_kv as a KV write," } else { "kv_write" };
-        all.push((
-            format!("{kernel} {storage:?}, {layout:?}"),
-            Box::new(move |d, p| Ok(vec![heads.item(d, p, true)?])),
-        ));
+        all.push(one(format!("{kernel} {storage:?}, {layout:?}"), move |d, p| heads.item(d, p, true)));
     }
     for (kind, name) in [(NormKind::Rms, "norm, RMS of 4096"), (NormKind::Layer, "norm, layer of 4096")] {
-        all.push((name.to_owned(), Box::new(move |d, p| Ok(vec![norm(d, p, kind, rows, 4096)?]))));
+        all.push(one(name, move |d, p| norm(d, p, kind, rows, 4096)));
     }
-    all.push(("softmax, 4096".to_owned(), Box::new(move |d, p| Ok(vec![softmax(d, p, rows, 4096)?]))));
+    all.push(one("softmax, 4096", move |d, p| softmax(d, p, rows, 4096)));
     let spec = SampleSpec { temperature: 0.8, top_k: 40, top_p: 0.95, ..SampleSpec::GREEDY };
     for (spec, how) in [(SampleSpec::GREEDY, "greedy"), (spec, "top-k 40, top-p 0.95")] {
         let make = move |_: &Device, p: &mut Pipelines| {
             let (plan, counts) = DrawBuffers::single(p, &spec, 152_064)?;
-            Ok(vec![Item::new(plan, counts, 4.0 * 152_064.0)])
+            Ok(Item::new(plan, counts, 4.0 * 152_064.0))
         };
-        all.push((format!("a draw from 152064, {how}"), Box::new(make)));
+        all.push(one(format!("a draw from 152064, {how}"), make));
     }
     for rows in [1, if quick { 64 } else { 512 }] {
         for (normed, apart, fused) in [
@@ -250,7 +255,7 @@ fn single(quick: bool) -> Vec<(String, Make)> {
                 let (storage, layout) = (KvStorage::F16, KvLayout::Paged);
                 let heads = Heads { rows, heads: 32, kv_heads: 8, storage, layout, normed };
                 let rows = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
-                all.push((format!("{name}, {rows}"), Box::new(move |d, p| Ok(vec![heads.item(d, p, fused)?]))));
+                all.push(one(format!("{name}, {rows}"), move |d, p| heads.item(d, p, fused)));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Attention among the kernels: V1 beside the engine's, over contexts; decoding beside a stream of reads; tiles of a prompt's rows
 //! beside rows one by one; sequences that are searched for beside those that are looked up.
 
-use super::{DIM, Item, Make, read};
+use super::{DIM, Item, Make, one, read};
 use crate::gpu::{Buffer, Device, Pipelines};
 use crate::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op, Place, Room, Single, StepBuffer};
 use crate::{Error, Result};
@@ -44,18 +44,18 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     let contexts: &[u32] = if quick { &[128, 2048] } else { &[128, 512, 2048, 8192, 32768] };
     let mut all: Vec<(String, Make)> = Vec::new();
     let mut add = |name: String, attention: Attention, choose: Choose| {
-        all.push((name, Box::new(move |d, p| Ok(vec![attention.item(d, p, choose)?]))));
+        all.push(one(name, move |d, p| attention.item(d, p, choose)));
     };
     for &context in contexts {
-        let mut one = |name: &str, layout, divided, choose: Choose| {
+        let mut at = |name: &str, layout, divided, choose: Choose| {
             let attention = Attention { layout, seqs: vec![(1, context)], divided, ..PLAIN };
             add(format!("{name}, a row that sees {context}"), attention, choose);
         };
-        one("attend_v1", KvLayout::Vectorised, false, |s| s.v1());
-        one("attend over a vectorised cache", KvLayout::Vectorised, false, |s| s.by_rows());
-        one("attend in parts over a vectorised cache", KvLayout::Vectorised, true, |s| s.by_rows());
-        one("attend", KvLayout::Paged, false, |s| s.by_rows());
-        one("attend in parts", KvLayout::Paged, true, |s| s.by_rows());
+        at("attend_v1", KvLayout::Vectorised, false, |s| s.v1());
+        at("attend over a vectorised cache", KvLayout::Vectorised, false, |s| s.by_rows());
+        at("attend in parts over a vectorised cache", KvLayout::Vectorised, true, |s| s.by_rows());
+        at("attend", KvLayout::Paged, false, |s| s.by_rows());
+        at("attend in parts", KvLayout::Paged, true, |s| s.by_rows());
     }
     let rows = if quick { 32 } else { 256 };
     for (name, choose) in [("attend_tiled", (|_| {}) as Choose), ("attend", (|s| s.by_rows()) as Choose)] {
@@ -66,8 +66,8 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
         let attention = Attention { seqs: vec![(1, 8192); batch], divided: true, bytes, ..PLAIN };
         add(format!("attend, decoding, {batch} of 8192"), attention, |s| s.by_rows());
     }
-    let stream = move |d: &Device, p: &mut Pipelines| Ok(vec![read(d, p, bytes.min(d.caps().max_binding))?]);
-    all.push(("a stream of reads, decoding's measure".to_owned(), Box::new(stream)));
+    let stream = move |d: &Device, p: &mut Pipelines| read(d, p, bytes.min(d.caps().max_binding));
+    all.push(one("a stream of reads, decoding's measure", stream));
     all.extend(owners(quick));
     all
 }
