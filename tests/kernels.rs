@@ -254,12 +254,13 @@ fn gpu_recurrences_are_the_same_in_all_cuts() {
     recurrent().iter().for_each(same_in_all_cuts);
 }
 
-/// Rows in any company and cut in any way: the same bits, also where experts see very different numbers of rows.
+/// Rows in any company and cut in any way: the same bits, also where experts see very different numbers of rows, in tiles of both sizes.
 #[test]
 fn gpu_experts_are_the_same_in_all_cuts() {
-    let layer = OneOp::new(&[7, 64], |b, x| experts(b, x, plain(7, 3), [64, 96, 65], true));
-    let op = ("experts".to_owned(), layer);
-    same_in_all_cuts(&op);
+    for (count, used) in [(7, 3), (3, 2)] {
+        let layer = OneOp::new(&[count, 64], |b, x| experts(b, x, plain(count, used), [64, 96, 65], true));
+        same_in_all_cuts(&(format!("{used} of {count} experts"), layer));
+    }
 }
 
 #[test]

@@ -55,7 +55,8 @@ struct SortParams {
 /// Rows of a matrix that a workgroup of the product by tiles has.
 const TILE_N: u32 = 64;
 
-/// Pairs of row and part that it has: where a matrix has few, and where it has many. A tile that is not full costs as much as one that is.
+/// Pairs of row and part that it has: where a matrix has few, and where it has many. A tile that is not full costs as much as one that is:
+/// 16 are as fast as 64 on lavapipe where a matrix has 64, and 1.5 to 3 times as fast where it has fewer (BENCHMARKS.md).
 const TILES: [u32; 2] = [16, 64];
 
 /// Pairs of a thread.
@@ -157,9 +158,9 @@ impl Matrices {
             kernel.overrides.push(("THREADS_M", f64::from(pairs / OF_THREAD)));
             (kernel, [Dim::Fixed(segment.n.div_ceil(TILE_N)), x.rows(pairs), Dim::Fixed(segment.count)])
         });
-        // Rows with which a matrix has so many pairs as a small tile, in the mean.
-        let most = u64::from(TILES[0]) * self.parts.len() as u64 / u64::from(self.count.max(1));
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        // Rows with which a matrix does not fill a large tile, in the mean.
+        let full = (u64::from(TILES[1]) * self.parts.len() as u64).div_ceil(u64::from(self.count.max(1)));
+        let most = u32::try_from(full - 1).unwrap_or(u32::MAX);
         if l.layout.rows <= most {
             return l.plan.dispatch(&few.0, &params, &args, few.1);
         }

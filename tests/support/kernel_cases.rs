@@ -125,9 +125,13 @@ impl Case {
 
     /// As usual, but for steps of very many rows.
     fn limits(&self) -> Limits {
-        match self.work {
-            Work::Op { rows, .. } if rows > limits().rows as usize => {
-                Limits { rows: rows as u32, context: rows as u32, ..limits() }
+        match &self.work {
+            Work::Op { rows, .. } if *rows > limits().rows as usize => {
+                Limits { rows: *rows as u32, context: *rows as u32, ..limits() }
+            }
+            Work::Parts { steps, .. } => {
+                let rows = steps.iter().map(|(_, parts)| parts.iter().map(|part| part.rows as u32).sum());
+                Limits { rows: rows.max().unwrap_or(0).max(limits().rows), ..limits() }
             }
             _ => limits(),
         }
@@ -180,7 +184,7 @@ impl Case {
         let mut rng = Rng(5);
         let weights = random_weights(&op.program, &self.formats, &mut rng);
         let mut gpu = self.gpu(device, &op.program, &weights, true).await;
-        let mut oracle = Oracle::new(&op.program, weights, limits());
+        let mut oracle = Oracle::new(&op.program, weights, self.limits());
         let inputs: Vec<[Vec<f32>; 2]> = op
             .inputs
             .iter()

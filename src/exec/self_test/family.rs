@@ -38,8 +38,9 @@ pub(super) const FAMILIES: &[Family] = &[
         rows: 23,
     },
     Family { name: "learned", uses: caches, program: learned, format: F32, rows: 300 },
-    Family { name: "latent", uses: latent_op, program: latent, format: None, rows: 23 },
-    Family { name: "experts", uses: expert_op, program: experts, format: None, rows: 23 },
+    // Of matrices of their own: more rows than small tiles are for.
+    Family { name: "latent", uses: latent_op, program: latent, format: None, rows: 70 },
+    Family { name: "experts", uses: expert_op, program: experts, format: None, rows: 170 },
     Family { name: "recurrent", uses: recurrent_op, program: recurrent, format: F32, rows: 23 },
     Family { name: "encoder", uses: packs, program: encoder, format: None, rows: 41 },
     Family { name: "row_wise", uses: row_wise_op, program: row_wise, format: F32, rows: 23 },
