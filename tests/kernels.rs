@@ -159,7 +159,8 @@ fn gpu_matmul_of_halves() {
 
 #[test]
 fn gpu_matmul_by_other_tiles() {
-    check(LAVAPIPE, &cases::tiles());
+    // The second has WebGPU's least workgroup memory, into which fewer columns of a tile fit.
+    FORMS[..2].iter().for_each(|form| check(*form, &cases::tiles()));
 }
 
 /// No software adapter has cooperative matrices: plain WGSL of the same meaning takes the place of the operations, and subgroups are

@@ -8,7 +8,7 @@
 //! position 0: keys, then values, TILE columns at a time, are expanded into workgroup memory once for all rows and heads. Scores and sums
 //! of a block are products of matrices; scale, mask and softmax are in f32, and each thread keeps its fours of the result in f32, as
 //! matrices cannot be scaled row by row. Positions that no row of the tile sees are not loaded. A value that is no finite number is left
-//! out of the products, where a weight of 0 would not undo it, and added for the rows that see it.
+//! out of the products, where a weight of 0 would not undo it, and added for the rows that see it; one above f16's largest, 65504, is cut.
 //! Never run on a device that has such matrices: tests put plain WGSL in their place.
 const THREADS: u32 = 128u;
 const TILE: u32 = 32u;    // positions of a block, and columns that are taken at once

@@ -107,7 +107,7 @@ pub mod lib {
         REDUCE_SUBGROUP = "lib/reduce_subgroup";
         /// Many sums over a workgroup through workgroup memory.
         SUMS = "lib/sums";
-        /// Many sums over a workgroup that is one subgroup.
+        /// Many sums over a workgroup through subgroups of any size.
         SUMS_SUBGROUP = "lib/sums_subgroup";
         /// Rotates four elements that are stored together.
         ROTATE = "lib/rotate";

@@ -284,7 +284,7 @@ impl Device {
             dot: !cfg!(target_arch = "wasm32") && info.backend != wgpu::Backend::Metal,
             f16: device.features().contains(wgpu::Features::SHADER_F16),
             cooperative: None, // only the adapter knows
-            attend_cooperative: true,
+            attend_cooperative: false,
             vendor,
             tuning: Tuning::of(&Traits { kind, vendor, driver: &driver, subgroups: subgroups.unwrap_or_default() }),
             driver,
@@ -334,16 +334,17 @@ impl Device {
         Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
     }
 
-    /// The same device, its cooperative matrices left unused by attention.
-    pub(crate) fn without_attend_matrices(&self) -> Self {
-        Self { caps: Arc::new(Caps { attend_cooperative: false, ..(*self.caps).clone() }), ..self.clone() }
+    /// The same device, its cooperative matrices used by attention or not.
+    pub(crate) fn with_attend_matrices(&self, used: bool) -> Self {
+        Self { caps: Arc::new(Caps { attend_cooperative: used, ..(*self.caps).clone() }), ..self.clone() }
     }
 
     /// The same device, as if it had such matrices: for tests with what stands in for them, whose halves take twice their room.
     #[doc(hidden)]
     pub fn with_matrices(&self, matrices: Matrices) -> Self {
         let workgroup_memory = self.caps.workgroup_memory / 2;
-        let caps = Caps { cooperative: Some(matrices), workgroup_memory, ..(*self.caps).clone() };
+        let caps =
+            Caps { cooperative: Some(matrices), attend_cooperative: true, workgroup_memory, ..(*self.caps).clone() };
         Self { caps: Arc::new(caps), made: Arc::default(), ..self.clone() }
     }
 

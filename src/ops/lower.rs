@@ -279,10 +279,15 @@ impl<'a> Lower<'a> {
 
     /// Fills the role `sums`: how a workgroup of `threads` adds up so many sums at once.
     pub(crate) fn sums(&self, kernel: &mut Kernel, threads: u32, sums: u32) {
-        let one_subgroup = self.layout.subgroups && self.layout.subgroup_min >= threads;
-        let (fragment, parts) = if one_subgroup { (lib::SUMS_SUBGROUP, 1) } else { (lib::SUMS, threads) };
+        let (fragment, parts) = match self.layout.subgroups {
+            true => (lib::SUMS_SUBGROUP, (threads / self.layout.subgroup_min).max(1)),
+            false => (lib::SUMS, threads),
+        };
         kernel.roles.push(("sums", fragment));
         kernel.overrides.extend([("WG", f64::from(threads)), ("PARTS", f64::from(parts * sums))]);
+        if self.layout.subgroups {
+            kernel.overrides.push(("SUBGROUP_MIN", f64::from(self.layout.subgroup_min)));
+        }
     }
 
     /// Fills the role `max`: how a workgroup finds its maxima.

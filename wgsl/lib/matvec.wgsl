@@ -56,6 +56,7 @@ fn multiply(four: u32, first: u32, cols: u32, lid: u32) {
             }
         }
     }
+    clear_parts(lid);
     for (var i = 0u; i < COLS * FOURS; i++) {
         put_part(i, sums[i], lid);
     }

@@ -4,6 +4,9 @@ override WG: u32 = 32u;     // threads of a workgroup
 override PARTS: u32 = 32u;  // WG times the sums; given, since naga 30 panics at such a product as a length
 var<workgroup> parts: array<vec4<f32>, PARTS>;  // (sums, WG)
 
+// Before the parts: each thread fills its own.
+fn clear_parts(lid: u32) {}
+
 // A thread's part of sum i.
 fn put_part(i: u32, part: vec4<f32>, lid: u32) {
     parts[i * WG + lid] = part;

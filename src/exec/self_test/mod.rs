@@ -109,21 +109,22 @@ pub async fn self_test(
     }
 }
 
-/// The device, without attention by cooperative matrices if that computes wrongly.
+/// The device, with attention by cooperative matrices if it has them and that computes rightly.
 async fn attending(device: Device, kv: KvStorage, verdicts: &Verdicts) -> Result<Device> {
     let line = format!("{}attention cooperative {kv:?}", key(&device));
-    if device.caps().attend_matrices().is_none() || verdicts.lines().contains(&line) {
-        return Ok(device);
+    let with = device.with_attend_matrices(true);
+    if with.caps().attend_matrices().is_none() || verdicts.lines().contains(&line) {
+        return Ok(with);
     }
-    match run::attention(&device, kv).await {
+    match run::attention(&with, kv).await {
         Ok(_modules) => {
             verdicts.lines().insert(line);
-            Ok(device)
+            Ok(with)
         }
         // What a driver does not compile is as good as wrong.
-        Err(error @ (Error::Miscomputed { .. } | Error::Device(_))) => {
+        Err(error @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })) => {
             verdicts.tell(format!("used without cooperative attention: {error}"));
-            Ok(device.without_attend_matrices())
+            Ok(device.with_attend_matrices(false))
         }
         Err(error) => Err(error),
     }
@@ -143,7 +144,7 @@ async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdict
             match run::products(&device, format, form).await {
                 Ok(_modules) => verdicts.lines().insert(line),
                 // What a driver does not compile is as good as wrong.
-                Err(error @ (Error::Miscomputed { .. } | Error::Device(_))) => {
+                Err(error @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })) => {
                     wrong = Some((form, error));
                     break;
                 }
@@ -200,6 +201,8 @@ fn key(device: &Device) -> String {
     let caps = device.caps();
     let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };
     let (name, backend, driver) = (&caps.name, &caps.backend, &caps.driver);
+    // Tiles are cut to it.
+    let form = format!("{form} {}", caps.workgroup_memory);
     let mut tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
     for (Products { lanes, fours, fours_batch, tile_w, tile_x, .. }, formats) in caps.tuning.groups() {
         tuned += &format!(" {lanes},{fours},{fours_batch},{tile_w},{tile_x}={}", formats.join(","));

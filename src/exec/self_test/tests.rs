@@ -192,7 +192,9 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("row_wise", "out[at + i] = max(x[at + i] - cut, 0.0)", "out[at + i] = max(x[at + i], cut)"),
     ("row_wise", "sqrt(sums.y / max(sums.x, params.by))", "sums.y / max(sums.x, params.by)"),
     // Reductions and loops.
-    ("rotary", "subgroupAdd(v)", "v"),
+    ("learned", "subgroupAdd(v)", "v"),
+    ("rotary", "subgroupAdd(part)", "part"),
+    ("rotary", "parts[t] = vec4<f32>(0.0);", "parts[t] = vec4<f32>(1.0);"),
     ("learned", "total *= shrink;", ""),
     ("learned", "d1 += products(key_four(a1, i)", "d1 += products(key_four(a0, i)"),
     ("learned", "shrink_of[quad] = shrink;", "shrink_of[quad] = vec4<f32>(1.0);"),
@@ -289,7 +291,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("draws", "select(row_token, before, over)", "row_token"),
 ];
 
-/// Attention by cooperative matrices that is wrong, or does not compile, is left unused, and nothing else.
+/// Attention by cooperative matrices that is wrong is left unused, and nothing else.
 #[test]
 fn gpu_wrong_attention_by_matrices_is_left_unused() {
     let device = with_stand_in(&device("llvmpipe"));
