@@ -1,5 +1,6 @@
 //! Attention: over executors' caches and callers', however rows are found and divided, and what it refuses.
 
+use super::cases::cache_cases::{By, CacheCase};
 use super::*;
 
 /// V1 keeps a score for every position: where a workgroup's memory does not do, the error names the form that needs none.
@@ -384,6 +385,30 @@ fn gpu_attention_by_cooperative_matrices_with_a_stand_in() {
             assert!(modules.iter().any(|m| m.starts_with("attend_cooperative")), "{form:?}, {types}, {}", case.name);
             assert!(distance <= case.bound, "{form:?}, {types}, {}: {distance:e}", case.name);
         }
+    }
+}
+
+/// Exact numerics, drafts of a tree and heads that the memory does not hold have the usual form, and are right.
+#[test]
+fn gpu_attention_by_cooperative_matrices_is_not_for_all() {
+    let [_, (form, device, _), _] = with_stand_ins();
+    let device = device.tuned("matmul = cooperative").unwrap();
+    let taken = |modules: &[String]| modules.iter().any(|m| m.starts_with("attend_cooperative"));
+    let usual = AttendCase { role: Role::Prompt, shape: [4, 2, 32, 32], seqs: vec![(5, 20)], ..AttendCase::PLAIN };
+    let wide = AttendCase { shape: [1, 1, 1024, 1024], ..usual.clone() };
+    for (case, numerics, expected) in
+        [(&usual, Numerics::Fast, true), (&usual, Numerics::Exact, false), (&wide, Numerics::Fast, false)]
+    {
+        let (got, wanted, modules) = pollster::block_on(case.outputs(&device, numerics));
+        assert_eq!(taken(&modules), expected, "{form:?} {numerics:?} {case:?}: {modules:?}");
+        let distance = nmse(&got, &wanted);
+        assert!(distance <= 1e-4, "{form:?} {numerics:?} {case:?}: {distance:e}");
+    }
+    for (tree, expected) in [(false, true), (true, false)] {
+        let case = CacheCase { by: By::FastTiles, layout: KvLayout::Paged, tree, ..CacheCase::PLAIN };
+        let (distance, modules) = pollster::block_on(case.distance(&device));
+        assert_eq!(taken(&modules), expected, "{form:?} {case:?}: {modules:?}");
+        assert!(distance <= 1e-4, "{form:?} {case:?}: {distance:e}");
     }
 }
 

@@ -42,7 +42,7 @@ type Kept = Vec<(Vec<f64>, Vec<f64>)>;
 const CANARY: f32 = -77_777.0;
 
 impl CacheCase {
-    const PLAIN: Self = Self {
+    pub const PLAIN: Self = Self {
         by: By::Rows,
         storage: KvStorage::F16,
         layout: KvLayout::Vectorised,
