@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { serve } from "../../web/serve.mjs";
 import { launch } from "./chromium.mjs";
 
-test("every module of every kernel agrees with the oracle", { timeout: 900_000 }, async (t) => {
+test("every module of every kernel agrees with the oracle", { timeout: 1_500_000 }, async (t) => {
   const blank = (path, _, response) => path === "/blank.html" && response.writeHead(200, { "content-type": "text/html" }).end('<!doctype html><link rel="icon" href="data:,">');
   const server = await serve({ folder: fileURLToPath(new URL("dist", import.meta.url)), first: blank });
   const browser = await launch();
