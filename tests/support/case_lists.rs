@@ -48,9 +48,10 @@ pub fn dots() -> Vec<Case> {
     products("matmul = dot", |format| format.has_ints(), 0..7, 5e-4)
 }
 
-/// The same of numbers that are held in f16, which takes a thousandth of that bound.
+/// The same of numbers that are held in f16. Both factors of a term are off by 2.8e-4 (root mean square of 2⁻¹¹ / √3), so a sum of terms
+/// with signs by chance has an NMSE of 1.6e-7, a gated pair of them twice that in the mean; where it is of seven results, up to thrice.
 pub fn halves() -> Vec<Case> {
-    products("matmul = halves", |_| true, 0..7, 5e-7)
+    products("matmul = halves", |_| true, 0..7, 1e-6)
 }
 
 /// Tiles of other sizes than the usual: a fifth of the formats in each, which share their decoders.
