@@ -108,6 +108,24 @@ impl fmt::Display for At {
 }
 
 impl Error {
+    /// Its kind in a word, for what machines read.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "io",
+            Self::Malformed { .. } => "malformed",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Model(_) => "model",
+            Self::Argument { .. } => "argument",
+            Self::Limit { .. } => "limit",
+            Self::Device(_) => "device",
+            Self::DeviceLost(_) => "device_lost",
+            Self::Miscomputed { .. } => "miscomputed",
+            Self::LostStep { .. } => "lost_step",
+            Self::Numerical { .. } => "numerical_error",
+            Self::Template(_) => "template",
+        }
+    }
+
     /// A malformed file, with the byte where it goes wrong.
     pub fn malformed(what: impl Into<String>, offset: impl Into<Option<u64>>, problem: impl Into<String>) -> Self {
         Self::Malformed { what: what.into(), offset: offset.into(), problem: problem.into() }

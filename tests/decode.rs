@@ -81,7 +81,7 @@ fn gpu_decoding_waits_for_no_read_back() {
     for sampling in [filters, Sampling { penalties, ..filters }, Sampling { penalties, ..Sampling::GREEDY }] {
         let allowed: Vec<u32> = (0..16).map(|word| if word == 0 { !0b110 } else { !0 }).collect();
         let (bias, allowed) = (vec![(13, -2.0), (300, 1.0)], Some(allowed.into()));
-        decode(&model, Request { sampling, bias, allowed, ..greedy.clone() });
+        decode(&model, Request { sampling, bias, allowed, logprobs: Some(3), ..greedy.clone() });
     }
 }
 
@@ -335,9 +335,9 @@ fn gpu_rows_without_a_token_end_their_request_alone() {
                 let (tokens, reason) = &answers[1];
                 assert_eq!(tokens.len(), told);
                 let pos = 14 + told as u32;
-                assert!(
-                    matches!(reason, Finish::Error(e) if matches!(**e, Error::Numerical { pos: at, .. } if at == pos))
-                );
+                let Finish::Error(error) = reason else { panic!("{reason:?}") };
+                assert!(matches!(**error, Error::Numerical { pos: at, .. } if at == pos), "{error}");
+                assert_eq!(error.code(), "numerical_error");
             };
             check(in_the_middle(cpu(), &program, &harmless), in_the_middle(cpu(), &program, &bad));
             check(in_the_middle(gpu(), &program, &harmless), in_the_middle(gpu(), &program, &bad));

@@ -151,6 +151,11 @@ fn gpu_matmul_in_whole_numbers() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::dots()));
 }
 
+#[test]
+fn gpu_matmul_in_f32() {
+    check(LAVAPIPE, &cases::registers());
+}
+
 /// Of software adapters, lavapipe alone has f16.
 #[test]
 fn gpu_matmul_of_halves() {
@@ -202,6 +207,19 @@ fn gpu_pointwise() {
 #[test]
 fn gpu_rope() {
     check_all_forms(&cases::rope());
+}
+
+/// Workgroups of the sizes that the table has for GPUs; other tests have those of software adapters.
+#[test]
+fn gpu_kernels_in_the_geometry_of_gpus() {
+    let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
+    // A sixth of the writes; the choices that they are made of have periods, too, so each sixth begins one later.
+    let writes = cases::writes().into_iter().enumerate().filter(|(i, _)| i / 6 % 6 == i % 6).map(|(_, case)| case);
+    let attention = each(cases::attend(), 9).chain(each(cases::attend_caches(), 9));
+    let reductions = cases::norm().into_iter().chain(cases::softmaxes());
+    let mut cases: Vec<Case> = reductions.chain(writes).chain(attention).collect();
+    cases.iter_mut().for_each(|case| case.tuning = "reduce = 32\nhead = 32\nattend = 64");
+    FORMS[..2].iter().for_each(|form| check(*form, &cases));
 }
 
 #[test]

@@ -155,3 +155,20 @@ fn nothing_speaks_of_where_it_was_made() {
         }
     }
 }
+
+/// A runner that finds no test of a name fails, but nobody sees that before the workflow runs.
+#[test]
+fn workflows_name_tests_that_exist() {
+    let models = read(&root().join("tests/models.rs"));
+    let mut named = 0;
+    for path in files(&root().join(".github"), "yml") {
+        let text = read(&path);
+        for name in text.split("test(=").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let test = name.strip_prefix("gpu::").unwrap_or_else(|| panic!("{name} in {}", path.display()));
+            assert!(models.contains(&format!("::{test},")), "{name} in {}", path.display());
+            named += 1;
+        }
+        assert!(!text.contains("test(/"), "{}: patterns may match nothing", path.display());
+    }
+    assert!(named >= 2);
+}

@@ -134,6 +134,7 @@ fn headers_say_what_a_reader_needs() {
         let header: Vec<_> = source.lines().take_while(|l| l.starts_with("//!")).collect();
         assert!(header.iter().any(|l| l.contains("f32") || l.contains('(')), "{name}: shapes");
         assert!(header.iter().any(|l| l.starts_with("//! grid: ")), "{name}: grid");
+        assert!(header.iter().any(|l| l.starts_with("//! source: ")), "{name}: where its method is from");
     }
     for fragment in LIB {
         let name = fragment.name.trim_start_matches("lib/");

@@ -35,10 +35,6 @@ fn sums_four(at: u32) -> vec4<f32> {
     return vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
 }
 
-fn is_broken(v: vec4<f32>) -> vec4<bool> {
-    return (bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu)) >= vec4<u32>(0x7f800000u);
-}
-
 @compute @workgroup_size(THREADS)
 fn attend_cooperative(
     @builtin(local_invocation_index) lid: u32,

@@ -1,6 +1,6 @@
 //! kv_blocks: copies blocks of a cache onto others, or fills them with zeros
 //! moves (count): from, to | kv (blocks, elements of a block), in elements of 32 or 128 bits
-//! grid: x one thread for an element of a block, y one move
+//! grid: x one thread for an element of a block, or for every `across`-th of a large one, y one move
 //! use: <element>
 //! source: copy_blocks of vLLM
 //!
@@ -8,6 +8,7 @@
 struct Params {
     n: u32,       // elements of a block
     first: u32,   // the first move
+    across: u32,  // threads of a move
 }
 override WG: u32 = 64u;
 const ZEROS: u32 = 0xffffffffu;  // instead of a block to read
@@ -17,13 +18,12 @@ const ZEROS: u32 = 0xffffffffu;  // instead of a block to read
 
 @compute @workgroup_size(WG)
 fn kv_blocks(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.x >= params.n {
-        return;
-    }
     let move_ = moves[params.first + id.y];
-    var v = elem();
-    if move_.x != ZEROS {
-        v = kv[move_.x * params.n + id.x];
+    for (var i = id.x; i < params.n; i += params.across) {
+        var v = elem();
+        if move_.x != ZEROS {
+            v = kv[move_.x * params.n + i];
+        }
+        kv[move_.y * params.n + i] = v;
     }
-    kv[move_.y * params.n + id.x] = v;
 }

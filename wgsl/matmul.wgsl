@@ -2,6 +2,7 @@
 //! x (rows, k) f32 | w (n, k) any block format | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
 //! use: lib/half, lib/step, lib/linear, lib/act, lib/tile, <held>, <weights>, lib/unpack
+//! source: the register tiles of llama.cpp's mul_mm (Vulkan); order of loads our own
 //!
 //! A workgroup of THREADS_N x THREADS_M threads makes a tile of results; a thread, 8 x 8 of them in registers. RUNS runs of W and
 //! x at a time go through workgroup memory, W unpacked once. Products are in f32, whatever a tile holds: those of two f16 may be too large

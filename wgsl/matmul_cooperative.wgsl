@@ -2,10 +2,12 @@
 //! x (rows, k) f32, taken as f16 | w (n, k) any block format, taken as f16 | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
 //! use: <matrices>, <cooperative>, lib/half, lib/step, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
+//! source: the coopmat1 form of llama.cpp's mul_mm (Vulkan); simdgroup_matrix products of its Metal backend
 //!
 //! A tile is four parts, 2 x 2 of them, each the work of one subgroup: 2 x 2 matrices of SIDE x SIDE sums in f32. There may be two
 //! subgroups or more: fewer than four take turns, of more some do the same. Sums leave through workgroup memory, where the edges are
 //! cut off. The order of a sum depends on k alone, as far as the device's units have one.
+//! Never run on a device that has such matrices: tests put plain WGSL in their place.
 const TILE_N: u32 = 4u * SIDE;
 const TILE_M: u32 = 4u * SIDE;
 const STRIDE: u32 = 40u;        // from row to row of a tile: 32 columns, and 8 that nobody reads, for other banks of the memory

@@ -2,6 +2,7 @@
 //! x (rows, k) f32 | w (n, k) any block format | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for FOURS times four rows of W (gated: two gates and their ups), y one for COLS rows of x
 //! use: lib/step, lib/linear, lib/act, <weights>, lib/unpack, <sums>, lib/matvec
+//! source: mul_mat_vec of llama.cpp (Vulkan), norms and epilogues folded in by us
 override EPI: u32 = 0u;  // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
 @group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;   // (rows, n)

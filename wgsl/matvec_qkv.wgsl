@@ -2,6 +2,7 @@
 //! x (rows, k) f32 | w ((heads + 2 kv_heads) * head_dim, k) any block format | out (rows, heads * head_dim) f32
 //! grid: x one workgroup for FOURS times four rows of W that make whole words of the cache, y one for COLS rows of x
 //! use: lib/step, lib/linear, <weights>, lib/unpack, lib/paged, lib/angles_table, lib/rotate, <kv_store>, <sums>, lib/matvec
+//! source: our own: matvec and the KV write of rope_kv in one
 override HEADS: u32 = 1u;
 override HEAD_DIM: u32 = 64u;
 @group(0) @binding(5) var<storage, read> angles: array<vec2<u32>>;  // (rows, ROPE_DIMS / 2): cosine, sine

@@ -2,6 +2,7 @@
 //! x (rows, n) f32 | out (outs, n) f32, in fours
 //! grid: x one thread for four elements, y one output row
 //! use: lib/step
+//! source: get_rows of llama.cpp, for output rows
 struct Params {
     fours: u32,  // in a row
 }

@@ -2,6 +2,7 @@
 //! x (rows, k) f32 | out (rows, k) i8, then (rows, k / 32) f32, row by row
 //! grid: x one thread for 32 columns, y one workgroup for a row
 //! use: lib/step
+//! source: quantize_q8_1 of llama.cpp
 //!
 //! A row of out is k / 4 words of quants, four a word, then its scales, and a multiple of 4 words long.
 override WG: u32 = 64u;

@@ -2,6 +2,7 @@
 //! logits (outs, vocab) f32 | best (draws, parts): score, token, broken, - | bins (draws): the order of the largest logit
 //! grid: x one workgroup for PART logits, y one draw
 //! use: lib/draw, lib/logit, lib/noise, lib/best
+//! source: the Gumbel-max trick (Gumbel 1954)
 override PART: u32 = 4096u;  // logits to a workgroup
 @group(0) @binding(4) var<storage, read_write> best: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> bins: array<atomic<u32>>;

@@ -2,6 +2,7 @@
 //! logits (outs, vocab) f32 | drawn (slots, RING): the tokens drawn last | adjusted (draws): a map of the tokens with another logit, and these
 //! grid: x one workgroup a draw
 //! use: lib/draw
+//! source: penalties of llama.cpp (repeat) and OpenAI's API (frequency, presence)
 override WG: u32 = 64u;
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> draws: array<u32>;

@@ -2,6 +2,7 @@
 //! logits (outs, vocab) f32 | bins (draws, BIN_WORDS): word 0 counts the tokens | kept (draws, vocab): tokens, in no order
 //! grid: x one workgroup for PART logits, y one draw
 //! use: lib/draw, lib/logit
+//! source: as sample_bins
 override WG: u32 = 64u;
 override PART: u32 = 4096u;  // logits to a workgroup
 @group(0) @binding(4) var<storage, read_write> bins: array<atomic<u32>>;

@@ -2,6 +2,7 @@
 //! top (draws, parts, TOPS), result (draws) | logprobs (draws, TOPS): the drawn token and its ln p f32, then those of the most likely ones
 //! grid: x one workgroup a draw
 //! use: lib/draw, lib/noise, lib/top
+//! source: our own
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> draws: array<u32>;
 @group(0) @binding(2) var<storage, read> logits: array<f32>;

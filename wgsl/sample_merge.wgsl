@@ -2,6 +2,7 @@
 //! best (draws, parts), kept (draws, vocab), bins, left empty | drawn (slots, RING): the tokens drawn last | result (draws): token, or 0xffffffff for none
 //! grid: x one workgroup a draw
 //! use: lib/draw, lib/logit, lib/noise, lib/best
+//! source: as sample and sample_bins
 //
 // Tokens are in the order of their logits, equal ones in that of their ids: a place is (inverted order of the logit, id). A filter
 // keeps the tokens up to a place, found eight bits at a time: a histogram of the sums, which are integers, so that nothing

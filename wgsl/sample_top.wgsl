@@ -2,6 +2,7 @@
 //! logits (outs, vocab) f32 | top (draws, parts, TOPS): sum f32, -, then (order of the logit, token)
 //! grid: x one workgroup for PART logits, y one draw
 //! use: lib/draw, lib/top
+//! source: our own
 override PART: u32 = 4096u;  // logits to a workgroup
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> draws: array<u32>;

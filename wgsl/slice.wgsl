@@ -1,6 +1,7 @@
 //! slice: out[r, h] = x[r, h, start .. start + n] for each of several equal parts of a row
 //! x (rows, heads * width) f32 | out (rows, heads * n) f32
 //! grid: x one thread for an element, y one row
+//! source: our own
 struct Params {
     rows_at: u32,  // word of step with the number of rows
     start: u32,

@@ -1,6 +1,7 @@
 //! stamp: mark[0] = number[0] ^ salt: the last dispatch of a submission, which tells that it ran
 //! number (1) u32 | mark (1) u32
 //! grid: one workgroup of one thread
+//! source: our own
 struct Params {
     salt: u32,
 }

@@ -229,3 +229,39 @@ impl Packed {
         self.batches.iter().all(|b| b.rows.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exec::SeqStep;
+    use crate::model::Builder;
+
+    /// Far positions turn by so many radians that f32 would be off by a hundredth of one; the host has f64.
+    #[test]
+    fn angles_are_right_near_and_far() {
+        const POSITIONS: [u32; 6] = [0, 1, 1024, 8192, 32_768, 131_072];
+        const FACTOR: f32 = 1.25;
+        let context = 131_073;
+        let divisors: Vec<f64> = (0..64).map(|i| 10_000f64.powf(-f64::from(i) / 64.0)).collect();
+        let mut b = Builder::new(1, context);
+        b.rope_table(divisors.clone(), FACTOR);
+        let program = b.finish(Vec::new());
+        let limits = Limits { rows: 6, seqs: 6, outs: 0, block: 16, blocks: 1, context, in_flight: 1, checkpoints: 0 };
+        let seq = |(slot, pos)| SeqStep::new(slot, Role::Generated, &[Token::Host(0)], pos, &[]);
+        let seqs: Vec<_> = (0..).zip(POSITIONS).map(seq).collect();
+        let mut packed = Packed::with_room(&program, &limits);
+        packed.pack(&Step { seqs: &seqs }, &program, &limits).unwrap();
+        let angles = &packed.batch(Role::Generated).angles[0];
+        assert_eq!(angles.len(), POSITIONS.len() * divisors.len());
+        for (row, pos) in angles.chunks(divisors.len()).zip(POSITIONS) {
+            for ([cosine, sine], divisor) in row.iter().zip(&divisors) {
+                let [cosine, sine] = [cosine, sine].map(|x| f64::from(*x) / f64::from(FACTOR));
+                let (s, c) = (f64::from(pos) * divisor).sin_cos();
+                let error = (sine * c - cosine * s).atan2(cosine * c + sine * s).abs();
+                let length = (cosine.hypot(sine) - 1.0).abs();
+                // Less than position * 2⁻²³ + 5e-4, which is what kernels keep that compute angles themselves.
+                assert!(error < 2e-7 && length < 2e-7, "position {pos}, {divisor} radians each: {error}, {length}");
+            }
+        }
+    }
+}

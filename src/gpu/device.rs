@@ -90,7 +90,7 @@ pub struct Caps {
     pub f16: bool,
     /// The small matrices that subgroups multiply at once, if the device has some that fit.
     pub cooperative: Option<Matrices>,
-    /// Attention may be made of these, too: nobody has seen it compute wrongly.
+    /// Attention may be made of these, too: it has computed rightly in a self-test.
     pub attend_cooperative: bool,
     /// Who made it.
     pub vendor: Vendor,

@@ -132,14 +132,19 @@ struct Few {
 }
 
 impl Dispatch {
-    /// Encodes the dispatch, if it has work in a step of this size.
-    pub(super) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
+    /// What runs in a step of this size, and its workgroups; none where there is no work.
+    fn form(&self, counts: StepCounts) -> Option<(&wgpu::ComputePipeline, [u32; 3])> {
         let (pipeline, grid) = match &self.few {
             Some(few) if few.rows.groups(counts) <= few.most => (&few.pipeline, few.grid),
             _ => (&self.pipeline, self.grid),
         };
-        let [x, y, z] = grid.map(|d| d.groups(counts));
-        if x * y * z > 0 {
+        let groups = grid.map(|d| d.groups(counts));
+        (!groups.contains(&0)).then_some((pipeline, groups))
+    }
+
+    /// Encodes the dispatch, if it has work in a step of this size.
+    pub(super) fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
+        if let Some((pipeline, [x, y, z])) = self.form(counts) {
             pass.set_pipeline(pipeline);
             pass.set_bind_group(0, &self.bind_group, &[]);
             pass.dispatch_workgroups(x, y, z);
@@ -162,6 +167,11 @@ impl Plan {
     /// Encodes every dispatch that has work in a step of this size.
     pub fn encode(&self, pass: &mut wgpu::ComputePass<'_>, counts: StepCounts) {
         self.encode_part(pass, 0..self.dispatches.len(), counts);
+    }
+
+    /// How many dispatches have work in a step of this size.
+    pub fn count(&self, counts: StepCounts) -> usize {
+        self.dispatches.iter().filter(|dispatch| dispatch.form(counts).is_some()).count()
     }
 
     /// Adds another plan's dispatches behind its own.

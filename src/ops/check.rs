@@ -82,9 +82,10 @@ impl Op {
                 width("out", op.out, op.heads * op.head_dim)
             }
             Self::Attend(Attend { q, heads, kv_heads, k_dim, v_dim, kv, sinks, slopes, out, .. }) => {
-                holds(name, *kv_heads > 0 && heads % kv_heads == 0, || {
+                holds(name, *kv_heads > 0 && *heads > 0 && heads % kv_heads == 0, || {
                     format!("{heads} query heads are no multiple of {kv_heads} KV heads")
                 })?;
+                holds(name, *k_dim > 0 && *v_dim > 0, || format!("keys of {k_dim} elements, values of {v_dim}"))?;
                 width("q", *q, heads * k_dim)?;
                 width("out", *out, heads * v_dim)?;
                 for (what, vector) in [("sinks", sinks), ("slopes", slopes)] {

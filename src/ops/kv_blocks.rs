@@ -22,11 +22,13 @@ pub struct BlockMove {
 struct Params {
     n: u32,
     first: u32,
+    across: u32,
 }
 
 impl BlockMove {
     /// Adds the dispatches that do `moves` to a cache, as if one after the other.
     pub fn dispatch(plan: &mut PlanBuilder<'_>, kv: &Buffer, shape: &CacheShape, moves: &[Self]) -> Result<()> {
+        shape.check()?;
         Self::dispatch_words(plan, kv, ("block", shape.block_words(), shape.blocks), moves)
     }
 
@@ -42,9 +44,15 @@ impl BlockMove {
                 return Err(Error::argument("cache", format!("{what} {block}, the cache has {count}")));
             }
         }
+        let bytes = words * 4 * u64::from(count);
+        if kv.size() < bytes {
+            let problem = format!("{count} times {words} words are {bytes} bytes, the buffer has {}", kv.size());
+            return Err(Error::argument("cache", problem));
+        }
         if moves.is_empty() {
             return Ok(());
         }
+        // Fits: a binding has fewer than 2^32 bytes.
         let words = words as u32;
         let (fragment, n) = if words.is_multiple_of(4) { (lib::FOUR, words / 4) } else { (lib::ONE, words) };
         let kernel = Kernel {
@@ -54,6 +62,7 @@ impl BlockMove {
             overrides: Vec::new(),
         };
         let device = plan.device().clone();
+        let groups = n.div_ceil(WIDE).min(device.caps().max_groups);
         let list = Buffer::new(&device, "moves", moves.len() as u64 * 8)?;
         let pairs: Vec<[u32; 2]> = moves.iter().map(|m| [m.from.unwrap_or(u32::MAX), m.to]).collect();
         list.write(&device, 0, &pairs);
@@ -62,8 +71,8 @@ impl BlockMove {
             let (end, most) = (at + count, device.caps().max_groups as usize);
             while at < end {
                 let many = most.min(end - at);
-                let grid = [Dim::Fixed(n.div_ceil(WIDE)), Dim::Fixed(many as u32), Dim::Fixed(1)];
-                let params = Params { n, first: at as u32 };
+                let grid = [Dim::Fixed(groups), Dim::Fixed(many as u32), Dim::Fixed(1)];
+                let params = Params { n, first: at as u32, across: groups * WIDE };
                 plan.dispatch(&kernel, &params, &[Arg::read(&list), Arg::Write(kv)], grid)?;
                 at += many;
             }

@@ -70,7 +70,12 @@ impl KvReplicate {
             _ => return Err(Error::argument("kv_replicate", format!("{} tensors, one or two work", tensors.len()))),
         };
         let [x_bytes, out_bytes] = self.bytes();
+        let read = |out: &Buffer| tensors.iter().any(|(x, _)| x.is(out));
+        let written = |out: &Buffer| tensors.iter().filter(|(_, other)| other.is(out)).count();
         for (x, out) in tensors {
+            if read(out) || written(out) > 1 {
+                return Err(Error::argument("kv_replicate", "out is another of its tensors"));
+            }
             for (what, buffer, bytes) in [("x", x, x_bytes), ("out", out, out_bytes)] {
                 if buffer.size() < bytes {
                     let problem = format!("{what} needs {bytes} bytes, the buffer has {}", buffer.size());

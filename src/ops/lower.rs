@@ -279,15 +279,14 @@ impl<'a> Lower<'a> {
 
     /// Fills the role `sums`: how a workgroup of `threads` adds up so many sums at once.
     pub(crate) fn sums(&self, kernel: &mut Kernel, threads: u32, sums: u32) {
-        let (fragment, parts) = match self.layout.subgroups {
-            true => (lib::SUMS_SUBGROUP, (threads / self.layout.subgroup_min).max(1)),
-            false => (lib::SUMS, threads),
-        };
+        let (mut fragment, mut parts) = (lib::SUMS, threads);
+        if self.layout.subgroups {
+            let least = self.layout.subgroup_min;
+            (fragment, parts) = (lib::SUMS_SUBGROUP, (threads / least).max(1));
+            kernel.overrides.push(("SUBGROUP_MIN", f64::from(least)));
+        }
         kernel.roles.push(("sums", fragment));
         kernel.overrides.extend([("WG", f64::from(threads)), ("PARTS", f64::from(parts * sums))]);
-        if self.layout.subgroups {
-            kernel.overrides.push(("SUBGROUP_MIN", f64::from(self.layout.subgroup_min)));
-        }
     }
 
     /// Fills the role `max`: how a workgroup finds its maxima.

@@ -260,20 +260,8 @@ fn limits(context: u32, kind: Kind) -> Limits {
 
 /// What JavaScript is told of an error: `{code, message}`.
 fn describe(error: &Error) -> Value {
-    let code = match error {
-        Error::Io { .. } => "network",
-        Error::Malformed { .. } => "malformed",
-        Error::Unsupported { .. } => "unsupported",
-        Error::Model(_) => "model",
-        Error::Argument { .. } => "argument",
-        Error::Limit { .. } => "limit",
-        Error::Device(_) => "device",
-        Error::DeviceLost(_) => "device_lost",
-        Error::Miscomputed { .. } => "miscomputed",
-        Error::LostStep { .. } => "lost_step",
-        Error::Numerical { .. } => "numerical",
-        Error::Template(_) => "template",
-    };
+    // A page reads nothing but what it fetches.
+    let code = if matches!(error, Error::Io { .. }) { "network" } else { error.code() };
     json!({ "code": code, "message": error.to_string() })
 }
 

@@ -115,3 +115,25 @@ fn wrong_wishes_are_refused() {
     fails(bench(&["-m", "nowhere.gguf"]), 3, &["nowhere.gguf"]);
     fails(bench(&["--shape", "tiny", "--device", "99"]), 6, &["no adapter"]);
 }
+
+/// Products of one format, whose time is a slope, and attention of a prompt: in every form that the device has, and no other.
+#[test]
+fn gpu_kernels_are_timed() {
+    let copy = "copy, four words a thread";
+    for (only, kernels) in [
+        ("matvec Q8_0", [copy, "matvec Q8_0, 1 row", "matvec Q8_0, 8 rows"]),
+        ("a prompt of", [copy, "attend_tiled, a prompt of 32 rows", "attend, a prompt of 32 rows"]),
+        ("64 x 128", [copy, "attend, decode, 64 x 128, by search", "attend, decode, 64 x 128, by list"]),
+    ] {
+        let device = ["bench", "kernels", "--device", "llvmpipe", "--quick", "--rounds", "1"];
+        let rows = array(&ok(output(command(&[&device[..], &["--json", "--only", only]].concat()))));
+        let names: Vec<_> = rows.iter().map(|row| row["kernel"].as_str().unwrap()).collect();
+        assert_eq!(names, kernels);
+        for row in &rows {
+            assert!(row["device"].as_str().unwrap().contains("llvmpipe"), "{row}");
+            assert!(row["gb_per_second"].as_f64().unwrap() > 0.0 && row["runs"].as_u64().unwrap() > 0, "{row}");
+            let searched = row["kernel"].as_str().unwrap().ends_with("by search");
+            assert_eq!(row["runs_that_searched"], if searched { row["runs"].clone() } else { 0.into() }, "{row}");
+        }
+    }
+}

@@ -30,7 +30,7 @@ struct Params { n: u32 }
 @compute @workgroup_size(64)
 fn race(@builtin(global_invocation_id) id: vec3<u32>) {
     if id.x < params.n {
-        kv[id.x / 2u] = kv_insert(kv[id.x / 2u], id.x % 2u, 1.0);
+        kv[id.x / 2u] = kv_insert4(vec4<u32>(kv[id.x / 2u]), id.x % 2u, vec4<f32>(1.0)).x;
     }
 }";
     for form in [LAVAPIPE, SWIFTSHADER] {
@@ -187,6 +187,60 @@ fn gpu_single_ops_refuse_rows_in_any_order_where_order_counts() {
     assert!(tried(KvLayout::Paged, |_| {}, false).unwrap_err().to_string().contains("by_rows"), "tiles");
     assert!(tried(KvLayout::Paged, searched, false).is_err());
     assert!(tried(KvLayout::Vectorised, by_rows, true).unwrap_err().to_string().contains("paged"));
+}
+
+/// A buffer that is smaller than what is said of it is never bound, nor one twice, and there is no attention of nothing.
+#[test]
+fn gpu_single_ops_refuse_buffers_and_shapes_that_do_not_fit() {
+    let device = device(LAVAPIPE);
+    let mut pipelines = Pipelines::new(&device);
+    let (storage, layout) = (KvStorage::F32, KvLayout::Paged);
+    let shape = CacheShape { kv_heads: 1, k_dim: 4, v_dim: 4, slots: 8, blocks: 9, storage, layout };
+    let block = shape.bytes() / 9;
+    let mut moved = |bytes, shape: &CacheShape| {
+        let kv = Buffer::new(&device, "kv", bytes).unwrap();
+        BlockMove::dispatch(&mut PlanBuilder::new(&mut pipelines), &kv, shape, &[BlockMove { from: None, to: 8 }])
+    };
+    assert!(moved(9 * block, &shape).is_ok());
+    assert!(moved(8 * block, &shape).unwrap_err().to_string().contains("the buffer has"));
+    assert!(moved(9 * block, &CacheShape { slots: 0, ..shape }).is_err());
+
+    let [x, y, out] = [32, 32, 32].map(|words| Buffer::new(&device, "tensor", words * 4).unwrap());
+    let op = KvReplicate { rows: 1, kv_heads: 2, q_heads: 4, head_dim: 8, storage };
+    let mut replicated = |tensors: &[(&Buffer, &Buffer)]| op.dispatch(&mut PlanBuilder::new(&mut pipelines), tensors);
+    assert!(replicated(&[(&x, &y)]).is_ok());
+    for wrong in [&[(&x, &x)][..], &[(&x, &out), (&y, &out)], &[(&x, &y), (&y, &out)]] {
+        assert!(replicated(wrong).unwrap_err().to_string().contains("out is another"));
+    }
+
+    let step = StepBuffer::new(&device, Room { blocks: 9, slots: 8, ..Room::default() }).unwrap();
+    let mut single = Single::new(&mut pipelines, &step);
+    let kv = Kv::Cache(single.cache(&Buffer::new(&device, "kv", shape.bytes()).unwrap(), shape).unwrap());
+    let [q, out] = [x, out].map(|buffer| single.value(&buffer, 4).unwrap());
+    let none = Attend { heads: 0, ..attend_of(q, out, kv, 4) };
+    assert!(single.add(Op::Attend(none)).unwrap_err().to_string().contains("0 query heads"));
+    assert!(single.add(Op::Attend(attend_of(q, out, kv, 4))).is_ok());
+}
+
+/// A contiguous cache is one block a sequence, which may have more elements than a grid has threads.
+#[test]
+fn gpu_large_blocks_are_zeroed_to_their_end() {
+    let device = device(LAVAPIPE);
+    let (storage, layout) = (KvStorage::F16, KvLayout::Contiguous);
+    let shape = CacheShape { kv_heads: 8, k_dim: 128, v_dim: 128, slots: 20_000, blocks: 1, storage, layout };
+    let words = shape.bytes() / 4;
+    assert!(words / 4 > 64 * u64::from(device.caps().max_groups));
+    let kv = Buffer::new(&device, "kv", shape.bytes()).unwrap();
+    let places = [0, words / 2, words - 8];
+    places.iter().for_each(|&at| kv.write(&device, at, &[7u32; 8]));
+    let mut pipelines = Pipelines::new(&device);
+    let mut plan = PlanBuilder::new(&mut pipelines);
+    BlockMove::dispatch(&mut plan, &kv, &shape, &[BlockMove { from: None, to: 0 }]).unwrap();
+    plan.finish().unwrap().submit(&device, StepCounts::default());
+    for at in places {
+        let got: Vec<u32> = pollster::block_on(kv.read(&device, at..at + 8)).unwrap();
+        assert_eq!(got, [0; 8], "word {at}");
+    }
 }
 
 #[test]

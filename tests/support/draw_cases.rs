@@ -95,6 +95,9 @@ fn all_picks(vocab: u32, deviation: f32) -> Vec<Pick> {
         SampleSpec { top_k: 50, top_p: 0.97, penalties, ..base },
         SampleSpec { penalties, ..base },
         SampleSpec { top_k: 2, temperature: 1e-30, ..base },
+        // Without the third of the filters.
+        SampleSpec { top_p: 0.9, min_p: 0.05, ..base },
+        SampleSpec { top_k: 40, min_p: 0.05, ..base },
     ];
     let mut rng = Rng(u64::from(vocab) + 17);
     let mut picks = Vec::new();

@@ -13,7 +13,7 @@ use wgslm::model::Out;
 use wgslm::model::Program;
 use wgslm::ops::{
     Act, CpuWeights, Index, KvStorage, LOGPROBS, Logprob, NormKind, NormSpec, Pairing, Penalties, Pooling, RopeSpec,
-    SampleLists, SampleSpec,
+    Rows, SampleLists, SampleSpec,
 };
 use wgslm::quant::BlockFormat::{self, BF16, F16, F32, Q4_0, Q4_1, Q8_0};
 
@@ -46,6 +46,16 @@ const HALF_MODEL: f64 = 1e-5;
 /// With one of 8 bits.
 const EIGHT_BIT_MODEL: f64 = 1e-3;
 
+/// What lies where nothing may be written, and rows of it behind the last.
+const CANARY: f32 = -77_777.0;
+const BEHIND: u32 = 5;
+
+/// The row of inputs that is wild, and what is element `j` of input `i` in it.
+const WILD: usize = 1;
+fn wild_number(i: usize, j: usize) -> f32 {
+    [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e38, -3e38][(i + j) % 5]
+}
+
 /// Something to compute, and how far from the oracle it may be.
 #[derive(Clone)]
 pub struct Case {
@@ -73,8 +83,8 @@ pub struct Part {
 
 #[derive(Clone)]
 enum Work {
-    /// One op over random rows.
-    Op { op: OneOp, role: Role, rows: usize, deviation: f32 },
+    /// One op over random rows; wild: one of them is NaN, infinities and huge numbers.
+    Op { op: OneOp, role: Role, rows: usize, deviation: f32, wild: bool },
     /// Attention over what sequences have kept.
     Attend(AttendCase),
     /// One recurrent op over parts of two sequences, in steps that have one role each.
@@ -96,7 +106,7 @@ impl Case {
     pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
         let device = &device.tuned(self.tuning).unwrap();
         match &self.work {
-            Work::Op { op, role, rows, deviation } => self.op(device, op, *role, *rows, *deviation).await,
+            Work::Op { op, role, rows, deviation, wild } => self.op(device, op, *role, *rows, *deviation, *wild).await,
             Work::AttendTo(case) => case.distance(device).await,
             Work::Attend(case) => {
                 let (got, wanted, modules) = case.outputs(device, self.numerics).await;
@@ -126,8 +136,9 @@ impl Case {
     /// As usual, but for steps of very many rows.
     fn limits(&self) -> Limits {
         match &self.work {
-            Work::Op { rows, .. } if *rows > limits().rows as usize => {
-                Limits { rows: *rows as u32, context: *rows as u32, ..limits() }
+            Work::Op { rows, .. } => {
+                let (rows, usual) = (*rows as u32, limits());
+                Limits { rows: usual.rows.max(rows + BEHIND), context: usual.context.max(rows), ..usual }
             }
             Work::Parts { steps, .. } => {
                 let rows = steps.iter().map(|(_, parts)| parts.iter().map(|part| part.rows as u32).sum());
@@ -137,14 +148,34 @@ impl Case {
         }
     }
 
-    async fn op(&self, device: &Device, op: &OneOp, role: Role, rows: usize, deviation: f32) -> (f64, Vec<String>) {
+    async fn op(
+        &self,
+        device: &Device,
+        op: &OneOp,
+        role: Role,
+        rows: usize,
+        deviation: f32,
+        wild: bool,
+    ) -> (f64, Vec<String>) {
         let mut rng = Rng(rows as u64 + 1);
         let weights = random_weights(&op.program, &self.formats, &mut rng);
         let mut gpu = self.gpu(device, &op.program, &weights, true).await;
         let mut oracle = Oracle::new(&op.program, weights, self.limits());
-        for &id in &op.inputs {
+        let result = op.program.value(op.out);
+        let room = match result.rows {
+            Rows::Step => self.limits().rows,
+            Rows::Outs => self.limits().outs,
+            Rows::Seqs => self.limits().seqs,
+        };
+        // Before the inputs, one of which may be the result.
+        gpu.set_value(role, op.out, &vec![CANARY; (room * result.width) as usize]);
+        for (i, &id) in op.inputs.iter().enumerate() {
             let width = op.program.value(id).width as usize;
-            let values = rng.normals(rows * width, deviation);
+            let mut values = rng.normals(rows * width, deviation);
+            if wild {
+                let row = values[WILD * width..].iter_mut().take(width);
+                row.enumerate().for_each(|(j, x)| *x = wild_number(i, j));
+            }
             gpu.set_value(role, id, &values);
             oracle
                 .set_value(id, values.chunks(width).map(|row| row.iter().copied().map(f64::from).collect()).collect());
@@ -168,9 +199,21 @@ impl Case {
         }
         run(&mut gpu, &seqs).await;
         oracle.step(&Step { seqs: &seqs }).unwrap();
-        let wanted = oracle.value(op.out).concat();
-        let width = op.program.value(op.out).width as usize;
-        let got = gpu.value(role, op.out, (wanted.len() / width) as u32).await.unwrap();
+        let mut wanted = oracle.value(op.out).concat();
+        let mut got = gpu.value(role, op.out, room).await.unwrap();
+        let rest = got.split_off(wanted.len());
+        assert!(got.iter().all(|x| *x != CANARY), "{}: an element was not written", self.name);
+        assert!(rest.iter().all(|x| *x == CANARY), "{}: a row behind the last was written", self.name);
+        if wild {
+            // It must not show in other rows. In its own, what is not finite must not become so, and NaN stays NaN.
+            let own = WILD * result.width as usize..(WILD + 1) * result.width as usize;
+            let row = got.drain(own.clone()).zip(wanted.drain(own));
+            for (j, (got, wanted)) in row.enumerate() {
+                let nan = (0..op.inputs.len()).any(|i| wild_number(i, j).is_nan());
+                let kept = wanted.is_finite() || if nan { got.is_nan() } else { !got.is_finite() };
+                assert!(kept, "{}: element {j} of the wild row is {got}, not {wanted}", self.name);
+            }
+        }
         (nmse(&got, &wanted), gpu.modules())
     }
 

@@ -545,6 +545,7 @@ pub fn writes() -> Vec<Alone> {
                         together: heads > 0 && n % 5 < 2,
                         stand: if n % 4 < 2 { Stand::Ids } else { Stand::Run { rows: 11, first: 5 } },
                         wild: n % 11 == 10,
+                        fine: n % 13 < 6,
                     }));
                     n += 1;
                 }

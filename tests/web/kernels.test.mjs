@@ -31,10 +31,12 @@ test("every module of every kernel agrees with the oracle", { timeout: 1_500_000
       kernels.run(index).then(JSON.parse),
       new Promise((_, reject) => setTimeout(() => reject(new Error("it did not end")), 60_000)),
     ])`;
-    const [kernels, seen, wrong] = [new Map(), new Set(), []];
+    const [kernels, seen, wrong, times] = [new Map(), new Set(), [], []];
     for (let index = 0; index < count; index++) {
+      const began = performance.now();
       const result = await page.evaluate(`(${run})(${index})`).catch((error) => assert.fail(`case ${index}: ${error.message}\n${said.join("\n")}`));
       const { name, distance, bound } = result;
+      times.push([(performance.now() - began) / 1e3, name]);
       if (distance === null || distance > bound) wrong.push(`${name}: ${distance} > ${bound}`);
       for (const module of result.modules) {
         seen.add(module);
@@ -50,6 +52,7 @@ test("every module of every kernel agrees with the oracle", { timeout: 1_500_000
     for (const [name, { cases, modules, worst }] of kernels) {
       t.diagnostic(`${name.padEnd(13)}${String(cases).padStart(4)} cases ${String(modules.size).padStart(4)} modules   ${worst.toPrecision(2)}`);
     }
+    for (const [seconds, name] of times.sort((a, b) => b[0] - a[0]).slice(0, 10)) t.diagnostic(`${seconds.toFixed(1)} s: ${name}`);
     assert.deepEqual(wrong, []);
     assert.deepEqual(modules.filter((module) => !seen.has(module)), [], "modules that no case ran");
     assert.deepEqual(said, []);

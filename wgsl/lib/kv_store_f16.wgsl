@@ -23,7 +23,8 @@ fn kv_store4(i: u32, v: vec4<f32>) {
     kv_store2(i, v.xy);
     kv_store2(i + 2u, v.zw);
 }
-// A word with one of its elements replaced.
-fn kv_insert(word: u32, lane: u32, v: f32) -> u32 {
-    return insertBits(word, halves(vec2<f32>(v, 0.0)) & 0xffffu, 16u * lane, 16u);
+// Four words, in each of which one element is replaced.
+fn kv_insert4(words: vec4<u32>, lane: u32, v: vec4<f32>) -> vec4<u32> {
+    let own = vec2<u32>(halves(v.xy), halves(v.zw)).xxyy >> vec4<u32>(0u, 16u, 0u, 16u);
+    return insertBits(words, own, 16u * lane, 16u);
 }

@@ -9,4 +9,4 @@ fn kv_store4(i: u32, v: vec4<f32>) {
     kv_store2(i, v.xy);
     kv_store2(i + 2u, v.zw);
 }
-fn kv_insert(word: u32, lane: u32, v: f32) -> u32 { return bitcast<u32>(v); }
+fn kv_insert4(words: vec4<u32>, lane: u32, v: vec4<f32>) -> vec4<u32> { return bitcast<vec4<u32>>(v); }

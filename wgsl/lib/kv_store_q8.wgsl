@@ -5,7 +5,8 @@ const KV_SCALED: bool = true;
 fn kv_store4(i: u32, v: vec4<f32>) {
     kv[i / 4u] = pack4x8snorm(v);
 }
-// A word with one of its elements replaced.
-fn kv_insert(word: u32, lane: u32, v: f32) -> u32 {
-    return insertBits(word, pack4x8snorm(vec4<f32>(v, 0.0, 0.0, 0.0)) & 0xffu, 8u * lane, 8u);
+// Four words, in each of which one element is replaced.
+fn kv_insert4(words: vec4<u32>, lane: u32, v: vec4<f32>) -> vec4<u32> {
+    let own = vec4<u32>(pack4x8snorm(v)) >> vec4<u32>(0u, 8u, 16u, 24u);
+    return insertBits(words, own, 8u * lane, 8u);
 }

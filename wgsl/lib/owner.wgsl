@@ -35,10 +35,7 @@ fn words_apart(at: u32, i: u32, fresh: bool) -> vec4<u32> {
 }
 // The same with the elements of one slot replaced.
 fn insert_apart(words: vec4<u32>, slot: u32, v: vec4<f32>) -> vec4<u32> {
-    let lane = slot % KV_LANES;
-    return vec4<u32>(
-        kv_insert(words.x, lane, v.x), kv_insert(words.y, lane, v.y),
-        kv_insert(words.z, lane, v.z), kv_insert(words.w, lane, v.w));
+    return kv_insert4(words, slot % KV_LANES, v);
 }
 fn store_apart(at: u32, i: u32, words: vec4<u32>) {
     for (var j = 0u; j < 4u; j++) {

@@ -12,8 +12,9 @@ use crate::cli::exit::Exit;
 use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::ops::sample::DrawBuffers;
 use crate::ops::{
-    CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op, Pairing, Room, Rope,
-    RopeId, RopeKv, RopeSpec, Rotation, SampleSpec, Single, Softmax, StepBuffer, ValueId, View,
+    Act, BlockMove, CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op,
+    Pairing, Pointwise, Room, Rope, RopeId, RopeKv, RopeSpec, Rotation, SampleSpec, Single, Softmax, StepBuffer,
+    ValueId, View,
 };
 use crate::{Error, Result};
 
@@ -115,7 +116,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
                 "kernel": item.name,
                 "device": device.caps().name,
                 "driver": device.caps().driver,
-                "dispatches": item.plan.dispatches.len(),
+                "dispatches": item.plan.count(item.counts),
                 "runs": item.runs,
                 "runs_that_searched": if item.searches() { item.runs } else { 0 },
                 "bytes": item.bytes,
@@ -134,7 +135,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         for item in &items {
             let [least, most] = [item.seconds[0], item.seconds[item.seconds.len() - 1]].map(|s| s * 1e6);
             let (median, rate) = (item.median() * 1e6, item.rate());
-            let dispatches = item.plan.dispatches.len();
+            let dispatches = item.plan.count(item.counts);
             writeln!(
                 out,
                 "| {} | {dispatches} | {median:.0} ({least:.0} - {most:.0}) | {:.2} | {:.0} % |",
@@ -238,6 +239,11 @@ fn single(quick: bool) -> Vec<(String, Make)> {
         all.push(one(name, move |d, p| norm(d, p, kind, rows, 4096)));
     }
     all.push(one("softmax, 4096", move |d, p| softmax(d, p, rows, 4096)));
+    for (act, name) in [(Act::Silu, "pointwise, SiLU of 4096"), (Act::GeluErf, "pointwise, GELU by erf of 4096")] {
+        all.push(one(name, move |d, p| activation(d, p, act, rows, 4096)));
+    }
+    all.push(one("rope, 32 heads", move |d, p| rotation(d, p, rows / 4, 32)));
+    all.push(one("kv_blocks, copies", move |d, p| copies(d, p, rows / 32)));
     let spec = SampleSpec { temperature: 0.8, top_k: 40, top_p: 0.95, ..SampleSpec::GREEDY };
     for (spec, how) in [(SampleSpec::GREEDY, "greedy"), (spec, "top-k 40, top-p 0.95")] {
         let make = move |_: &Device, p: &mut Pipelines| {
@@ -314,6 +320,38 @@ fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32) -> Res
     let mut plan = PlanBuilder::new(pipelines);
     Softmax { rows, n, stride: n, scale: 1.0 }.dispatch(&mut plan, &x, &out)?;
     Ok(Item::new(plan.finish()?, StepCounts::default(), 2.0 * bytes as f64))
+}
+
+fn activation(device: &Device, pipelines: &mut Pipelines, act: Act, rows: u32, n: u32) -> Result<Item> {
+    let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
+    let counts = step.write_run(device, rows, 0, &[])?;
+    let mut single = Single::new(pipelines, &step);
+    let [x, out] = [0; 2].map(|_| value(device, &mut single, rows, n));
+    single.add(Op::Pointwise(Pointwise::Act { x: x?, act, n, out: out? }))?;
+    Ok(Item::new(single.finish()?, counts, 2.0 * f64::from(rows) * f64::from(n) * 4.0))
+}
+
+fn rotation(device: &Device, pipelines: &mut Pipelines, rows: u32, heads: u32) -> Result<Item> {
+    let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
+    let counts = step.write_run(device, rows, 0, &[])?;
+    let mut single = Single::new(pipelines, &step);
+    let [x, out] = [0; 2].map(|_| value(device, &mut single, rows, heads * DIM));
+    let angles = Buffer::new(device, "angles", u64::from(rows) * u64::from(DIM) * 4)?;
+    let table = single.rotation(Rotation::Host { angles: &angles, pairs: DIM / 2 })?;
+    let spec = RopeSpec { table, pairing: Pairing::Neox, dims: DIM };
+    single.add(Op::Rope(Rope { x: x?, heads, head_dim: DIM, spec, out: out? }))?;
+    Ok(Item::new(single.finish()?, counts, f64::from(rows) * f64::from(heads * DIM) * 8.0))
+}
+
+/// The first half of a cache's blocks, of 16 positions of 8 heads, over the second.
+fn copies(device: &Device, pipelines: &mut Pipelines, moves: u32) -> Result<Item> {
+    let (storage, layout) = (KvStorage::F16, KvLayout::Paged);
+    let shape = CacheShape { kv_heads: 8, k_dim: DIM, v_dim: DIM, slots: 16, blocks: 2 * moves, storage, layout };
+    let kv = Buffer::new(device, "kv", shape.bytes())?;
+    let all: Vec<_> = (0..moves).map(|block| BlockMove { from: Some(block), to: moves + block }).collect();
+    let mut plan = PlanBuilder::new(pipelines);
+    BlockMove::dispatch(&mut plan, &kv, &shape, &all)?;
+    Ok(Item::new(plan.finish()?, StepCounts::default(), shape.bytes() as f64))
 }
 
 fn value(device: &Device, single: &mut Single<'_>, rows: u32, width: u32) -> Result<ValueId> {

@@ -9,9 +9,11 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::GpuExecutor;
+use super::weights::Weights;
 use crate::Result;
 use crate::exec::{Limits, Role, SeqStep, Step, Token};
 use crate::gpu::wgpu;
+use crate::ops::lower::Layout;
 use crate::ops::matmul::Tile;
 use crate::ops::{Cost, Linear, Load, Op, Rows, WeightId};
 
@@ -61,6 +63,13 @@ impl Rates {
 /// Rows of a sequence in a step, and the position of the first.
 pub(super) type Span = (u32, u32);
 
+/// The largest tiles that products of prompts with such matrices have.
+pub(super) fn largest_tile(layout: &Layout, weights: &Weights) -> Tile {
+    let tiles = weights.matrices.iter().map(|matrix| layout.tile(matrix.format));
+    let larger = |a: Tile, b: Tile| Tile { w: a.w.max(b.w), x: a.x.max(b.x), few: a.few.max(b.few) };
+    tiles.reduce(larger).unwrap_or(Tile { w: 1, x: 1, few: 1 })
+}
+
 impl GpuExecutor {
     /// Measures the first layer with rows of each role, from which [`predicted`](Self::predicted) goes on, and lowers `Limits::rows`
     /// while a node of a prompt should take longer than a submission may: kernels are divided by their rows, down to a tile of them.
@@ -69,20 +78,13 @@ impl GpuExecutor {
         if self.pace.budget.is_zero() {
             return Ok(());
         }
-        let tile = self.tile();
+        let tile = self.tile;
         let many = Linear::made_rows(Role::Generated, 2, tile);
         for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile.x, 2 * tile.x])] {
             self.rates[role as usize] = self.measured(role, sizes).await?;
         }
         self.shrink(tile.few);
         Ok(())
-    }
-
-    /// The largest tiles that products of prompts have.
-    fn tile(&self) -> Tile {
-        let tiles = self.weights.matrices.iter().map(|matrix| self.layout.tile(matrix.format));
-        let larger = |a: Tile, b: Tile| Tile { w: a.w.max(b.w), x: a.x.max(b.x), few: a.few.max(b.few) };
-        tiles.reduce(larger).unwrap_or(Tile { w: 1, x: 1, few: 1 })
     }
 
     /// What steps of a role take, by the first layer with so few and so many rows; none where there is nothing to measure.
@@ -160,13 +162,12 @@ impl GpuExecutor {
         let format = |weight: WeightId| self.weights.matrices[weight.index()].format;
         let rows: u32 = spans.iter().map(|span| span.0).sum();
         let load = |(rows, pos): Span| Load { rows, pos, kv: self.kv };
-        let largest = self.tile();
         program.nodes.iter().map(move |node| match &node.op {
             Op::Attend(_) => Some(spans.iter().map(|span| node.op.cost(&load(*span), span.0, &format)).sum()),
             op => {
                 let tile = match op {
                     Op::Linear(op) => self.layout.tile(format(op.parts[0].weight)),
-                    _ => largest,
+                    _ => self.tile,
                 };
                 let own = match op.writes().map(|value| program.value(value).rows) {
                     Some(Rows::Outs) => Linear::made_rows(Role::Generated, outs, tile),
@@ -219,9 +220,15 @@ impl GpuExecutor {
         Ok(started.elapsed().as_secs_f64() / f64::from(times))
     }
 
-    /// The dispatches of a packed batch's forward plan in front of which a submission ends, so that none takes longer than it may;
-    /// at most so many.
-    pub(super) fn cuts(&self, role: Role, most: usize) -> Vec<usize> {
+    /// The dispatches of each role's forward plan in front of which a submission of the packed step ends, so that none takes longer
+    /// than it may. The second role begins in the submission that the first one ends in.
+    pub(super) fn cuts(&self) -> [Vec<usize>; 2] {
+        let mut sum = 0.0;
+        Role::ALL.map(|role| self.cuts_of(role, &mut sum))
+    }
+
+    /// The cuts of one role, in whose first submission there are `sum` seconds already.
+    fn cuts_of(&self, role: Role, sum: &mut f64) -> Vec<usize> {
         let budget = self.pace.budget.as_secs_f64();
         let batch = self.packed.batch(role);
         if batch.seqs.is_empty() || budget == 0.0 {
@@ -231,14 +238,14 @@ impl GpuExecutor {
         let times = self.node_times(role, &spans, batch.outs.len() as u32);
         let (Some(times), Some((plan, _))) = (times, &self.roles[role as usize].plan) else { return Vec::new() };
         let first = |node| plan.dispatches.iter().position(|dispatch| dispatch.node == Some(node));
-        let (mut cuts, mut sum) = (Vec::new(), 0.0);
+        let mut cuts = Vec::new();
         for (node, time) in times.enumerate() {
-            let full = sum > 0.0 && sum + time > budget && cuts.len() < most;
+            let full = *sum > 0.0 && *sum + time > budget;
             if let Some(at) = full.then(|| first(node)).flatten() {
                 cuts.push(at);
-                sum = 0.0;
+                *sum = 0.0;
             }
-            sum += time;
+            *sum += time;
         }
         cuts
     }

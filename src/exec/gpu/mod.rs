@@ -23,13 +23,14 @@ use super::{
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
+use crate::ops::matmul::Tile;
 use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
 use crate::ops::{DrawEntry, KvStorage, Linear, Part, RING, ValueId};
 use crate::{Error, Result};
 use budget::{OWN, Rates, SHARED};
 use memory::Values;
 use stamp::Stamps;
-use submission::{AHEAD, CUTS, MARKS, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
+use submission::{AHEAD, MARK, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
 use weights::Weights;
 use work::{Room, Work};
 
@@ -73,6 +74,8 @@ pub struct GpuExecutor {
     pace: Pace,
     stamps: Stamps,
     kv: KvStorage,
+    /// The largest that products of prompts have.
+    tile: Tile,
     /// How long steps of each role take.
     rates: [Option<Rates>; 2],
     /// Moves of cache blocks that the next submission begins with.
@@ -175,6 +178,7 @@ impl GpuExecutor {
                 program,
             })
         };
+        let tile = budget::largest_tile(&layout, &weights);
         let [prompt, generated] = programs;
         let roles = [role(prompt)?, role(generated)?];
         let mut pipelines = Pipelines::new(device);
@@ -199,6 +203,7 @@ impl GpuExecutor {
             pace: Pace::new(limits.in_flight, if device.is_shared() { SHARED } else { OWN }),
             stamps,
             kv: storage,
+            tile,
             rates: [None; 2],
             moves: Vec::new(),
             recording: None,
@@ -295,9 +300,8 @@ impl GpuExecutor {
         program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
-    /// A buffer for so many bytes of results, and the marks among them.
+    /// A buffer for so many bytes of results, marks among them.
     fn staging(&mut self, bytes: u64) -> Result<Buffer> {
-        let bytes = bytes + MARKS;
         if let Some(at) = self.idle_staging.iter().position(|b| b.size() >= bytes) {
             return Ok(self.idle_staging.swap_remove(at));
         }
@@ -577,7 +581,7 @@ impl Executor for GpuExecutor {
         }
         let (recorded, reads) = self.results(step);
         let ticket = recorded.ticket;
-        let cuts = Role::ALL.map(|role| self.cuts(role, CUTS));
+        let cuts = self.cuts();
         let short = self.is_short(step) && cuts.iter().all(Vec::is_empty);
         if self.recording.as_ref().is_some_and(|r| !short || !r.fits(&self.writes, recorded.bytes())) {
             self.submit();
@@ -587,7 +591,8 @@ impl Executor for GpuExecutor {
             None => {
                 // Steps that follow are like the first, but for a request more or less.
                 let steps = if short { u64::from(self.pace.steps()) } else { 1 };
-                let staging = self.staging(recorded.bytes() * steps)?;
+                let parts = 1 + cuts.iter().map(Vec::len).sum::<usize>() as u64;
+                let staging = self.staging(recorded.bytes() * steps + MARK * parts)?;
                 Recording::new(&self.device, staging, short, std::mem::take(&mut self.moves))
             }
         };

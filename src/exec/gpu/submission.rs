@@ -20,10 +20,8 @@ const NONE: u32 = u32::MAX;
 /// Bytes that the host may write for the steps of a submission behind the first.
 pub(super) const UPLOAD: u64 = 1 << 20;
 
-/// Cuts of a batch at most.
-pub(super) const CUTS: usize = 32;
-/// Bytes of the marks that the parts of a submission leave among its results: each role may be cut, and the end has one.
-pub(super) const MARKS: u64 = 4 * (2 * CUTS as u64 + 1);
+/// Bytes of the mark that each part of a step leaves among its results.
+pub(super) const MARK: u64 = 4;
 
 /// What the host writes for a step.
 #[derive(Debug, Default)]
@@ -159,9 +157,9 @@ impl Recording {
         self.steps.len()
     }
 
-    /// Whether there is room for a step that writes this and gives so many bytes.
+    /// Whether there is room for a step in one part that writes this and gives so many bytes.
     pub(super) fn fits(&self, writes: &Writes, results: u64) -> bool {
-        self.uploaded + writes.bytes() <= UPLOAD && self.results + results + MARKS <= self.staging.size()
+        self.uploaded + writes.bytes() <= UPLOAD && self.results + results + MARK <= self.staging.size()
     }
 
     /// What the host writes for the step that follows.

@@ -14,13 +14,17 @@ use crate::ops::{GroupId, SampleSpec};
 use crate::{Error, Result};
 
 fn load(adapter: &str) -> (Model, GpuExecutor) {
+    load_as(adapter, false)
+}
+
+fn load_as(adapter: &str, unfused: bool) -> (Model, GpuExecutor) {
     let choice = Choice { name: Some(adapter.to_owned()), ..Choice::default() };
     let device = block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"));
     assert!(device.caps().name.to_lowercase().contains(adapter), "{}", device.caps().name);
     let model = block_on(Model::open(ModelFile::from_bytes("tiny.gguf", crate::TINY).unwrap())).unwrap();
     let limits =
         Limits { rows: 256, seqs: 2, outs: 2, block: 16, blocks: 32, context: 256, in_flight: 8, checkpoints: 0 };
-    let options = GpuOptions { numerics: Numerics::Exact, kv: None, limits, unfused: false, keep_values: false };
+    let options = GpuOptions { numerics: Numerics::Exact, kv: None, limits, unfused, keep_values: false };
     let gpu = block_on(GpuExecutor::load(&device, &model.program, &model, options, &mut |_, _| {})).unwrap();
     (model, gpu)
 }
@@ -155,7 +159,7 @@ fn gpu_long_steps_are_cut() {
     gpu.profile(true).unwrap();
     let longest = |gpu: &mut GpuExecutor| {
         step(gpu, Role::Prompt, &tokens, 0).unwrap();
-        let cuts = gpu.cuts(Role::Prompt, 32);
+        let [_, cuts] = gpu.cuts();
         let times = block_on(gpu.timings(Role::Prompt)).unwrap();
         let ends = cuts.iter().copied().chain([times.len()]);
         let mut from = 0;
@@ -169,4 +173,51 @@ fn gpu_long_steps_are_cut() {
     gpu.set_budget(predicted / 100);
     block_on(gpu.calibrate()).unwrap();
     assert!((16..rows).contains(&gpu.limits().rows), "{} of {rows} rows", gpu.limits().rows);
+}
+
+/// A step has as many parts as its time takes: at the end each node has its own.
+#[test]
+fn gpu_slow_steps_have_many_parts() {
+    let (_, mut gpu) = load_as("llvmpipe", true);
+    let tokens: Vec<_> = (0..64).map(|i| Token::Host(i * 7 % 100)).collect();
+    let whole = step(&mut gpu, Role::Prompt, &tokens, 0).unwrap();
+    gpu.set_budget(Duration::from_secs(9));
+    block_on(gpu.calibrate()).unwrap();
+    gpu.set_budget(Duration::from_nanos(1));
+    let submissions = gpu.submissions();
+    assert_eq!(step(&mut gpu, Role::Prompt, &tokens, 0).unwrap(), whole);
+    let parts = gpu.submissions() - submissions;
+    let dispatches = gpu.labels(Role::Prompt).len() as u64;
+    assert!((33..=dispatches).contains(&parts), "{parts} parts of {dispatches} dispatches");
+}
+
+/// The rows of both roles are in one submission only if both fit into its time.
+#[test]
+fn gpu_roles_share_the_time_of_a_submission() {
+    let (_, mut gpu) = load("llvmpipe");
+    gpu.set_budget(Duration::from_secs(9));
+    block_on(gpu.calibrate()).unwrap();
+    let tokens: Vec<_> = (0..32).map(|i| Token::Host(i * 7 % 100)).collect();
+    let tables: [Vec<u32>; 2] = [(0..16).collect(), (16..32).collect()];
+    let [prompt, generated] =
+        [(Role::Prompt, 32), (Role::Generated, 1)].map(|(role, rows)| gpu.predicted(role, rows, 0).unwrap());
+    let mut both = |budget: Duration| {
+        gpu.set_budget(budget);
+        let submissions = gpu.submissions();
+        let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
+        let drawn = |seq| SeqStep { outs: Outs::Last, sample: Some(SampleSpec::GREEDY), ..seq };
+        let prompt = drawn(SeqStep::new(0, Role::Prompt, &tokens, 0, &a));
+        let generated = drawn(SeqStep::new(1, Role::Generated, &tokens[..1], 0, &b));
+        gpu.enqueue(&Step { seqs: &[prompt, generated] }).unwrap();
+        let mut result = None;
+        while result.is_none() {
+            block_on(gpu.wait()).unwrap();
+            gpu.poll(&mut |_, out| result = Some(out.unwrap().drawn.clone()));
+        }
+        (result.unwrap(), gpu.submissions() - submissions)
+    };
+    let (whole, one) = both(Duration::from_secs(9));
+    let (cut, two) = both(prompt.max(generated) + Duration::from_nanos(1));
+    assert_eq!((one, two), (1, 2), "{prompt:?}, {generated:?}");
+    assert_eq!(cut, whole);
 }

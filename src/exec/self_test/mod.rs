@@ -2,8 +2,8 @@
 //!
 //! Drivers that compute wrongly exist; without this, the first to notice would be a reader. Small programs run on the device, one for
 //! each [family](family::FAMILIES) and block format; every value that a kernel writes is compared with the f64 oracle's, and every kind
-//! of draw with the CPU's. A device whose subgroups, or one of whose forms of products or of attention, alone are wrong is used without them; any
-//! other is refused, by name.
+//! of draw with the CPU's. A device whose subgroups, or one of whose forms of products or of attention, alone are wrong is used
+//! without them; any other is refused, by name.
 
 mod family;
 mod run;
@@ -50,8 +50,8 @@ impl Verdicts {
         self.lines().iter().filter(|line| line.starts_with(&key)).count()
     }
 
-    /// The faults for which a device was passed over, or used without its subgroups or a form of products or attention, since this was made: a
-    /// line each, with what is used instead.
+    /// The faults for which a device was passed over, or used without its subgroups or a form of products or attention, since this
+    /// was made: a line each, with what is used instead.
     pub fn faults(&self) -> Vec<String> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -83,7 +83,10 @@ pub async fn self_test(
     let formats: HashSet<BlockFormat> = ids.map(|id| weights.format(id)).collect();
     let stored = (numerics, kv.unwrap_or(numerics.kv()));
     let device = match passes(device, program, &formats, stored, verdicts).await {
-        Err(wrong @ Error::Miscomputed { .. }) if device.caps().subgroups.is_some() => {
+        // What a driver does not compile is as good as wrong.
+        Err(wrong @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. }))
+            if device.caps().subgroups.is_some() =>
+        {
             let plain = device.without_subgroups();
             match passes(&plain, program, &formats, stored, verdicts).await {
                 Ok(()) => {
@@ -121,7 +124,6 @@ async fn attending(device: Device, kv: KvStorage, verdicts: &Verdicts) -> Result
             verdicts.lines().insert(line);
             Ok(with)
         }
-        // What a driver does not compile is as good as wrong.
         Err(error @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })) => {
             verdicts.tell(format!("used without cooperative attention: {error}"));
             Ok(device.with_attend_matrices(false))
@@ -143,7 +145,6 @@ async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdict
             }
             match run::products(&device, format, form).await {
                 Ok(_modules) => verdicts.lines().insert(line),
-                // What a driver does not compile is as good as wrong.
                 Err(error @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })) => {
                     wrong = Some((form, error));
                     break;

@@ -216,8 +216,8 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("rotary, q8", "kv[scale_at(seq, head, pos) + KV_HEADS * PAGE_SLOTS]", "kv[scale_at(seq, head, pos)]"),
     ("rotary, q8", "/ 4u + head * PAGE_SLOTS + pos % PAGE_SLOTS", "/ 4u + pos % PAGE_SLOTS"),
     // Moves, stamps.
-    ("rotary", "kv[move_.y * params.n + id.x] = v;", "kv[move_.y * params.n] = v;"),
-    ("recurrent", "v = kv[move_.x * params.n + id.x];", "v = kv[move_.x * params.n];"),
+    ("rotary", "kv[move_.y * params.n + i] = v;", "kv[move_.y * params.n] = v;"),
+    ("recurrent", "v = kv[move_.x * params.n + i];", "v = kv[move_.x * params.n];"),
     ("rotary", "number[0] ^ params.salt", "number[0]"),
     // Rows, positions, tables, experts.
     ("rotary", "pos / PAGE_SLOTS", "pos / (PAGE_SLOTS + 1u)"),

@@ -39,11 +39,14 @@ const TILED_THREADS: u32 = 64;
 /// Positions that a thread of it scores in a tile.
 const TILED_KEYS: u32 = 8;
 
-/// Positions of a part, for a row that stands at `pos`: 256, or as many as make at most [`MAX_PARTS`] of all that it may see.
+/// Positions of a part, at least.
+const LEAST_PART: u32 = 256;
+
+/// Positions of a part, for a row that stands at `pos`: [`LEAST_PART`], or as many as make at most [`MAX_PARTS`] of all that it may see.
 ///
 /// A function of the position alone: a row's result does not depend on what it is computed with.
 pub(crate) fn part_size(pos: u32) -> u32 {
-    let mut size = 256;
+    let mut size = LEAST_PART;
     while pos / size >= MAX_PARTS {
         size *= 2;
     }
@@ -52,7 +55,7 @@ pub(crate) fn part_size(pos: u32) -> u32 {
 
 /// Parts that a row of a sequence of so many positions is divided into, at most.
 pub(crate) fn most_parts(positions: u32) -> u32 {
-    positions.div_ceil(256).clamp(1, MAX_PARTS)
+    positions.div_ceil(LEAST_PART).clamp(1, MAX_PARTS)
 }
 
 /// Parts that a row is divided into, at most.

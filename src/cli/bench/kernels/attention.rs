@@ -68,8 +68,20 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     }
     let stream = move |d: &Device, p: &mut Pipelines| read(d, p, bytes.min(d.caps().max_binding));
     all.push(one("a stream of reads, decoding's measure", stream));
+    all.push((format!("attend_cooperative, a prompt of {rows} rows"), Box::new(move |d, _| cooperative(d, rows))));
     all.extend(owners(quick));
     all
+}
+
+/// A prompt by cooperative matrices, on a device that has them and was not told to use another form.
+fn cooperative(device: &Device, rows: u32) -> Result<Vec<Item>> {
+    // The engine has it only where a self-test found it right; what is measured here was found by nobody.
+    let device = device.with_attend_matrices(true);
+    if device.caps().attend_matrices().is_none() {
+        return Ok(Vec::new());
+    }
+    let attention = Attention { seqs: vec![(rows, rows)], ..PLAIN };
+    Ok(vec![attention.item(&device, &mut Pipelines::new(&device), |s| s.fast())?])
 }
 
 /// The rows of vllm-metal's comparison: whose a row is, or a tile of rows, is searched for or looked up.
