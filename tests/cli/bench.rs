@@ -116,19 +116,23 @@ fn wrong_wishes_are_refused() {
     fails(bench(&["--shape", "tiny", "--device", "99"]), 6, &["no adapter"]);
 }
 
-/// Products of one format, whose time is a slope, and attention of a prompt: in every form that the device has, and no other.
+/// Products of one format, whose time is a slope, attention of a prompt, and small ops: in every form that the device has, and no other.
 #[test]
 fn gpu_kernels_are_timed() {
-    let copy = "copy, four words a thread";
-    for (only, kernels) in [
-        ("matvec Q8_0", [copy, "matvec Q8_0, 1 row", "matvec Q8_0, 8 rows"]),
-        ("a prompt of", [copy, "attend_tiled, a prompt of 32 rows", "attend, a prompt of 32 rows"]),
-        ("64 x 128", [copy, "attend, decode, 64 x 128, by search", "attend, decode, 64 x 128, by list"]),
-    ] {
+    let cases: [(&str, &[(&str, u64)]); 6] = [
+        ("matvec Q8_0", &[("matvec Q8_0, 1 row", 10), ("matvec Q8_0, 8 rows", 10)]),
+        ("a prompt of", &[("attend_tiled, a prompt of 32 rows", 1), ("attend, a prompt of 32 rows", 1)]),
+        ("64 x 128", &[("attend, decode, 64 x 128, by search", 1), ("attend, decode, 64 x 128, by list", 1)]),
+        ("pointwise", &[("pointwise, SiLU of 4096", 1), ("pointwise, GELU by erf of 4096", 1)]),
+        ("rope, 32", &[("rope, 32 heads", 1)]),
+        ("kv_blocks", &[("kv_blocks, copies", 1)]),
+    ];
+    for (only, kernels) in cases {
         let device = ["bench", "kernels", "--device", "llvmpipe", "--quick", "--rounds", "1"];
         let rows = array(&ok(output(command(&[&device[..], &["--json", "--only", only]].concat()))));
-        let names: Vec<_> = rows.iter().map(|row| row["kernel"].as_str().unwrap()).collect();
-        assert_eq!(names, kernels);
+        let names: Vec<_> =
+            rows.iter().map(|row| (row["kernel"].as_str().unwrap(), row["dispatches"].as_u64().unwrap())).collect();
+        assert_eq!(names, [&[("copy, four words a thread", 1)], kernels].concat());
         for row in &rows {
             assert!(row["device"].as_str().unwrap().contains("llvmpipe"), "{row}");
             assert!(row["gb_per_second"].as_f64().unwrap() > 0.0 && row["runs"].as_u64().unwrap() > 0, "{row}");

@@ -101,6 +101,12 @@ fn gpu_wrong_subgroups_are_left_unused_and_verdicts_are_kept() {
     let [told] = verdicts.faults().try_into().unwrap();
     assert!(told.starts_with("used without subgroups: llvmpipe"), "{told}");
     assert_eq!((verdicts.passed(&device), verdicts.passed(&plain)), (0, 2), "{}", verdicts.text());
+    // So it is where a driver does not compile them.
+    let faults = Verdicts::default();
+    let plain = test(&device.mutated("subgroupAdd(v)", "subgroupAdd(v, nothing)"), &faults).unwrap();
+    assert!(plain.caps().subgroups.is_none());
+    let [told] = faults.faults().try_into().unwrap();
+    assert!(told.starts_with("used without subgroups: "), "{told}");
     // What was passed is believed, also when it comes from a file; what is damaged or of other kernels is not.
     let text = verdicts.text();
     let kept = Verdicts::parse(&format!("\u{fffd}{text}rubbish\n\n{}", text.replace('\t', " ")));
