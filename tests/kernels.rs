@@ -156,6 +156,11 @@ fn gpu_matmul_in_f32() {
     check(LAVAPIPE, &cases::registers());
 }
 
+#[test]
+fn gpu_products_of_wild_rows() {
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::wild_products()));
+}
+
 /// Of software adapters, lavapipe alone has f16.
 #[test]
 fn gpu_matmul_of_halves() {

@@ -162,6 +162,15 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
     cases
 }
 
+/// A row of what is no number or huge among others, in each form of products.
+pub fn wild_products() -> Vec<Case> {
+    let forms = [("matmul = registers", EXACT), ("matmul = dot", 5e-4), ("matmul = halves", 1e-6)];
+    let tiled =
+        forms.into_iter().flat_map(|(tuning, bound)| products(tuning, |f| matches!(f, F16 | Q8_0), 2..4, bound));
+    let few = linear().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 9, .. }));
+    tiled.chain(few).map(|case| wild(&case)).collect()
+}
+
 /// Each format's decoder alone, and in the kernels of W x for few rows and for many.
 pub fn formats() -> Vec<Case> {
     let mut cases = Vec::new();
