@@ -168,7 +168,9 @@ pub fn wild_products() -> Vec<Case> {
     let tiled =
         forms.into_iter().flat_map(|(tuning, bound)| products(tuning, |f| matches!(f, F16 | Q8_0), 2..4, bound));
     let few = linear().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 9, .. }));
-    tiled.chain(few).map(|case| wild(&case)).collect()
+    let experts = expert_formats().into_iter().filter(|case| matches!(case.formats[..], [F32 | F16 | Q8_0]));
+    let heads = heads().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 63, .. }));
+    tiled.chain(few).chain(experts).chain(heads).map(|case| wild(&case)).collect()
 }
 
 /// Each format's decoder alone, and in the kernels of W x for few rows and for many.
