@@ -7,7 +7,7 @@ use wgslm::ops::{Attend, Kv, Mask, Op};
 use wgslm::quant::BlockFormat::F32;
 
 use super::super::programs::*;
-use super::run;
+use super::{CANARY, run};
 
 /// Where keys and values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +184,6 @@ fn seq<'a>(slot: usize, role: Role, pos: u32, tokens: &'a [Token], tables: &'a [
 /// Positions of a filling sequence (a multiple of every block size), and how many come at once.
 const FILLED: u32 = 64;
 const FILLERS: u32 = 4;
-const CANARY: f32 = -77_777.0;
 
 /// Prompts for the form by cooperative matrices: ratios and sizes of heads, blocks, masks, ragged sequences over what is there.
 pub fn cooperative() -> Vec<AttendCase> {

@@ -4,6 +4,7 @@ use wgslm::gpu::{Buffer, Device, Pipelines};
 use wgslm::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op, Room, Single, StepBuffer};
 
 use super::super::programs::*;
+use super::CANARY;
 
 /// Which kernel it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,8 +39,6 @@ pub struct CacheCase {
 
 /// The keys and values that a position has, by heads.
 type Kept = Vec<(Vec<f64>, Vec<f64>)>;
-
-const CANARY: f32 = -77_777.0;
 
 impl CacheCase {
     pub const PLAIN: Self = Self {

@@ -302,9 +302,15 @@ fn replicated(device: &Device, pipelines: &mut Pipelines, op: KvReplicate, tenso
     Ok(Item::new(plan.finish()?, StepCounts::default(), tensors as f64 * (x + out) as f64))
 }
 
-fn norm(device: &Device, pipelines: &mut Pipelines, kind: NormKind, rows: u32, n: u32) -> Result<Item> {
+/// A step of so many rows.
+fn step_of(device: &Device, rows: u32) -> Result<(StepBuffer, StepCounts)> {
     let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
     let counts = step.write_run(device, rows, 0, &[])?;
+    Ok((step, counts))
+}
+
+fn norm(device: &Device, pipelines: &mut Pipelines, kind: NormKind, rows: u32, n: u32) -> Result<Item> {
+    let (step, counts) = step_of(device, rows)?;
     let mut single = Single::new(pipelines, &step);
     let [x, out] = [0; 2].map(|_| value(device, &mut single, rows, n));
     let weights = Buffer::new(device, "weights", u64::from(n) * 4)?;
@@ -323,8 +329,7 @@ fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32) -> Res
 }
 
 fn activation(device: &Device, pipelines: &mut Pipelines, act: Act, rows: u32, n: u32) -> Result<Item> {
-    let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
-    let counts = step.write_run(device, rows, 0, &[])?;
+    let (step, counts) = step_of(device, rows)?;
     let mut single = Single::new(pipelines, &step);
     let [x, out] = [0; 2].map(|_| value(device, &mut single, rows, n));
     single.add(Op::Pointwise(Pointwise::Act { x: x?, act, n, out: out? }))?;
@@ -332,8 +337,7 @@ fn activation(device: &Device, pipelines: &mut Pipelines, act: Act, rows: u32, n
 }
 
 fn rotation(device: &Device, pipelines: &mut Pipelines, rows: u32, heads: u32) -> Result<Item> {
-    let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
-    let counts = step.write_run(device, rows, 0, &[])?;
+    let (step, counts) = step_of(device, rows)?;
     let mut single = Single::new(pipelines, &step);
     let [x, out] = [0; 2].map(|_| value(device, &mut single, rows, heads * DIM));
     let angles = Buffer::new(device, "angles", u64::from(rows) * u64::from(DIM) * 4)?;

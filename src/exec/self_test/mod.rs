@@ -83,10 +83,7 @@ pub async fn self_test(
     let formats: HashSet<BlockFormat> = ids.map(|id| weights.format(id)).collect();
     let stored = (numerics, kv.unwrap_or(numerics.kv()));
     let device = match passes(device, program, &formats, stored, verdicts).await {
-        // What a driver does not compile is as good as wrong.
-        Err(wrong @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. }))
-            if device.caps().subgroups.is_some() =>
-        {
+        Err(wrong) if is_fault(&wrong) && device.caps().subgroups.is_some() => {
             let plain = device.without_subgroups();
             match passes(&plain, program, &formats, stored, verdicts).await {
                 Ok(()) => {
@@ -112,6 +109,11 @@ pub async fn self_test(
     }
 }
 
+/// Whether a test found its kernels at fault: what a driver does not compile is as good as wrong.
+fn is_fault(error: &Error) -> bool {
+    matches!(error, Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })
+}
+
 /// The device, with attention by cooperative matrices if it has them and that computes rightly.
 async fn attending(device: Device, kv: KvStorage, verdicts: &Verdicts) -> Result<Device> {
     let line = format!("{}attention cooperative {kv:?}", key(&device));
@@ -124,7 +126,7 @@ async fn attending(device: Device, kv: KvStorage, verdicts: &Verdicts) -> Result
             verdicts.lines().insert(line);
             Ok(with)
         }
-        Err(error @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })) => {
+        Err(error) if is_fault(&error) => {
             verdicts.tell(format!("used without cooperative attention: {error}"));
             Ok(device.with_attend_matrices(false))
         }
@@ -145,7 +147,7 @@ async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdict
             }
             match run::products(&device, format, form).await {
                 Ok(_modules) => verdicts.lines().insert(line),
-                Err(error @ (Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })) => {
+                Err(error) if is_fault(&error) => {
                     wrong = Some((form, error));
                     break;
                 }

@@ -1,9 +1,9 @@
 //! Products of matrices and rows among the kernels: every dispatch reads a matrix that none before it read, beside a stream of reads.
 
-use super::{Item, Make, one, read};
+use super::{Item, Make, one, read, step_of};
 use crate::Result;
 use crate::gpu::{Buffer, Device, Pipelines};
-use crate::ops::{Epi, Linear, Op, Part, Pre, Room, Single, StepBuffer};
+use crate::ops::{Epi, Linear, Op, Part, Pre, Single};
 use crate::quant::BlockFormat;
 
 /// Columns of a matrix.
@@ -57,8 +57,7 @@ impl Products {
     fn item(&self, device: &Device, pipelines: &mut Pipelines, matrices: &[Buffer], n: u32, rows: u32) -> Result<Item> {
         let few = if self.quick { 2 } else { MATRICES[1] };
         let row_bytes = u64::from(self.format.gpu_row_words(K.into())?) * 4;
-        let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
-        let counts = step.write_run(device, rows, 0, &[])?;
+        let (step, counts) = step_of(device, rows)?;
         let x = Buffer::new(device, "x", u64::from(rows * K) * 4)?;
         x.write(device, 0, &vec![0.5f32; (rows * K) as usize]);
         let out = Buffer::new(device, "out", u64::from(rows * n) * 4)?;
