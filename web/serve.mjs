@@ -16,10 +16,20 @@ const TYPES = {
   ".wasm": "application/wasm",
 };
 
+/** The path that a request asks for; undefined where its address is malformed, as `/%zz` is. */
+function pathOf(address) {
+  try {
+    return normalize(decodeURIComponent(new URL(address, "http://localhost").pathname));
+  } catch {
+    return undefined;
+  }
+}
+
 /** Serves `folder`, and `models` under /models/. `first`, if given, sees each request and may answer it: then it says true. */
 export function serve({ folder, models, port = 0, first }) {
   const server = createServer(async (request, response) => {
-    const path = normalize(decodeURIComponent(new URL(request.url, "http://localhost").pathname));
+    const path = pathOf(request.url);
+    if (path === undefined) return response.writeHead(400).end("malformed address\n");
     if (first?.(path, request, response)) return;
     const file = models && path.startsWith("/models/") ? join(models, path.slice(8)) : join(folder, path === "/" ? "index.html" : path);
     const found = await stat(file).catch(() => null);

@@ -1,6 +1,7 @@
 // The package and its page in Chromium, on SwiftShader: node --test tests/web/page.test.mjs, after scripts/build-web.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
+import { request as ask } from "node:http";
 import { homedir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -347,6 +348,33 @@ limited("a download can be aborted", async () => {
   assert.equal(got.before, "AbortError");
   assert.ok(got.ms < 300, `${got.ms} ms`);
   await gone;
+});
+
+limited("a malformed address is refused, and the server goes on", async () => {
+  fresh();
+  // Not by fetch, which rewrites an address first.
+  const status = (path) =>
+    new Promise((resolve, reject) => {
+      const { port } = server.address();
+      ask({ host: "127.0.0.1", port, path }, (response) => resolve(response.resume().statusCode)).on("error", reject).end();
+    });
+  for (const path of ["/%zz", "/%", "/%c3%28", "//"]) assert.equal(await status(path), 400, path);
+  assert.equal(await status("/%00"), 404);
+  assert.equal(await status("/%2e%2e/package.json"), 404);
+  assert.equal(await status("/index.html"), 200);
+});
+
+limited("an address in ?model= may be relative to the page", async () => {
+  fresh();
+  for (const [wanted, whole] of [["/models/A.gguf", `${address}/models/A.gguf`], ["https://a.test/b.gguf", "https://a.test/b.gguf"]]) {
+    const page = await browser.newPage();
+    await page.goto(`${address}/?model=${wanted}`);
+    await page.waitForSelector("#setup:not([hidden])");
+    assert.equal(await page.inputValue("#url"), whole);
+    assert.equal(await page.isChecked("[value=url]"), true);
+    assert.equal(await page.evaluate(() => document.getElementById("setup").checkValidity()), true, "the form can be sent");
+    await page.close();
+  }
 });
 
 limited("without WebGPU the page says so and asks for nothing", async () => {

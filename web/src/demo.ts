@@ -248,7 +248,9 @@ if (support.ok) {
   element("adapter").textContent = adapter;
   const wanted = new URLSearchParams(location.search).get("model");
   if (wanted) {
-    url.value = wanted;
+    // The field takes whole addresses only: `?model=/models/FILE.gguf` is completed with this page's.
+    url.value = URL.canParse(wanted, location.href) ? new URL(wanted, location.href).href : wanted;
+    url.required = true;
     setup.querySelector<HTMLInputElement>("[value=url]")!.checked = true;
   }
   show("setup");
