@@ -30,7 +30,7 @@ use wgslm::exec::{
     SeqStep, Step, Token,
 };
 use wgslm::gpu::{
-    Arg, Buffer, Choice, Device, Dim, FORMATS, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
+    Arg, Buffer, Choice, Device, Dim, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
 };
 use wgslm::model::Program;
 use wgslm::ops::{
@@ -138,11 +138,9 @@ fn gpu_formats() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::formats()));
 }
 
-/// The table's formats are the block formats, and whatever it may say of one, products are right.
+/// Whatever the table may say of a format, products are right.
 #[test]
 fn gpu_tunings_of_products() {
-    let names: Vec<_> = BlockFormat::ALL.iter().map(|format| format.info().name).collect();
-    assert_eq!(names, FORMATS);
     check(LAVAPIPE, &cases::tunings());
 }
 

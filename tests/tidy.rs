@@ -10,8 +10,9 @@ use wgslm::quant::BlockFormat;
 /// Modules in the order of the import rule; those in one group may not use each other.
 const ORDER: &[&[&str]] = &[
     &["error"],
-    &["gpu", "cpu"],
+    &["cpu"],
     &["quant"],
+    &["gpu"],
     &["file"],
     &["ops"],
     &["model"],

@@ -5,6 +5,7 @@ use std::io::{Write, stdout};
 use super::exit::Exit;
 use super::{open, verdicts};
 use crate::gpu::{Choice, Device, Kind, Matmul, Products};
+use crate::quant::BlockFormat;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -84,20 +85,24 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
     }
     for (products, formats) in caps.tuning.groups() {
         let Products { lanes, fours, fours_batch, tile_w, tile_x, matmul } = products;
-        let usual = formats.iter().all(|format| table.products(format) == &products);
-        line("products", format!("of {}: {}", formats.join(", "), why(usual)))?;
+        let usual = formats.iter().all(|format| table.products(*format) == &products);
+        line("products", format!("of {}: {}", BlockFormat::names_of(&formats, ", "), why(usual)))?;
         line(
             "",
             format!("lanes {lanes} threads a workgroup, fours {fours}, fours_batch {fours_batch} times four rows"),
         )?;
         line("", format!("tile_w {tile_w} rows of W, tile_x {tile_x} rows of x in a tile of a prompt"))?;
         for form in Matmul::ALL {
-            let in_form: Vec<_> = formats.iter().copied().filter(|format| caps.matmul(format) == form).collect();
+            let in_form: Vec<_> = formats.iter().copied().filter(|format| caps.matmul(*format) == form).collect();
             let instead = match form == matmul {
                 true => String::new(),
                 false => format!(", as there are no {} ones", matmul.name()),
             };
-            let of = if in_form.len() == formats.len() { String::new() } else { format!(" of {}", in_form.join(", ")) };
+            let of = if in_form.len() == formats.len() {
+                String::new()
+            } else {
+                format!(" of {}", BlockFormat::names_of(&in_form, ", "))
+            };
             if !in_form.is_empty() {
                 let form = form.name();
                 line(

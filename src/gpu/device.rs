@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::compose::{Kernel, compose};
 use super::pipeline::Made;
-use super::tuning::FLOATS;
 use super::tuning::Traits;
 use super::{Matmul, Matrices, Tuning, Vendor, cooperative};
+use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
 /// What kind of adapter it is.
@@ -108,12 +108,12 @@ impl Caps {
 
     /// The form of matrix times matrix with matrices of a format, for fast numerics: the wished one, or the next one before it that the
     /// device and the format have.
-    pub fn matmul(&self, format: &str) -> Matmul {
+    pub fn matmul(&self, format: BlockFormat) -> Matmul {
         let wished = self.tuning.products(format).matmul;
         let has = |form: &Matmul| match form {
             Matmul::Registers => true,
             Matmul::Halves => self.f16,
-            Matmul::Dot => self.dot && !FLOATS.contains(&format),
+            Matmul::Dot => self.dot && format.has_ints(),
             Matmul::Cooperative => self.cooperative.is_some(),
         };
         let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= wished && has(form));
@@ -127,7 +127,7 @@ impl Caps {
 
     /// The small matrices that attention of prompts is made of with fast numerics: where products with matrices of f16 are, too.
     pub fn attend_matrices(&self) -> Option<Matrices> {
-        self.cooperative.filter(|_| self.attend_cooperative && self.matmul("F16") == Matmul::Cooperative)
+        self.cooperative.filter(|_| self.attend_cooperative && self.matmul(BlockFormat::F16) == Matmul::Cooperative)
     }
 }
 
@@ -329,7 +329,7 @@ impl Device {
     }
 
     /// The same device, with other forms of matrix times matrix wished for: what `form` makes of each format's.
-    pub(crate) fn with_matmul(&self, form: impl Fn(&str, Matmul) -> Matmul) -> Self {
+    pub(crate) fn with_matmul(&self, form: impl Fn(BlockFormat, Matmul) -> Matmul) -> Self {
         let tuning = self.caps.tuning.with_matmul(form);
         Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
     }

@@ -18,6 +18,6 @@ pub use device::{AdapterSummary, Caps, Choice, Device, Kind};
 pub use pipeline::Pipelines;
 pub use plan::{Arg, Dim, Dispatch, Plan, PlanBuilder, StepCounts};
 pub(crate) use timer::Timer;
-pub use tuning::{FORMATS, Matmul, Products, Tuning, Vendor};
+pub use tuning::{Matmul, Products, Tuning, Vendor};
 /// The wgpu that this crate was built with: a host that shares its device must use the same one.
 pub use wgpu;

@@ -3,6 +3,7 @@
 //! Nothing here depends on load or batch. The numbers hold for an executor's life, so results do not change while it runs.
 
 use super::Kind;
+use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
 /// How matrix times matrix is computed, for the rows of prompts.
@@ -98,23 +99,14 @@ pub struct Tuning {
     pub head: u32,
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
-    /// For each of [`FORMATS`].
-    products: [Products; FORMATS.len()],
+    /// By [`BlockFormat::index`].
+    products: [Products; BlockFormat::ALL.len()],
 }
-
-/// The names of the block formats, by which the table and files know them.
-pub const FORMATS: [&str; 16] = [
-    "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-    "IQ4_XS", "MXFP4",
-];
-/// Those without whole numbers.
-pub(super) const FLOATS: &[&str] = &["F32", "F16", "BF16"];
-const CODEBOOKS: &[&str] = &["IQ4_NL", "IQ4_XS", "MXFP4"];
 
 /// What differs from the usual on some devices, for some formats.
 struct Row {
     fits: fn(&Traits<'_>) -> bool,
-    formats: &'static [&'static str],
+    formats: fn(BlockFormat) -> bool,
     set: fn(&mut Products),
     why: &'static str,
 }
@@ -123,27 +115,27 @@ struct Row {
 const TABLE: &[Row] = &[
     Row {
         fits: |_| true,
-        formats: FLOATS,
+        formats: |format| !format.has_ints(),
         set: |p| p.fours_batch = 1,
         why: "floats: a chunk of them fills 32 registers",
     },
     Row {
         fits: |t| t.kind == Kind::Software,
-        formats: FLOATS,
+        formats: |format| !format.has_ints(),
         set: |p| p.matmul = Matmul::Registers,
         why: "processors: f16 must be converted and gains nothing",
     },
     // `mul_mat_l` of ggml-vulkan.cpp: its tiles of 128 are left out on AMD, Intel before Xe2 and Apple, which take 64.
     Row {
         fits: |t| t.vendor == Vendor::Nvidia,
-        formats: &FORMATS,
+        formats: |_| true,
         set: |p| p.tile_w = 128,
         why: "NVIDIA: tiles of 128 rows of W, as llama.cpp has them there and 64 elsewhere",
     },
     // Measured (BENCHMARKS.md): it unrolls a loop over an array only if that goes over all of it.
     Row {
         fits: |t| t.driver.contains("llvmpipe"),
-        formats: &FORMATS,
+        formats: |_| true,
         set: |p| p.fours = 1,
         why: "lavapipe: one four takes 0.7 to 0.9 of the time of two",
     },
@@ -151,20 +143,20 @@ const TABLE: &[Row] = &[
     // MatMulNBits of ONNX Runtime has 16, too: onnxruntime#27834.
     Row {
         fits: |t| t.vendor == Vendor::Intel,
-        formats: &FORMATS,
+        formats: |_| true,
         set: |p| p.lanes = 16,
         why: "Intel: workgroups of a subgroup of 16, as llama.cpp and ONNX Runtime have them",
     },
     Row {
         fits: |t| t.vendor == Vendor::Amd,
-        formats: &FORMATS,
+        formats: |_| true,
         set: |p| p.lanes = 64,
         why: "AMD: workgroups of a subgroup of 64, as llama.cpp has them",
     },
     // `rm_iq` of ggml-vulkan.cpp, 8 rows where all subgroups are of 64; what it has elsewhere is four rows, or fewer than we can make.
     Row {
         fits: |t| t.vendor == Vendor::Amd && t.subgroups == (64, 64),
-        formats: CODEBOOKS,
+        formats: BlockFormat::has_codebook,
         set: |p| p.fours = 2,
         why: "AMD GCN: eight rows of formats with code books, as llama.cpp has them",
     },
@@ -174,14 +166,14 @@ const TABLE: &[Row] = &[
             let own = ["AMD proprietary", "AMD open-source"].iter().any(|name| t.driver.contains(name));
             t.vendor == Vendor::Amd && own
         },
-        formats: &FORMATS,
+        formats: |_| true,
         set: |p| p.matmul = p.matmul.min(Matmul::Dot),
         why: "AMD's own drivers: they list cooperative matrices where there are no units for them, llama.cpp found",
     },
     // The same function has them on Intel's Xe2 alone, of which an adapter says nothing either.
     Row {
         fits: |t| t.vendor == Vendor::Intel,
-        formats: &FORMATS,
+        formats: |_| true,
         set: |p| p.matmul = p.matmul.min(Matmul::Dot),
         why: "Intel: cooperative matrices are slower before Xe2, llama.cpp found",
     },
@@ -223,9 +215,9 @@ impl Tuning {
             // Browsers do not tell whether whole numbers are multiplied by an instruction or by a detour.
             Kind::Other => (32, 32, 64, Products { matmul: Matmul::Registers, ..usual }),
         };
-        let mut tuning = Self { reduce, head, attend, products: [products; FORMATS.len()] };
+        let mut tuning = Self { reduce, head, attend, products: [products; BlockFormat::ALL.len()] };
         for row in rows(traits) {
-            tuning.all().filter(|(name, _)| row.formats.contains(name)).for_each(|(_, products)| (row.set)(products));
+            tuning.all().filter(|(format, _)| (row.formats)(*format)).for_each(|(_, products)| (row.set)(products));
         }
         tuning
     }
@@ -244,26 +236,27 @@ impl Tuning {
                 let wrong = |problem: String| Error::argument("tuning", format!("{line:?}: {problem}"));
                 let (name, value) = line.split_once('=').ok_or_else(|| wrong("name = number works".to_owned()))?;
                 let (name, format) = match name.trim().split_once('.') {
-                    Some((name, format)) => (name, Some(format)),
+                    Some((name, format)) => {
+                        let unknown = || wrong(format!("the formats are {}", BlockFormat::names()));
+                        (name, Some(BlockFormat::from_name(format).ok_or_else(unknown)?))
+                    }
                     None => (name.trim(), None),
                 };
-                if format.is_some_and(|format| !FORMATS.contains(&format)) {
-                    return Err(wrong(format!("the formats are {}", FORMATS.join(", "))));
-                }
                 if format.is_some() == of_format {
                     self.set(name, format, value.trim()).map_err(wrong)?;
                 }
             }
         }
         // What threads have of each sum must lie in a workgroup's memory.
-        if let Some((name, p)) = self.all().find(|(_, p)| p.lanes * p.fours_batch > 64) {
+        if let Some((format, p)) = self.all().find(|(_, p)| p.lanes * p.fours_batch > 64) {
+            let name = format.name();
             let problem = format!("{name}: lanes times fours_batch is {}, 64 is the most", p.lanes * p.fours_batch);
             return Err(Error::argument("tuning", problem));
         }
         Ok(self)
     }
 
-    fn set(&mut self, name: &str, format: Option<&str>, value: &str) -> std::result::Result<(), String> {
+    fn set(&mut self, name: &str, format: Option<BlockFormat>, value: &str) -> std::result::Result<(), String> {
         if let (None, Some((_, field, range))) = (format, ENTRIES.iter().find(|(known, ..)| *known == name)) {
             *field(self) = number(value, range)?;
             return Ok(());
@@ -285,19 +278,17 @@ impl Tuning {
         Ok(())
     }
 
-    fn all(&mut self) -> impl Iterator<Item = (&'static str, &mut Products)> {
-        FORMATS.into_iter().zip(&mut self.products)
+    fn all(&mut self) -> impl Iterator<Item = (BlockFormat, &mut Products)> {
+        BlockFormat::ALL.iter().copied().zip(&mut self.products)
     }
 
     /// What products with matrices of a format are tuned by.
-    pub fn products(&self, format: &str) -> &Products {
-        let at = FORMATS.iter().position(|name| *name == format);
-        // Another's is better than nothing; a test asks for each.
-        &self.products[at.unwrap_or(0)]
+    pub fn products(&self, format: BlockFormat) -> &Products {
+        &self.products[format.index()]
     }
 
     /// The same, with what `form` makes of each format's form of matrix times matrix.
-    pub(crate) fn with_matmul(mut self, form: impl Fn(&str, Matmul) -> Matmul) -> Self {
+    pub(crate) fn with_matmul(mut self, form: impl Fn(BlockFormat, Matmul) -> Matmul) -> Self {
         self.all().for_each(|(format, products)| products.matmul = form(format, products.matmul));
         self
     }
@@ -313,12 +304,12 @@ impl Tuning {
     }
 
     /// What products are tuned by, and the formats that share it.
-    pub fn groups(&self) -> Vec<(Products, Vec<&'static str>)> {
-        let mut groups: Vec<(Products, Vec<&'static str>)> = Vec::new();
-        for (name, products) in FORMATS.iter().zip(&self.products) {
+    pub fn groups(&self) -> Vec<(Products, Vec<BlockFormat>)> {
+        let mut groups: Vec<(Products, Vec<BlockFormat>)> = Vec::new();
+        for (format, products) in BlockFormat::ALL.iter().zip(&self.products) {
             match groups.iter_mut().find(|(of, _)| of == products) {
-                Some((_, names)) => names.push(name),
-                None => groups.push((*products, vec![name])),
+                Some((_, formats)) => formats.push(*format),
+                None => groups.push((*products, vec![*format])),
             }
         }
         groups
@@ -337,6 +328,7 @@ fn number(value: &str, range: &std::ops::RangeInclusive<u32>) -> std::result::Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use BlockFormat::{F16, IQ4_NL, Q4_K, Q8_0};
 
     const TRAITS: Traits<'_> =
         Traits { kind: Kind::Discrete, vendor: Vendor::Other, driver: "Mesa", subgroups: (32, 64) };
@@ -351,8 +343,8 @@ mod tests {
         // A format's line goes before that of all, wherever it stands.
         let changed = table.with("fours.Q4_K = 4\nmatmul.Q8_0 = dot\nfours = 2\nmatmul = registers").unwrap();
         let of = |format| (changed.products(format).fours, changed.products(format).matmul);
-        assert_eq!(["Q4_K", "Q8_0", "F16"].map(of), [(4, Matmul::Registers), (2, Matmul::Dot), (2, Matmul::Registers)]);
-        assert_eq!(changed.products("Q4_K").lanes, table.products("Q4_K").lanes);
+        assert_eq!([Q4_K, Q8_0, F16].map(of), [(4, Matmul::Registers), (2, Matmul::Dot), (2, Matmul::Registers)]);
+        assert_eq!(changed.products(Q4_K).lanes, table.products(Q4_K).lanes);
         for (text, problem) in [
             ("reduce", "name = number"),
             (
@@ -379,13 +371,13 @@ mod tests {
         let of = |vendor, driver, subgroups, format| {
             *Tuning::of(&Traits { vendor, driver, subgroups, ..TRAITS }).products(format)
         };
-        let usual = of(Vendor::Other, "", (32, 32), "Q4_K");
-        assert_eq!(of(Vendor::Nvidia, "", (32, 32), "Q4_K"), Products { tile_w: 128, ..usual });
-        assert_eq!(of(Vendor::Intel, "", (8, 32), "Q4_K"), Products { lanes: 16, matmul: Matmul::Dot, ..usual });
-        assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), "IQ4_NL"), Products { lanes: 64, ..usual });
+        let usual = of(Vendor::Other, "", (32, 32), Q4_K);
+        assert_eq!(of(Vendor::Nvidia, "", (32, 32), Q4_K), Products { tile_w: 128, ..usual });
+        assert_eq!(of(Vendor::Intel, "", (8, 32), Q4_K), Products { lanes: 16, matmul: Matmul::Dot, ..usual });
+        assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), IQ4_NL), Products { lanes: 64, ..usual });
         let lavapipe = Traits { kind: Kind::Software, driver: "llvmpipe", ..TRAITS };
-        assert_eq!(Tuning::of(&lavapipe).products("Q4_K").fours, 1);
-        let own = of(Vendor::Amd, "AMD proprietary driver 25.1", (64, 64), "IQ4_NL");
+        assert_eq!(Tuning::of(&lavapipe).products(Q4_K).fours, 1);
+        let own = of(Vendor::Amd, "AMD proprietary driver 25.1", (64, 64), IQ4_NL);
         assert_eq!(own, Products { lanes: 64, fours: 2, matmul: Matmul::Dot, ..usual });
         for vendor in [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Apple, Vendor::Other] {
             for kind in [Kind::Discrete, Kind::Integrated, Kind::Software, Kind::Other] {
@@ -401,7 +393,6 @@ mod tests {
                 }
             }
         }
-        assert!(TABLE.iter().all(|row| row.formats.iter().all(|format| FORMATS.contains(format))));
     }
 
     #[test]

@@ -267,7 +267,7 @@ impl<'a> Lower<'a> {
 
     /// What products with matrices of a format are tuned by.
     pub(crate) fn products(&self, format: BlockFormat) -> &Products {
-        self.layout.tuning.products(format.info().name)
+        self.layout.tuning.products(format)
     }
 
     /// Fills the role `reduce`: how a workgroup of `threads` adds up.

@@ -37,7 +37,7 @@ impl Tile {
 impl Layout {
     /// The tiles of the form for weights of a format.
     pub(crate) fn tile(&self, format: BlockFormat) -> Tile {
-        let products = self.tuning.products(format.info().name);
+        let products = self.tuning.products(format);
         match (products.matmul, self.matrices) {
             // What is empty costs them little beside unpacking W.
             (Matmul::Cooperative, Some(matrices)) => {

@@ -148,7 +148,27 @@ impl BlockFormat {
 
     /// The names of all formats, for messages: `F32, F16, ...`.
     pub fn names() -> String {
-        Self::ALL.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ")
+        Self::names_of(Self::ALL, ", ")
+    }
+
+    /// The names of some formats, with what stands between them.
+    pub(crate) fn names_of(formats: &[Self], between: &str) -> String {
+        formats.iter().map(|format| format.name()).collect::<Vec<_>>().join(between)
+    }
+
+    /// The format of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|format| format.name() == name)
+    }
+
+    /// Its place in [`BlockFormat::ALL`], for tables of all formats.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Whether quants are places in a list of levels.
+    pub(crate) fn has_codebook(self) -> bool {
+        matches!(self, Self::IQ4_NL | Self::IQ4_XS | Self::MXFP4)
     }
 
     /// Whether weights are whole numbers of eight bits, times a scale, plus a constant, for each 16 or 32 of them: products with

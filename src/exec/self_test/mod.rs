@@ -165,7 +165,7 @@ async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdict
 
 /// The form in which a device multiplies many rows with matrices of a format.
 fn form(device: &Device, format: BlockFormat) -> Matmul {
-    device.caps().matmul(format.info().name)
+    device.caps().matmul(format)
 }
 
 /// Fails with the first kernel that computes wrongly.
@@ -208,7 +208,7 @@ fn key(device: &Device) -> String {
     let form = format!("{form} {}", caps.workgroup_memory);
     let mut tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
     for (Products { lanes, fours, fours_batch, tile_w, tile_x, .. }, formats) in caps.tuning.groups() {
-        tuned += &format!(" {lanes},{fours},{fours_batch},{tile_w},{tile_x}={}", formats.join(","));
+        tuned += &format!(" {lanes},{fours},{fours_batch},{tile_w},{tile_x}={}", BlockFormat::names_of(&formats, ","));
     }
     format!("{name}\t{backend}\t{driver}\t{form}{tuned}\t{:016x}\t", kernels_hash()).replace('\n', " ")
 }
