@@ -4,7 +4,7 @@ Converts each model of a folder and compares llama.cpp's logits for a text, and 
 reference's in `golden.npz`. COMPATIBILITY.md lists what came of it. Keys and values are kept as f32.
 
     cargo build && npm install --prefix tools/llama_cpp node-llama-cpp && pip install numpy
-    python tools/llama_cpp/compare.py ../shared/data/tiny-models target/debug/wgslm
+    python tools/llama_cpp/compare.py tests/data/tiny-models target/debug/wgslm
     python tools/llama_cpp/ordinary.py /tmp/ordinary            # models of ordinary sizes
     python tools/llama_cpp/compare.py /tmp/ordinary target/debug/wgslm --type Q8_0
 """
