@@ -1,16 +1,13 @@
 //! A decoding loop of the CPU executor allocates nothing: counted by the global allocator, in a binary of its own.
 #![allow(unsafe_code, reason = "a global allocator is unsafe")]
 
-#[path = "support/programs.rs"]
-mod programs;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use programs::*;
 use wgslm::exec::{CpuExecutor, CpuOptions, Executor, Numerics, Role, Step, Token};
 use wgslm::ops::SampleSpec;
 use wgslm::quant::BlockFormat::{F16, Q8_0};
+use wgslm_test::programs::*;
 
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 

@@ -1,6 +1,6 @@
 // The kernel tests in Chromium, on SwiftShader: node --test tests/web/kernels.test.mjs, after scripts/build-web --tests.
 //
-// The cases are those of tests/kernels.rs, compiled to WebAssembly; natively they run on more adapters, in more forms.
+// The cases are those of tests/device/kernels, compiled to WebAssembly; natively they run on more adapters, in more forms.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";

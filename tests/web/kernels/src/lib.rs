@@ -5,19 +5,11 @@
     reason = "one thread, one code: natively the same values are shared by threads"
 )]
 
-#[path = "../../../support/kernel_cases.rs"]
-mod cases;
-#[path = "../../../support/modules.rs"]
-mod modules;
-#[path = "../../../support/programs.rs"]
-mod programs;
-#[path = "../../../support/single_cases.rs"]
-mod singles;
-
-use cases::Case;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 use wgslm::gpu::{Choice, Device, Kernel};
+use wgslm_test::cases::{self, Case};
+use wgslm_test::modules;
 
 #[wasm_bindgen]
 extern "C" {

@@ -1,0 +1,287 @@
+//! Every kernel against the f64 oracle, over odd shapes, in every form that an adapter has: both software adapters, with and
+//! without subgroups, with wgpu's checks and without, the cache in f32 and f16, rows as prompt and as generated.
+
+mod attention;
+mod draws;
+mod executor;
+mod single;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use wgslm::Error;
+use wgslm::exec::{
+    CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role,
+    SeqStep, Step, Token,
+};
+use wgslm::gpu::{
+    Arg, Buffer, Choice, Device, Dim, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
+};
+use wgslm::model::Program;
+use wgslm::ops::{
+    Attend, BlockMove, CacheShape, CpuWeights, GroupId, Index, Kv, KvLayout, KvReplicate, KvStorage, KvWrite, Mask, Op,
+    Pairing, Penalties, Place, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
+};
+use wgslm::quant::BlockFormat;
+use wgslm::quant::BlockFormat::{F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
+use wgslm_test::adapter;
+use wgslm_test::cases::attend::AttendCase;
+use wgslm_test::cases::{self, Case, EXACT, Pick, options};
+use wgslm_test::programs::*;
+
+/// One way to run kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Form {
+    adapter: &'static str,
+    subgroups: bool,
+    checked: bool,
+}
+
+const LAVAPIPE: Form = Form { adapter: "llvmpipe", subgroups: true, checked: false };
+const SWIFTSHADER: Form = Form { adapter: "swiftshader", subgroups: true, checked: false };
+
+/// All forms that matter, pair by pair: each adapter with each reduction, checks on once for each adapter.
+const FORMS: [Form; 4] = [
+    LAVAPIPE,
+    Form { subgroups: false, checked: true, ..LAVAPIPE },
+    SWIFTSHADER,
+    Form { subgroups: false, checked: true, ..SWIFTSHADER },
+];
+
+/// A device, opened once for the tests of this process. It must be the adapter that was asked for.
+fn device(form: Form) -> Device {
+    static DEVICES: Mutex<Option<HashMap<Form, Device>>> = Mutex::new(None);
+    let mut devices = DEVICES.lock().unwrap();
+    let open = || {
+        let hardware = adapter::wished();
+        let name = hardware.clone().unwrap_or_else(|| form.adapter.to_owned());
+        let choice = Choice {
+            name: Some(name.clone()),
+            no_subgroups: !form.subgroups,
+            checked: form.checked,
+            // Without features a device is what a host may hand us: WebGPU's defaults.
+            default_limits: !form.subgroups,
+            // As GPUs have it; software adapters have a thread to a head.
+            tuning: if form.subgroups { String::new() } else { "head = 8".to_owned() },
+            ..Choice::default()
+        };
+        let device =
+            pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"));
+        let caps = device.caps();
+        assert!(caps.name.to_lowercase().contains(&name), "{} is not {name}", caps.name);
+        if hardware.is_none() {
+            assert_eq!(caps.kind, Kind::Software);
+            assert_eq!(caps.subgroups.is_some(), form.subgroups, "{caps:?}");
+        }
+        device
+    };
+    devices.get_or_insert_default().entry(form).or_insert_with(open).clone()
+}
+
+fn gpu(form: Form, program: &Program, weights: &Arc<CpuWeights>, options: GpuOptions) -> GpuExecutor {
+    let gpu =
+        pollster::block_on(GpuExecutor::load(&device(form), program, &**weights, options, &mut |_, _| {})).unwrap();
+    gpu.fill_cache(0x7fc0_7e00); // NaN as f32, and as two f16
+    gpu
+}
+
+/// Runs a step to its end; gives its logits and draws.
+fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Drawn>) {
+    pollster::block_on(cases::run(gpu, seqs))
+}
+
+/// Causal attention of one head of `dim` elements.
+fn attend_of(q: ValueId, out: ValueId, kv: Kv, dim: u32) -> Attend {
+    let (mask, scale, softcap, sinks, slopes) = (Mask::Causal, 0.1, 0.0, None, None);
+    Attend { q, heads: 1, kv_heads: 1, k_dim: dim, v_dim: dim, kv, mask, scale, softcap, sinks, slopes, out }
+}
+
+/// Runs cases in a form; each must stay below its bound.
+fn check<'a>(form: Form, cases: impl IntoIterator<Item = &'a Case>) {
+    check_on(&device(form), &format!("{form:?}"), cases);
+}
+
+fn check_on<'a>(device: &Device, what: &str, cases: impl IntoIterator<Item = &'a Case>) {
+    let mut wrong = Vec::new();
+    for case in cases {
+        let (distance, _) = pollster::block_on(case.distance(device));
+        if distance.is_nan() || distance > case.bound {
+            wrong.push(format!("{}: {distance:e}", case.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{what}: {wrong:#?}");
+}
+
+fn check_all_forms(cases: &[Case]) {
+    FORMS.into_iter().for_each(|form| check(form, cases));
+}
+
+#[test]
+fn gpu_linear() {
+    check_all_forms(&cases::linear());
+}
+
+#[test]
+fn gpu_formats() {
+    // How sums are reduced is no matter of formats.
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::formats()));
+}
+
+/// Whatever the table may say of a format, products are right.
+#[test]
+fn gpu_tunings_of_products() {
+    check(LAVAPIPE, &cases::tunings());
+}
+
+#[test]
+fn gpu_matmul_in_whole_numbers() {
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::dots()));
+}
+
+#[test]
+fn gpu_matmul_in_f32() {
+    check(LAVAPIPE, &cases::registers());
+}
+
+#[test]
+fn gpu_products_of_wild_rows() {
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::wild_products()));
+}
+
+/// Of software adapters, lavapipe alone has f16.
+#[test]
+fn gpu_matmul_of_halves() {
+    check(LAVAPIPE, &cases::halves());
+}
+
+#[test]
+fn gpu_matmul_by_other_tiles() {
+    // The second has WebGPU's least workgroup memory, into which fewer columns of a tile fit.
+    FORMS[..2].iter().for_each(|form| check(*form, &cases::tiles()));
+}
+
+/// No software adapter has cooperative matrices: plain WGSL of the same meaning takes the place of the operations, and subgroups are
+/// made up. What this proves are tiles, edges, epilogues, and the turns of subgroups.
+fn with_stand_ins() -> [(Form, Device, &'static str); 3] {
+    macro_rules! stand_in {
+        ($side:literal, $subgroups:literal) => {{
+            let source = concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;");
+            let stand_in = include_str!("cooperative_stand_in.wgsl");
+            Matrices {
+                side: $side,
+                types: Fragment { name: concat!("side ", $side, ", ", $subgroups, " subgroups"), source },
+                products: Fragment { name: "stand-in", source: stand_in },
+            }
+        }};
+    }
+    // On lavapipe a shader's loops end after 65,535 turns of all of them: there not many turns for one thread.
+    let forms = [(SWIFTSHADER, stand_in!(8, 16)), (LAVAPIPE, stand_in!(16, 4)), (LAVAPIPE, stand_in!(8, 2))];
+    forms.map(|(form, matrices)| (form, device(form).with_matrices(matrices), matrices.types.name))
+}
+
+#[test]
+fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
+    for (turn, (form, device, types)) in with_stand_ins().into_iter().enumerate() {
+        check_on(&device, &format!("{form:?}, {types}"), &cases::cooperative(turn));
+    }
+}
+
+#[test]
+fn gpu_norm() {
+    check_all_forms(&cases::norm());
+}
+
+#[test]
+fn gpu_pointwise() {
+    check_all_forms(&cases::pointwise());
+}
+
+#[test]
+fn gpu_rope() {
+    check_all_forms(&cases::rope());
+}
+
+/// Workgroups of the sizes that the table has for GPUs; other tests have those of software adapters.
+#[test]
+fn gpu_kernels_in_the_geometry_of_gpus() {
+    let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
+    // A sixth of the writes; the choices that they are made of have periods, too, so each sixth begins one later.
+    let writes = cases::writes().into_iter().enumerate().filter(|(i, _)| i / 6 % 6 == i % 6).map(|(_, case)| case);
+    let attention = each(cases::attend(), 9).chain(each(cases::attend_caches(), 9));
+    let reductions = cases::norm().into_iter().chain(cases::softmaxes());
+    let mut cases: Vec<Case> = reductions.chain(writes).chain(attention).collect();
+    cases.iter_mut().for_each(|case| case.tuning = "reduce = 32\nhead = 32\nattend = 64");
+    FORMS[..2].iter().for_each(|form| check(*form, &cases));
+}
+
+#[test]
+fn gpu_moves_are_exact() {
+    check_all_forms(&cases::moves());
+}
+
+#[test]
+fn gpu_route() {
+    let cases = cases::route();
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases));
+}
+
+#[test]
+fn gpu_experts() {
+    check_all_forms(&cases::expert_layers());
+    check_all_forms(&cases::heads());
+}
+
+#[test]
+fn gpu_expert_formats() {
+    let cases = cases::expert_formats();
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases));
+}
+
+#[test]
+fn gpu_row_wise() {
+    check_all_forms(&cases::row_wise());
+}
+
+#[test]
+fn gpu_recurrences() {
+    check_all_forms(&cases::recurrences());
+    check(LAVAPIPE, &cases::conv_formats());
+}
+
+/// A sequence cut in any way, alone or in company: the same bits of each role.
+fn same_in_all_cuts(op: &(String, OneOp)) {
+    for form in [LAVAPIPE, SWIFTSHADER] {
+        for role in Role::ALL {
+            let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
+            let cuts = cases::recurrent_cuts(op, role);
+            let whole = bits(&cuts[0]);
+            cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {role:?}, {form:?}", cut.name));
+        }
+    }
+}
+
+#[test]
+fn gpu_recurrences_are_the_same_in_all_cuts() {
+    recurrent().iter().for_each(same_in_all_cuts);
+}
+
+/// Rows in any company and cut in any way: the same bits, also where experts see very different numbers of rows, in tiles of both sizes.
+#[test]
+fn gpu_experts_are_the_same_in_all_cuts() {
+    for (count, used) in [(7, 3), (3, 2)] {
+        let layer = OneOp::new(&[count, 64], |b, x| experts(b, x, plain(count, used), [64, 96, 65], true));
+        same_in_all_cuts(&(format!("{used} of {count} experts"), layer));
+    }
+}
+
+#[test]
+fn gpu_programs_agree_with_the_oracle() {
+    // Nearly all of the time goes to compiling: each program as it is run, and in turn unfused and Fast; half of them elsewhere.
+    for (p, cases) in cases::models().chunks(3).enumerate() {
+        let [exact, unfused, fast] = cases else { panic!("three of each program") };
+        check(LAVAPIPE, [exact, if p % 2 == 0 { unfused } else { fast }]);
+        for (_, form) in FORMS.iter().enumerate().skip(1).filter(|(f, _)| (p + f) % 2 == 0) {
+            check(*form, [if form.subgroups { fast } else { exact }]);
+        }
+    }
+}

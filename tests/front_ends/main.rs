@@ -1,0 +1,4 @@
+//! Tests of the binary, as users meet it: on a command line, and in a terminal.
+
+mod cli;
+mod repl;

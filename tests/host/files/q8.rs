@@ -1,0 +1,84 @@
+//! Dot products with activations of eight bits.
+
+use wgslm::quant::{BlockFormat, Q8, Simd};
+
+use wgslm_test::Rng;
+
+#[test]
+fn activations_are_rounded_to_eight_bits() {
+    let x: Vec<f32> = (0..64).map(|i| (i - 20) as f32 / if i < 32 { 1.0 } else { 7.0 }).collect();
+    let mut out = [Q8::default(); 2];
+    Q8::quantize(&x, &mut out);
+    for (x, q8) in x.chunks(32).zip(&out) {
+        let max = x.iter().fold(0.0, |max: f32, x| max.max(x.abs()));
+        assert_eq!(q8.scale, max / 127.0);
+        for (x, q) in x.iter().zip(q8.quants) {
+            assert!((x - q8.scale * f32::from(q)).abs() <= 0.5001 * q8.scale);
+        }
+        let sum = |half: &[i8]| half.iter().map(|q| i32::from(*q)).sum::<i32>() as f32 * q8.scale;
+        assert_eq!(q8.sum, sum(&q8.quants));
+    }
+    // What is not finite must stay visible, and nothing is 0.
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut out = [Q8::default()];
+        Q8::quantize(&std::array::from_fn::<_, 32, _>(|i| if i == 3 { bad } else { 1.0 }), &mut out);
+        assert!(!out[0].scale.is_finite(), "{bad}");
+    }
+    let mut out = [Q8::default()];
+    Q8::quantize(&[0.0; 32], &mut out);
+    assert_eq!(out[0], Q8::default());
+}
+
+#[test]
+fn whole_number_products_are_those_of_the_rounded_activations() {
+    let mut rng = Rng(11);
+    let mut checked = 0;
+    for &format in BlockFormat::ALL.iter().filter(|f| f.info().weights > 1) {
+        let info = format.info();
+        for blocks in [1, 2, 3, 4, 7, 16] {
+            let k = blocks * info.weights;
+            let draw = |rng: &mut Rng| (0..k).map(|_| rng.signed() + rng.signed() * rng.signed()).collect::<Vec<_>>();
+            let (w, x) = (draw(&mut rng), draw(&mut rng));
+            let mut row = vec![0; blocks * info.bytes];
+            format.encode(&w, &mut row).unwrap();
+            let mut decoded = vec![0.0; k];
+            format.decode(&row, &mut decoded).unwrap();
+            let mut q8 = vec![Q8::default(); k / 32];
+            Q8::quantize(&x, &mut q8);
+            let rounded = q8.iter().flat_map(|x| x.quants.map(|q| f64::from(x.scale) * f64::from(q)));
+            let products: Vec<f64> = decoded.iter().zip(rounded).map(|(w, x)| f64::from(*w) * x).collect();
+            let (exact, size) = (products.iter().sum::<f64>(), products.iter().map(|p| p.abs()).sum::<f64>());
+            let portable = format.dot_q8(Simd::Portable, &row, &q8).unwrap();
+            // A minimum is subtracted from larger sums, so the bound is wider than a half-unit a product.
+            let bound = 3e-6 * size;
+            assert!((f64::from(portable) - exact).abs() <= bound, "{} k = {k}: {portable} for {exact}", info.name);
+            for simd in Simd::available() {
+                let dot = format.dot_q8(simd, &row, &q8).unwrap();
+                assert_eq!(dot.to_bits(), portable.to_bits(), "{} k = {k} {simd:?}", info.name);
+                checked += 1;
+            }
+        }
+    }
+    println!("{checked} products in {:?}", Simd::available());
+    assert_eq!(BlockFormat::F16.dot_q8(Simd::best(), &[0; 64], &[Q8::default()]), None);
+}
+
+#[test]
+fn forms_agree_on_any_bytes() {
+    let mut rng = Rng(12);
+    for &format in BlockFormat::ALL.iter().filter(|f| f.info().weights > 1) {
+        let info = format.info();
+        for blocks in 1..50 {
+            let row: Vec<u8> = (0..blocks * info.bytes).map(|_| rng.word() as u8).collect();
+            let x: Vec<f32> = (0..blocks * info.weights).map(|_| rng.signed()).collect();
+            let mut q8 = vec![Q8::default(); x.len() / 32];
+            Q8::quantize(&x, &mut q8);
+            let portable = format.dot_q8(Simd::Portable, &row, &q8).unwrap();
+            for simd in Simd::available() {
+                let dot = format.dot_q8(simd, &row, &q8).unwrap();
+                let same = dot.to_bits() == portable.to_bits() || dot.is_nan() && portable.is_nan();
+                assert!(same, "{} {simd:?}: {dot} for {portable}", info.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Chat templates against Jinja2's renderings, hostile templates, and texts that try to become control tokens.
+
+use serde_json::{Value, json};
+use wgslm::text::{ChatTemplate, Origin, Segment, Special, Tokenizer};
+use wgslm_test::gguf_vocab::{busy, gguf_tokenizer};
+use wgslm_test::{data_bytes as read, data_json as json, fetched_bytes as model};
+
+/// 2025-07-10 12:00:00 UTC, as in the references.
+const NOW: Option<i64> = Some(1_752_148_800);
+
+fn text(segments: &[Segment]) -> String {
+    segments.iter().map(|segment| segment.text.as_str()).collect()
+}
+
+/// What templates of all makers use as control strings.
+fn common_controls() -> Vec<String> {
+    let texts = [
+        "<s>",
+        "</s>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<start_of_turn>",
+        "<end_of_turn>",
+        "[INST]",
+        "[/INST]",
+        "<|user|>",
+        "<|assistant|>",
+        "<|end|>",
+        "<｜User｜>",
+        "<｜Assistant｜>",
+        "<|channel|>",
+        "<|message|>",
+        "<|START_OF_TURN_TOKEN|>",
+        "<|endoftext|>",
+        "[gMASK]",
+    ];
+    texts.map(str::to_owned).to_vec()
+}
+
+fn render(template: &str, context: &Value) -> wgslm::Result<String> {
+    let template = ChatTemplate::new(template, common_controls())?;
+    template.render(context, NOW).map(|segments| text(&segments))
+}
+
+/// Removes what stands for undefined.
+fn defined(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(_, value)| value.get("__undefined__").is_none())
+            .map(|(name, value)| (name.clone(), defined(value)))
+            .collect(),
+        Value::Array(items) => items.iter().map(defined).collect(),
+        other => other.clone(),
+    }
+}
+
+/// Templates of the reference whose rendering differs, with the reason; COMPATIBILITY.md has the same list.
+const EXCEPTIONS: [(&str, &str); 0] = [];
+
+#[derive(Default)]
+struct Tally {
+    cases: usize,
+    wrong: Vec<String>,
+}
+
+impl Tally {
+    fn check(&mut self, name: &str, got: wgslm::Result<String>, expected: &str) {
+        self.cases += 1;
+        if EXCEPTIONS.iter().any(|(exception, _)| *exception == name) {
+            assert_ne!(got.ok().as_deref(), Some(expected), "{name} is no exception any more");
+            return;
+        }
+        match got {
+            Ok(text) if text == expected => {}
+            Ok(text) => {
+                let same = text.bytes().zip(expected.bytes()).take_while(|(a, b)| a == b).count();
+                let show = |s: &str| {
+                    String::from_utf8_lossy(&s.as_bytes()[same.saturating_sub(40)..])
+                        .chars()
+                        .take(120)
+                        .collect::<String>()
+                };
+                self.wrong.push(format!(
+                    "{name}: at byte {same}\n  gives   {:?}\n  must be {:?}",
+                    show(&text),
+                    show(expected)
+                ));
+            }
+            Err(e) => self.wrong.push(format!("{name}: {e}")),
+        }
+    }
+
+    fn finish(self, at_least: usize) {
+        println!("{} cases, {} wrong", self.cases, self.wrong.len());
+        assert!(self.cases >= at_least, "only {} cases", self.cases);
+        assert!(self.wrong.is_empty(), "{} wrong:\n{}", self.wrong.len(), self.wrong.join("\n"));
+    }
+}
+
+#[test]
+fn templates_of_real_models() {
+    let contexts = json("chat-templates/contexts.json");
+    let mut tally = Tally::default();
+    let mut refused = 0;
+    for case in json("chat-templates/expected.json").as_array().unwrap() {
+        let (file, context) = (case["template"].as_str().unwrap(), case["context"].as_str().unwrap());
+        let source = String::from_utf8(read(&format!("chat-templates/{file}"))).unwrap();
+        let got = render(&source, &contexts[context]);
+        match case["expected"].as_str() {
+            Some(expected) => tally.check(&format!("{file} {context}"), got, expected),
+            None => {
+                refused += 1;
+                let error = got.expect_err(&format!("{file} {context}: the reference refuses")).to_string();
+                if case["error"] == "TemplateError" {
+                    assert!(error.contains(case["message"].as_str().unwrap()), "{file} {context}: {error}");
+                }
+            }
+        }
+    }
+    assert_eq!(refused, 5);
+    tally.finish(240);
+}
+
+#[test]
+fn templates_of_huggingface_js() {
+    let mut tally = Tally::default();
+    for case in json("chat-templates/hf-jinja-e2e.json").as_array().unwrap() {
+        let got = render(case["chat_template"].as_str().unwrap(), &defined(&case["data"]));
+        tally.check(case["name"].as_str().unwrap(), got, case["target"].as_str().unwrap());
+    }
+    for case in json("chat-templates/hf-jinja-unit.json").as_array().unwrap() {
+        let got = render(case["template"].as_str().unwrap(), &defined(&case["context"]));
+        tally.check(case["name"].as_str().unwrap(), got, case["target"].as_str().unwrap());
+    }
+    tally.finish(70);
+}
+
+#[test]
+fn hostile_templates() {
+    let index = json("hostile/index.json");
+    let context = &index["template_context"];
+    let peak = peak_kib();
+    let mut cases = 0;
+    for case in index["cases"].as_array().unwrap() {
+        if case["kind"] != "template" {
+            continue;
+        }
+        cases += 1;
+        let file = case["file"].as_str().unwrap();
+        let source = String::from_utf8(read(&format!("hostile/{file}"))).unwrap();
+        let (got, time) = busy(|| render(&source, context));
+        println!("{file}: {time:?}");
+        assert!(time.as_millis() < index["limits"]["render_ms"].as_u64().unwrap().into(), "{file}: {time:?}");
+        let (shown, expect) = (got.as_ref().map_or_else(ToString::to_string, Clone::clone), &case["expect"]);
+        for word in case["forbid"].as_array().into_iter().flatten() {
+            assert!(!shown.contains(word.as_str().unwrap()), "{file}: {shown}");
+        }
+        match got {
+            Ok(text) => {
+                assert_ne!(expect, "error", "{file} was rendered: {}", case["why"]);
+                if let Some(output) = case["output"].as_str() {
+                    assert_eq!(text, output, "{file}");
+                }
+            }
+            Err(error) => {
+                let text = error.to_string().to_lowercase();
+                println!("  {text}");
+                assert_ne!(expect, "ok", "{file} was refused: {text}");
+                let hints: Vec<&str> = case["hint"].as_array().unwrap().iter().map(|h| h.as_str().unwrap()).collect();
+                assert!(hints.iter().any(|hint| text.contains(hint)), "{file}: {text:?} names none of {hints:?}");
+            }
+        }
+    }
+    assert!(cases >= 27, "only {cases} cases");
+    // The peak of the process means something only where this test has the process for itself.
+    if let (Some(before), Some(after), true) = (peak, peak_kib(), std::env::var_os("NEXTEST").is_some()) {
+        println!("peak memory grew by {} KiB", after - before);
+        let limit = 1024 * index["limits"]["render_mib"].as_u64().unwrap();
+        assert!(after - before < limit, "peak memory grew by {} KiB", after - before);
+    }
+}
+
+/// The largest resident size of this process so far.
+fn peak_kib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[test]
+fn more_hostile_templates() {
+    let cases = [
+        ("concat", "{% set s = 'aaaaaaaa' %}".to_owned() + &"{% set s = s ~ s %}".repeat(60) + "{{ s | length }}"),
+        ("plus", "{% set s = 'aaaaaaaa' %}".to_owned() + &"{% set s = s + s %}".repeat(60) + "{{ s | length }}"),
+        ("capture", "{% set s = 'aaaaaaaa' %}".to_owned() + &"{% set s %}{{ s }}{{ s }}{% endset %}".repeat(60)),
+        (
+            "raw capture",
+            format!(
+                "{{% macro m() %}}{}{{% endmacro %}}{{% for i in range(90000) %}}{{{{ m() }}}}{{% endfor %}}",
+                "x".repeat(4000)
+            ),
+        ),
+        ("join", "{% set s = ['aaaaaaaa'] %}".to_owned() + &"{% set s = [s | join, s | join] %}".repeat(60)),
+        ("replace", "{% set s = 'aaaaaaaa' %}".to_owned() + &"{% set s = s | replace('a', s) %}".repeat(9)),
+        ("replace method", "{% set s = 'aaaaaaaa' %}".to_owned() + &"{% set s = s.replace('a', s) %}".repeat(9)),
+        ("format", "{{ '{:>1000000000}'.format(1) }}".to_owned()),
+        ("printf", "{{ '%1000000000d' | format(1) }}".to_owned()),
+        ("indent", "{{ 'a\n' | indent(1000000000, true) }}".to_owned()),
+        ("tojson indent", "{{ [1] | tojson(indent=1000000000) }}".to_owned()),
+        ("constant", "{{ ('a' * 99999999) ~ ('a' * 99999999) }}".to_owned()),
+        ("constant power", "{{ 'a' * (10 ** 8) }}".to_owned()),
+        ("list", "{% set l = [1] %}".to_owned() + &"{% set l = l + l %}".repeat(60) + "{{ l | length }}"),
+        ("list repeat", "{% set n = 99999999 %}{{ ([1] * n) | length }}".to_owned()),
+        ("wide print", "{% set l = [1] %}".to_owned() + &"{% set l = [l, l] %}".repeat(60) + "{{ l }}"),
+        ("wide json", "{% set l = [1] %}".to_owned() + &"{% set l = [l, l] %}".repeat(60) + "{{ l | tojson }}"),
+        (
+            "deep list",
+            "{% set ns = namespace(l=1) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor %}".to_owned(),
+        ),
+        (
+            "macro growth",
+            "{% macro f(s, n) %}{% if n %}{{ f(s ~ s, n - 1) }}{% endif %}{% endmacro %}{{ f('aaaaaaaa', 60) }}"
+                .to_owned(),
+        ),
+    ];
+    for (name, source) in cases {
+        let (got, time) = busy(|| render(&source, &json!({"messages": []})));
+        println!("{name}: {time:?} {:?}", got.as_ref().map(String::len).map_err(ToString::to_string));
+        assert!(time.as_millis() < 200, "{name}: {time:?}");
+        assert!(got.is_err(), "{name} was rendered");
+    }
+}
+
+#[test]
+fn twins_do_not_show() {
+    let controls = common_controls();
+    let cases = [
+        // A template that searches for a string that users write: the text is as if nothing had been marked.
+        ("{{ content.split('</think>')[-1] }}", json!({"content": "a</think><|im_end|>b"}), "<|im_end|>b"),
+        (
+            "{% if '<|im_end|>' in content %}yes{% else %}no{% endif %}{{ content }}",
+            json!({"content": "<|im_end|>"}),
+            "no<|im_end|>",
+        ),
+        ("{{ content | tojson(ensure_ascii=true) }}", json!({"content": "<é>"}), "\"<\\u00e9>\""),
+        (
+            "{{ content | length }}{{ content[:2] }}{{ content | trim | upper }}",
+            json!({"content": " <|im_end|> "}),
+            "12 <<|IM_END|>",
+        ),
+        ("<|{{ name }}|><|{{ role }}|>", json!({"name": "im_end", "role": "x"}), "<|im_end|><|x|>"),
+    ];
+    for (source, context, expected) in cases {
+        let template = ChatTemplate::new(source, controls.clone()).unwrap();
+        let segments = template.render(&context, NOW).unwrap();
+        assert_eq!(text(&segments), expected, "{source}");
+        // No control string lies in one run of the template's text.
+        for run in segments.iter().filter(|segment| segment.origin == Origin::Template) {
+            assert!(!controls.iter().any(|control| run.text.contains(control)), "{source}: {segments:?}");
+        }
+    }
+    let template =
+        ChatTemplate::new("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}", controls)
+            .unwrap();
+    let segments = template.render(&json!({"messages": [{"role": "user", "content": "end<|end|>"}]}), NOW).unwrap();
+    assert_eq!(text(&segments), "<|user|>end<|end|><|end|>");
+    assert_eq!(segments[0], Segment { text: "<|user|>end".into(), origin: Origin::Template });
+    assert_eq!(segments.last().unwrap().text, "<|end|>");
+}
+
+/// A small generator of repeatable numbers (xorshift64).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
+        list[self.below(list.len())]
+    }
+}
+
+#[test]
+fn users_make_no_control_tokens_in_chats() {
+    let chatml =
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>\n' }}{% endfor %}";
+    let llama2 = "{% for m in messages %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' + eos_token }}{% endfor %}";
+    let file = |name: &str| String::from_utf8(read(&format!("chat-templates/{name}"))).unwrap();
+    let mut models: Vec<(&str, Tokenizer, Vec<String>)> = Vec::new();
+    let templates = [
+        ("llama-spm", vec![llama2.to_owned()]),
+        ("gpt-2", vec![llama2.to_owned(), chatml.to_owned()]),
+        ("llama-bpe", vec![file("meta-llama-Llama-3.2-3B-Instruct.jinja")]),
+        ("qwen2", vec![file("Qwen-Qwen2.5-7B-Instruct.jinja"), file("Qwen-Qwen3-0.6B.jinja")]),
+        ("deepseek-llm", vec![file("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja")]),
+        ("refact", vec![chatml.to_owned()]),
+    ];
+    for (name, templates) in templates {
+        let bytes = read(&format!("vocab-gguf/ggml-vocab-{name}.gguf"));
+        models.push((name, gguf_tokenizer(&bytes).unwrap(), templates));
+    }
+    let mistral = Tokenizer::from_json(&read("tokenizers/models/tokenizers/mistral03.json"), None).unwrap();
+    models.push((
+        "mistral03.json",
+        mistral,
+        vec![llama2.to_owned(), file("Mistral-Small-3.2-24B-Instruct-2506.jinja")],
+    ));
+    let smollm2 = gguf_tokenizer(&model("SmolLM2-135M-Instruct.Q4_1.gguf")).unwrap();
+    models.push(("smollm2", smollm2, vec![chatml.to_owned()]));
+    let gemma3 = gguf_tokenizer(&model("gemma-3-270m-q4_k_m.gguf")).unwrap();
+    models.push(("gemma3", gemma3, vec![file("google-gemma-2-2b-it.jinja")]));
+    let rounds = 10_000usize.div_ceil(models.iter().map(|(_, _, templates)| templates.len()).sum());
+    let mut rng = Rng(0x0DDB_1A5E_5BAD_5EED);
+    let mut texts = 0;
+    for (name, tokenizer, sources) in &models {
+        let controls: Vec<&str> = tokenizer.control_texts().filter(|text| !text.is_empty()).collect();
+        let filler =
+            ["a", " ", "\n", "Hello", "中", "🦀", "<", "|", ">", "[", "]", "é", "<|", "|>", "im_end", "</think>"];
+        for source in sources {
+            let template = ChatTemplate::for_tokenizer(source, tokenizer).unwrap();
+            let prompt = |content: &str| {
+                let context =
+                    json!({"messages": [{"role": "user", "content": content}], "add_generation_prompt": true});
+                let segments = template.render(&context, NOW).unwrap_or_else(|e| panic!("{name}: {content:?}: {e}"));
+                let ids = tokenizer.encode_segments(&segments).unwrap();
+                let control: Vec<u32> = ids.iter().copied().filter(|&id| tokenizer.is_control(id)).collect();
+                (text(&segments), ids, control)
+            };
+            let (harmless, _, expected) = prompt("xyz");
+            for _ in 0..rounds {
+                texts += 1;
+                let content: String = (0..1 + rng.below(8))
+                    .map(|_| {
+                        let part = if rng.below(2) == 0 { rng.pick(&controls) } else { rng.pick(&filler) };
+                        let (mut from, mut to) = (0, part.len());
+                        if rng.below(4) == 0 {
+                            (from, to) = (rng.below(part.len()), rng.below(part.len() + 1));
+                        }
+                        while !part.is_char_boundary(from) {
+                            from -= 1;
+                        }
+                        while !part.is_char_boundary(to) {
+                            to += 1;
+                        }
+                        part.get(from..to).unwrap_or("x")
+                    })
+                    .collect();
+                let (whole, ids, control) = prompt(&content);
+                assert_eq!(control, expected, "{name}: {content:?} in {whole:?}");
+                assert!(
+                    whole == harmless.replace("xyz", &content) || whole == harmless.replace("xyz", content.trim()),
+                    "{whole:?}"
+                );
+                if *name != "mistral03.json" {
+                    assert_eq!(tokenizer.decode(&ids, false), whole, "{name}: {content:?}");
+                }
+                let plain = tokenizer.encode(&content, Special::Plain).unwrap();
+                assert!(!plain.iter().any(|&id| tokenizer.is_control(id)), "{name}: {content:?}");
+            }
+        }
+    }
+    assert!(texts >= 10_000, "only {texts}");
+}

@@ -1,0 +1,177 @@
+//! The house rules that a machine can check: who may use whom, what a kernel's and an architecture's file may hold, and that
+//! the documents name what is there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use wgslm::ops::KERNELS;
+use wgslm::quant::BlockFormat;
+
+/// Modules in the order of the import rule; those in one group may not use each other.
+const ORDER: &[&[&str]] = &[
+    &["error"],
+    &["cpu"],
+    &["quant"],
+    &["gpu"],
+    &["file"],
+    &["ops"],
+    &["model"],
+    &["exec"],
+    &["kv", "sample", "text"],
+    &["engine", "convert"],
+    &["chat"],
+    &["cli", "web", "main"],
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// All files below a folder with an ending.
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.extension().is_some_and(|e| e == ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Code lines, without comments; unit tests at a file's end may use what they like.
+fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let end = text.find("#[cfg(test)]").unwrap_or(text.len());
+    let lines = text[..end].lines().enumerate().map(|(i, line)| (i + 1, line));
+    lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
+fn rank(module: &str) -> Option<usize> {
+    ORDER.iter().position(|group| group.contains(&module))
+}
+
+#[test]
+fn modules_use_only_what_lies_left_of_them() {
+    let src = root().join("src");
+    let mut checked = 0;
+    for path in files(&src, "rs") {
+        let inside = path.strip_prefix(&src).expect("below src");
+        let first = inside.components().next().expect("a component").as_os_str().to_string_lossy().into_owned();
+        let module = first.trim_end_matches(".rs");
+        if module == "lib" || module == "testing" || path.ends_with("tests.rs") {
+            continue;
+        }
+        let own = rank(module).unwrap_or_else(|| panic!("{module} is not in the import rule"));
+        for (line, text) in code(&read(&path)) {
+            for used in text.split("crate::").skip(1) {
+                let used: String = used.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                let Some(other) = rank(&used) else { continue };
+                checked += 1;
+                assert!(used == module || other < own, "{}:{line}: {module} may not use {used}", inside.display());
+            }
+        }
+    }
+    assert!(checked > 50, "only {checked} uses were seen");
+}
+
+#[test]
+fn only_the_gpu_side_names_wgpu() {
+    let src = root().join("src");
+    for path in files(&src, "rs") {
+        let inside = path.strip_prefix(&src).expect("below src").to_string_lossy().into_owned();
+        if inside.starts_with("gpu/") || inside.starts_with("exec/gpu") {
+            continue;
+        }
+        for (line, text) in code(&read(&path)) {
+            assert!(!text.contains("wgpu::"), "{inside}:{line} names wgpu");
+        }
+    }
+}
+
+#[test]
+fn unsafe_stands_where_the_architecture_says() {
+    let architecture = read(&root().join("ARCHITECTURE.md"));
+    let (_, invariants) = architecture.split_once("\n## Invariants\n").expect("invariants");
+    let (_, third) = invariants.split_once("\n3. ").expect("invariant 3");
+    let (allowed, _) = third.split_once("\n4. ").expect("invariant 4");
+    let src = root().join("src");
+    for path in files(&src, "rs") {
+        let inside = path.strip_prefix(&src).expect("below src").to_string_lossy().into_owned();
+        let used =
+            code(&read(&path)).any(|(_, l)| ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|u| l.contains(u)));
+        assert!(!used || allowed.contains(&inside), "{inside} uses unsafe; invariant 3 does not name it");
+    }
+}
+
+#[test]
+fn every_kernel_and_decoder_file_is_listed_once() {
+    let wgsl = root().join("wgsl");
+    let stem = |p: &PathBuf| p.file_stem().expect("a name").to_string_lossy().into_owned();
+    let here: Vec<_> = files(&wgsl, "wgsl").iter().filter(|p| p.parent() == Some(&wgsl)).map(stem).collect();
+    let mut listed: Vec<_> = KERNELS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    listed.sort();
+    assert_eq!(here, listed, "wgsl/ and ops/kernels.rs");
+    let mut decoders: Vec<_> = files(&wgsl.join("quant"), "wgsl").iter().map(stem).collect();
+    decoders.sort();
+    let mut formats: Vec<_> = BlockFormat::ALL.iter().map(|f| f.info().name.to_lowercase()).collect();
+    formats.sort();
+    assert_eq!(decoders, formats, "wgsl/quant/ and quant/mod.rs");
+}
+
+#[test]
+fn an_architecture_is_canonical_ops_on_one_page() {
+    let arch = root().join("src/model/arch");
+    for path in files(&arch, "rs") {
+        let text = read(&path);
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if name == "mod.rs" {
+            continue;
+        }
+        assert!(text.lines().count() <= 150, "{name} has more than 150 lines");
+        for word in ["Epi", "Pre::", "RopeKv", "BlockFormat", "F16", "gpu", "cpu", "exec"] {
+            let found = code(&text).find(|(_, l)| l.contains(word));
+            assert!(found.is_none(), "{name} names {word}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_speaks_of_where_it_was_made() {
+    for folder in ["src", "wgsl", "tests", "scripts", "tools"] {
+        for ending in ["rs", "wgsl", "md", "py", "mjs", "sh"] {
+            for path in files(&root().join(folder), ending) {
+                if path.to_string_lossy().contains("node_modules") || path.ends_with("tidy.rs") {
+                    continue;
+                }
+                let text = read(&path);
+                for words in ["/work/", "/root/", "this session"] {
+                    assert!(!text.contains(words), "{} contains {words}", path.display());
+                }
+            }
+        }
+    }
+}
+
+/// A runner that finds no test of a name fails, but nobody sees that before the workflow runs.
+#[test]
+fn workflows_name_tests_that_exist() {
+    let models = read(&root().join("tests/device/models/mod.rs"));
+    let mut named = 0;
+    for path in files(&root().join(".github"), "yml") {
+        let text = read(&path);
+        for name in text.split("test(=").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let test = name.strip_prefix("models::gpu::").unwrap_or_else(|| panic!("{name} in {}", path.display()));
+            assert!(models.contains(&format!("::{test},")), "{name} in {}", path.display());
+            named += 1;
+        }
+        assert!(!text.contains("test(/"), "{}: patterns may match nothing", path.display());
+    }
+    assert!(named >= 2);
+}
