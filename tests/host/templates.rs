@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wgslm::text::{ChatTemplate, Origin, Segment, Special, Tokenizer};
 use wgslm_test::gguf_vocab::{busy, gguf_tokenizer};
-use wgslm_test::{data_bytes as read, data_json as json, fetched_bytes as model};
+use wgslm_test::{data_bytes as read, data_json as json, fetched_bytes as model, hostile};
 
 /// 2025-07-10 12:00:00 UTC, as in the references.
 const NOW: Option<i64> = Some(1_752_148_800);
@@ -151,7 +151,7 @@ fn hostile_templates() {
         }
         cases += 1;
         let file = case["file"].as_str().unwrap();
-        let source = String::from_utf8(read(&format!("hostile/{file}"))).unwrap();
+        let source = String::from_utf8(hostile::bytes(case)).unwrap();
         let (got, time) = busy(|| render(&source, context));
         println!("{file}: {time:?}");
         assert!(time.as_millis() < index["limits"]["render_ms"].as_u64().unwrap().into(), "{file}: {time:?}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use wgslm::text::{Origin, Segment, Special, Tokenizer, Utf8Stream};
 use wgslm_test::gguf_vocab::{busy, gguf_tokenizer};
-use wgslm_test::{data_bytes as read, data_json as json, fetched_bytes as model};
+use wgslm_test::{data_bytes as read, data_json as json, fetched_bytes as model, hostile};
 
 const VOCABS: [&str; 7] = ["llama-spm", "gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "refact", "bert-bge"];
 
@@ -205,7 +205,7 @@ fn hostile_vocabularies() {
             continue;
         }
         cases += 1;
-        let bytes = read(&format!("hostile/{file}"));
+        let bytes = hostile::bytes(case);
         let (loaded, time) = busy(|| match kind {
             "gguf" => gguf_tokenizer(&bytes),
             _ => Tokenizer::from_json(&bytes, None),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Q8_0, command, fails, ok, output, tempdir};
-use wgslm_test::data;
+use wgslm_test::{data, hostile};
 
 fn inspect(path: &std::path::Path, args: &[&str]) -> std::process::Output {
     let mut command = command(&["inspect"]);
@@ -50,9 +50,10 @@ fn what_cannot_be_run_can_be_looked_at() {
 
 #[test]
 fn damaged_files_are_refused() {
-    let mut seen = 0;
-    for entry in std::fs::read_dir(data("hostile")).unwrap() {
-        let path = entry.unwrap().path();
+    let (mut seen, folder, cases) = (0, tempdir("joined"), hostile::cases());
+    let stored = std::fs::read_dir(data("hostile")).unwrap().map(|entry| entry.unwrap().path());
+    let joined = cases.iter().filter(|case| case["pieces"].is_array()).map(|case| hostile::path(case, &folder));
+    for path in stored.chain(joined) {
         if path.extension().is_some_and(|e| e == "gguf") {
             let output = inspect(&path, &[]);
             let code = output.status.code();
@@ -62,8 +63,9 @@ fn damaged_files_are_refused() {
         }
     }
     println!("{seen} files");
+    assert!(seen >= 176, "the data is not all there: {seen}");
     fails(inspect(std::path::Path::new("nowhere.gguf"), &[]), 3, &["nowhere.gguf"]);
-    fails(inspect(&data("text/tinyshakespeare.txt"), &[]), 5, &["not a GGUF file"]);
+    fails(inspect(&data("text/stories.txt"), &[]), 5, &["not a GGUF file"]);
 }
 
 #[test]

@@ -8,10 +8,11 @@ use wgslm::{Error, Result};
 
 use super::open_bytes;
 use wgslm_test::alloc::counted;
-use wgslm_test::{data, data_bytes, data_json};
+use wgslm_test::{data, data_bytes, hostile};
 
 /// A case of index.json.
 struct Case {
+    entry: serde_json::Value,
     file: String,
     kind: String,
     class: String,
@@ -23,10 +24,9 @@ struct Case {
 }
 
 fn cases() -> Vec<Case> {
-    let index = data_json("hostile/index.json");
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     let list = |value: &serde_json::Value| value.as_array().map_or(vec![], |all| all.iter().map(text).collect());
-    let cases = index["cases"].as_array().unwrap().iter().map(|case| {
+    let cases = hostile::cases().into_iter().map(|case| {
         let link = &case["setup"]["symlink"];
         Case {
             file: text(&case["file"]),
@@ -37,6 +37,7 @@ fn cases() -> Vec<Case> {
             hint: list(&case["hint"]),
             parts: list(&case["parts"]),
             symlink: link.is_object().then(|| (text(&link["path"]), text(&link["target"]))),
+            entry: case,
         }
     });
     cases.collect()
@@ -47,9 +48,9 @@ fn scratch() -> PathBuf {
     std::env::temp_dir().join(format!("wgslm-hostile-{}", std::process::id()))
 }
 
-/// The file to open; for a case with a symlink, in a copy of its folder.
+/// The file to open; one that is joined from pieces lies in a folder of its own, as does a folder with a symlink.
 fn prepare(case: &Case) -> PathBuf {
-    let Some((link, target)) = &case.symlink else { return data("hostile").join(&case.file) };
+    let Some((link, target)) = &case.symlink else { return hostile::path(&case.entry, &scratch()) };
     let root = scratch();
     let _ = std::fs::remove_dir_all(&root); // of an earlier process with this number
     for part in &case.parts {
@@ -138,7 +139,7 @@ fn hostile_files_end_as_their_index_says() {
 fn broken_json_is_refused() {
     let mut refused = 0;
     for case in cases().iter().filter(|case| case.kind == "config") {
-        let bytes = data_bytes(&format!("hostile/{}", case.file));
+        let bytes = hostile::bytes(&case.entry);
         let Ok(text) = String::from_utf8(bytes) else { continue };
         let (result, held, _) = counted(|| json::parse::<serde_json::Map<_, _>>(&case.file, &text));
         assert!(held < 64 << 20, "{}: held {held} bytes", case.file);
@@ -167,15 +168,14 @@ fn cut_everywhere(file: &str, header: usize) {
 
 #[test]
 fn a_header_cut_at_any_byte_is_refused() {
-    let file = "stories260K/stories260K-q8_0.gguf";
-    let model = ModelFile::open(&data(file)).unwrap();
-    let header = model.tensors().iter().map(|t| t.offset).min().unwrap();
-    assert_eq!(header, 14240);
-    cut_everywhere(file, header as usize);
-
-    let file = "stories260K/hf-float32/model.safetensors";
-    let model = ModelFile::open(&data(file)).unwrap();
-    cut_everywhere(file, model.tensors().iter().map(|t| t.offset).min().unwrap() as usize);
+    for (file, length) in
+        [("hostile/g-ok-full-baseline.gguf", 8800), ("hostile/d-ok-folder-baseline/model.safetensors", 2016)]
+    {
+        let model = ModelFile::open(&data(file)).unwrap();
+        let header = model.tensors().iter().map(|t| t.offset).min().unwrap();
+        assert_eq!(header, length, "{file}");
+        cut_everywhere(file, header as usize);
+    }
 }
 
 #[test]

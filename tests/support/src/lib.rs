@@ -5,6 +5,7 @@ pub mod alloc;
 pub mod cases;
 pub mod gguf;
 pub mod gguf_vocab;
+pub mod hostile;
 pub mod modules;
 pub mod npy;
 pub mod programs;
