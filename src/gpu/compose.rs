@@ -1,6 +1,6 @@
 //! WGSL composition: plain concatenation of fragments and a kernel.
 //!
-//! A kernel's header has a line `//! use: lib/step, <weights>`: fragments by name, and *roles* in angle brackets, which the
+//! A kernel's header has a line `//! use: lib/step, <weights>`: fragments by name, and *slots* in angle brackets, which the
 //! op fills (a block format, a KV storage type, a reduction). Numbers and switches are pipeline overrides, not text.
 
 use crate::{Error, Result};
@@ -14,17 +14,138 @@ pub struct Fragment {
     pub source: &'static str,
 }
 
-/// A kernel, with the fragments for its roles and the values of its overrides: all that a pipeline is made of.
+/// The value of a pipeline override, of the type that it has in WGSL.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Override {
+    /// `bool`
+    Bool(bool),
+    /// `u32`
+    U32(u32),
+    /// `f32`
+    F32(f32),
+}
+
+impl Override {
+    /// The name of its type in WGSL.
+    pub const fn ty(self) -> &'static str {
+        match self {
+            Self::Bool(_) => "bool",
+            Self::U32(_) => "u32",
+            Self::F32(_) => "f32",
+        }
+    }
+
+    /// As pipelines take it: every value of the three types is an f64.
+    pub(super) fn constant(self) -> f64 {
+        match self {
+            Self::Bool(on) => f64::from(u8::from(on)),
+            Self::U32(n) => n.into(),
+            Self::F32(x) => x.into(),
+        }
+    }
+}
+
+impl From<bool> for Override {
+    fn from(on: bool) -> Self {
+        Self::Bool(on)
+    }
+}
+
+impl From<u32> for Override {
+    fn from(n: u32) -> Self {
+        Self::U32(n)
+    }
+}
+
+impl From<f32> for Override {
+    fn from(x: f32) -> Self {
+        Self::F32(x)
+    }
+}
+
+/// What a kernel's `use` line names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Fragment(&'static str),
+    Slot(&'static str),
+}
+
+/// A kernel, with the fragments for its slots and the values of its overrides: all that a pipeline is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
     /// The file's name, the entry point, the label in the profiler.
     pub name: &'static str,
     /// Its text.
     pub source: &'static str,
-    /// The fragment of each role in its header.
-    pub roles: Vec<(&'static str, Fragment)>,
+    /// The fragment of each slot in its header, in the order in which they were filled.
+    pub slots: Vec<(&'static str, Fragment)>,
     /// Values of its overrides.
-    pub overrides: Vec<(&'static str, f64)>,
+    pub overrides: Vec<(&'static str, Override)>,
+    /// Its `use` line, taken apart.
+    uses: Vec<Use>,
+}
+
+impl Kernel {
+    /// A kernel with empty slots, and overrides that have their defaults.
+    pub fn new(name: &'static str, source: &'static str) -> Self {
+        let line = source.lines().find_map(|line| line.strip_prefix("//! use:")).unwrap_or("");
+        let names = line.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let slot = |name: &'static str| name.strip_prefix('<').and_then(|name| name.strip_suffix('>'));
+        let uses = names.map(|name| slot(name).map_or(Use::Fragment(name), Use::Slot)).collect();
+        Self { name, source, slots: Vec::new(), overrides: Vec::new(), uses }
+    }
+
+    /// Whether its header leaves a slot of this name open.
+    pub fn has_slot(&self, name: &str) -> bool {
+        self.open_slots().any(|slot| slot == name)
+    }
+
+    /// The slots that its header names.
+    pub fn open_slots(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.uses.iter().filter_map(|name| match name {
+            Use::Slot(slot) => Some(*slot),
+            Use::Fragment(_) => None,
+        })
+    }
+
+    /// Whether its header names a fragment.
+    pub fn uses(&self, fragment: Fragment) -> bool {
+        self.uses.contains(&Use::Fragment(fragment.name))
+    }
+
+    /// Puts a fragment into a slot.
+    pub fn fill(&mut self, slot: &'static str, fragment: Fragment) {
+        self.slots.push((slot, fragment));
+    }
+
+    /// Gives an override a value, which replaces one that it had.
+    pub fn set(&mut self, name: &'static str, value: impl Into<Override>) {
+        let value = value.into();
+        match self.overrides.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known = value,
+            None => self.overrides.push((name, value)),
+        }
+    }
+
+    /// Fails if a value is of no override of its composed text, or of one of another type: WGSL would take 1.5 for 1.
+    pub(super) fn check(&self, text: &str) -> Result<()> {
+        for (name, value) in &self.overrides {
+            let declared = overrides(text).find(|(known, _)| known == name).map(|(_, ty)| ty);
+            if declared != Some(value.ty()) {
+                let problem = format!("override {name} is set as {}, its text has {declared:?}", value.ty());
+                return Err(Error::argument(format!("kernel {}", self.name), problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The overrides that a composed text declares, with the names of their types.
+pub fn overrides(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("override ")?.split_once(':')?;
+        Some((name, rest.split_once('=')?.0.trim()))
+    })
 }
 
 macro_rules! fragments {
@@ -133,15 +254,13 @@ pub mod lib {
 /// Puts a kernel's text together: its fragments, in the order of its `use` line, then itself.
 pub fn compose(kernel: &Kernel) -> Result<String> {
     let mut text = String::new();
-    let used = kernel.source.lines().find_map(|line| line.strip_prefix("//! use:")).unwrap_or("");
-    for name in used.split(',').map(str::trim).filter(|n| !n.is_empty()) {
-        let role = name.strip_prefix('<').and_then(|n| n.strip_suffix('>'));
-        let fragment = match role {
-            Some(role) => kernel.roles.iter().find(|(r, _)| *r == role).map(|(_, f)| f),
-            None => lib::LIB.iter().find(|f| f.name == name),
+    for name in &kernel.uses {
+        let (name, fragment) = match name {
+            Use::Slot(slot) => (slot, kernel.slots.iter().find(|(filled, _)| filled == slot).map(|(_, f)| f)),
+            Use::Fragment(name) => (name, lib::LIB.iter().find(|f| f.name == *name)),
         };
-        let fragment = fragment
-            .ok_or_else(|| Error::argument(format!("kernel {}", kernel.name), format!("no fragment for {name}")))?;
+        let missing = || Error::argument(format!("kernel {}", kernel.name), format!("no fragment for {name}"));
+        let fragment = fragment.ok_or_else(missing)?;
         text.push_str(fragment.source);
         text.push('\n');
     }
@@ -152,4 +271,40 @@ pub fn compose(kernel: &Kernel) -> Result<String> {
         return Ok(text);
     }
     Ok([enabled, rest].concat().join("\n") + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overrides_have_the_names_and_types_of_the_text() {
+        let text = "override WG: u32 = 64u;\noverride HAS_BIAS: bool = false;\noverride TILE: u32 = 8u * WG;\n";
+        let declared: Vec<_> = overrides(text).collect();
+        assert_eq!(declared, [("WG", "u32"), ("HAS_BIAS", "bool"), ("TILE", "u32")]);
+        let checked = |name, value: Override| {
+            let mut kernel = Kernel::new("norm", text);
+            kernel.set(name, value);
+            kernel.check(text).map_err(|error| error.to_string())
+        };
+        assert_eq!(checked("WG", 8u32.into()), Ok(()));
+        assert_eq!(checked("HAS_BIAS", true.into()), Ok(()));
+        for (name, value) in [("WG", 1.5f32.into()), ("HAS_BIAS", 1u32.into()), ("HAS_BIASES", true.into())] {
+            let error = checked(name, value).unwrap_err();
+            assert!(error.contains(name) && error.contains("norm"), "{error}");
+        }
+    }
+
+    #[test]
+    fn slots_are_those_of_the_use_line() {
+        let mut kernel = Kernel::new("one", "//! one: <kv>, not lib/step\n//! use: lib/act, <cache>\n");
+        assert_eq!(kernel.open_slots().collect::<Vec<_>>(), ["cache"]);
+        assert!(kernel.uses(lib::ACT) && !kernel.uses(lib::STEP) && !kernel.has_slot("kv"));
+        assert!(compose(&kernel).is_err());
+        kernel.fill("cache", lib::PAGED);
+        assert!(compose(&kernel).unwrap().contains("PAGE_SLOTS"));
+        kernel.set("WG", 8);
+        kernel.set("WG", 16);
+        assert_eq!(kernel.overrides, [("WG", Override::U32(16))]);
+    }
 }

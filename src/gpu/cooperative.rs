@@ -15,9 +15,10 @@ pub struct Matrices {
 }
 
 impl Matrices {
-    /// Fills the roles `matrices` and `cooperative` of a kernel.
+    /// Fills the slots `matrices` and `cooperative` of a kernel.
     pub(crate) fn lower(&self, kernel: &mut Kernel) {
-        kernel.roles.extend([("matrices", self.types), ("cooperative", self.products)]);
+        kernel.fill("matrices", self.types);
+        kernel.fill("cooperative", self.products);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+#[cfg(test)]
 use super::compose::{Kernel, compose};
 use super::pipeline::Made;
 use super::tuning::Traits;
@@ -146,10 +147,12 @@ pub struct Device {
     /// A host, or a page's screen, works with it, too.
     shared: bool,
     /// What is wrong with its kernels on purpose.
+    #[cfg(test)]
     mutation: Option<Mutation>,
 }
 
 /// A text in kernels, and what stands in its place.
+#[cfg(test)]
 pub(super) type Mutation = (&'static str, &'static str);
 
 fn instance() -> wgpu::Instance {
@@ -298,6 +301,7 @@ impl Device {
             checked: false,
             made: Arc::default(),
             shared: true,
+            #[cfg(test)]
             mutation: None,
         }
     }
@@ -355,6 +359,7 @@ impl Device {
     }
 
     /// What is wrong with this kernel on purpose: none but these are made anew for a mutated device.
+    #[cfg(test)]
     pub(super) fn mutation_of(&self, kernel: &Kernel) -> Option<Mutation> {
         self.mutation.filter(|(from, _)| compose(kernel).is_ok_and(|text| text.contains(from)))
     }
@@ -432,6 +437,7 @@ impl Device {
     /// A shader module of ours.
     #[allow(unsafe_code, reason = "trusted modules: see SAFETY")]
     pub(crate) fn module(&self, label: &str, source: String) -> wgpu::ShaderModule {
+        #[cfg(test)]
         let source = match self.mutation {
             Some((from, to)) => source.replacen(from, to, 1),
             None => source,

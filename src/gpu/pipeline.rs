@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::Device;
 use super::compose::{Kernel, compose};
-use super::device::Mutation;
 use super::plan::ArgKind;
 use crate::Result;
 
@@ -18,7 +17,7 @@ pub struct Pipelines {
 /// What was made on a device, for whoever needs it next: compiling takes longer than most of what is run.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    modules: HashMap<(String, Option<Mutation>), wgpu::ShaderModule>,
+    modules: HashMap<ModuleKey, wgpu::ShaderModule>,
     layouts: HashMap<Vec<ArgKind>, Layouts>,
     pipelines: HashMap<Key, wgpu::ComputePipeline>,
 }
@@ -26,8 +25,30 @@ pub(super) struct Made {
 /// The layouts of a bind group and of a pipeline with that group alone.
 pub(super) type Layouts = (wgpu::BindGroupLayout, wgpu::PipelineLayout);
 
-/// A kernel's identity: name, fragments, override values by their bits, kinds of bindings, what is wrong on purpose.
-type Key = (&'static str, Vec<&'static str>, Vec<(&'static str, u64)>, Vec<ArgKind>, Option<Mutation>);
+/// A shader module's identity.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ModuleKey {
+    kernel: &'static str,
+    fragments: Vec<&'static str>,
+    /// What is wrong with it on purpose.
+    #[cfg(test)]
+    mutation: Option<super::device::Mutation>,
+}
+
+impl ModuleKey {
+    /// A kernel and its fragments: `matvec Q8_0 lib/reduce`.
+    fn name(&self) -> String {
+        std::iter::once(self.kernel).chain(self.fragments.iter().copied()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// A pipeline's identity: its module, override values by their bits, kinds of bindings.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    module: ModuleKey,
+    overrides: Vec<(&'static str, u64)>,
+    kinds: Vec<ArgKind>,
+}
 
 impl Pipelines {
     /// None yet.
@@ -42,7 +63,7 @@ impl Pipelines {
 
     /// The modules that are used: a kernel and its fragments, `matvec Q8_0 lib/reduce`.
     pub fn modules(&self) -> impl Iterator<Item = String> {
-        self.used.keys().map(|(kernel, roles, ..)| module_name(kernel, roles)).collect::<BTreeSet<_>>().into_iter()
+        self.used.keys().map(|key| key.module.name()).collect::<BTreeSet<_>>().into_iter()
     }
 
     /// The device that they run on.
@@ -57,9 +78,14 @@ impl Pipelines {
 
     /// The pipeline of a kernel, made if it is new to the device.
     pub(super) fn get(&mut self, kernel: &Kernel, kinds: &[ArgKind]) -> Result<wgpu::ComputePipeline> {
-        let roles = kernel.roles.iter().map(|(_, f)| f.name).collect();
-        let overrides = kernel.overrides.iter().map(|(n, v)| (*n, v.to_bits())).collect();
-        let key: Key = (kernel.name, roles, overrides, kinds.to_vec(), self.device.mutation_of(kernel));
+        let module = ModuleKey {
+            kernel: kernel.name,
+            fragments: kernel.slots.iter().map(|(_, f)| f.name).collect(),
+            #[cfg(test)]
+            mutation: self.device.mutation_of(kernel),
+        };
+        let overrides = kernel.overrides.iter().map(|(name, value)| (*name, value.constant().to_bits())).collect();
+        let key = Key { module, overrides, kinds: kinds.to_vec() };
         if let Some(pipeline) = self.used.get(&key) {
             return Ok(pipeline.clone());
         }
@@ -67,10 +93,6 @@ impl Pipelines {
         self.used.insert(key, pipeline.clone());
         Ok(pipeline)
     }
-}
-
-fn module_name(kernel: &str, roles: &[&str]) -> String {
-    std::iter::once(kernel).chain(roles.iter().copied()).collect::<Vec<_>>().join(" ")
 }
 
 impl Made {
@@ -104,23 +126,25 @@ impl Made {
         if let Some(pipeline) = self.pipelines.get(key) {
             return Ok(pipeline.clone());
         }
-        let name = (module_name(key.0, &key.1), key.4);
-        let module = match self.modules.get(&name) {
+        let text = compose(kernel)?;
+        kernel.check(&text)?;
+        let module = match self.modules.get(&key.module) {
             Some(module) => module.clone(),
             None => {
-                let module = device.module(&name.0, compose(kernel)?);
-                self.modules.insert(name, module.clone());
+                let module = device.module(&key.module.name(), text);
+                self.modules.insert(key.module.clone(), module.clone());
                 module
             }
         };
-        let layout = self.layouts(&device.device, &key.3).1;
+        let layout = self.layouts(&device.device, &key.kinds).1;
+        let constants: Vec<_> = kernel.overrides.iter().map(|(name, value)| (*name, value.constant())).collect();
         let desc = wgpu::ComputePipelineDescriptor {
             label: Some(kernel.name),
             layout: Some(&layout),
             module: &module,
             entry_point: Some(kernel.name),
             compilation_options: wgpu::PipelineCompilationOptions {
-                constants: &kernel.overrides,
+                constants: &constants,
                 // Our kernels write workgroup memory before they read it; on Metal zeroing it is a serial loop.
                 zero_initialize_workgroup_memory: false,
             },

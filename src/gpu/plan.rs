@@ -1,6 +1,6 @@
 //! Plans: the dispatches of a program, bound once and replayed for every step of its class.
 
-use super::compose::Kernel;
+use super::compose::{Kernel, Override};
 use super::pipeline::Pipelines;
 use super::{Buffer, Device};
 use crate::Result;
@@ -113,19 +113,28 @@ pub struct Dispatch {
     /// The node of the program that it works for.
     pub node: Option<usize>,
     /// The values of its kernel's overrides.
-    pub overrides: Vec<(&'static str, f64)>,
+    pub overrides: Vec<(&'static str, Override)>,
     pipeline: wgpu::ComputePipeline,
     bind_group: wgpu::BindGroup,
     grid: [Dim; 3],
-    few: Option<Few>,
+    small: Option<BoundSmall>,
 }
 
-/// The form of a dispatch for steps of few rows.
-#[derive(Clone, Debug)]
-struct Few {
+/// Another form of a dispatch, bound alike, for steps of few rows.
+#[derive(Debug)]
+pub(crate) struct Small<'a> {
+    pub(crate) kernel: &'a Kernel,
     /// Counts the rows.
-    rows: Dim,
+    pub(crate) rows: Dim,
     /// So many of them at most.
+    pub(crate) most: u32,
+    pub(crate) grid: [Dim; 3],
+}
+
+/// The same with its pipeline.
+#[derive(Clone, Debug)]
+struct BoundSmall {
+    rows: Dim,
     most: u32,
     pipeline: wgpu::ComputePipeline,
     grid: [Dim; 3],
@@ -134,8 +143,8 @@ struct Few {
 impl Dispatch {
     /// What runs in a step of this size, and its workgroups; none where there is no work.
     fn form(&self, counts: StepCounts) -> Option<(&wgpu::ComputePipeline, [u32; 3])> {
-        let (pipeline, grid) = match &self.few {
-            Some(few) if few.rows.groups(counts) <= few.most => (&few.pipeline, few.grid),
+        let (pipeline, grid) = match &self.small {
+            Some(small) if small.rows.groups(counts) <= small.most => (&small.pipeline, small.grid),
             _ => (&self.pipeline, self.grid),
         };
         let groups = grid.map(|d| d.groups(counts));
@@ -223,13 +232,13 @@ struct Pending {
     label: &'static str,
     layer: Option<u32>,
     node: Option<usize>,
-    overrides: Vec<(&'static str, f64)>,
+    overrides: Vec<(&'static str, Override)>,
     pipeline: wgpu::ComputePipeline,
     kinds: Vec<ArgKind>,
     buffers: Vec<Bound>,
     params: (u64, u64),
     grid: [Dim; 3],
-    few: Option<Few>,
+    small: Option<BoundSmall>,
 }
 
 /// A buffer as it is bound: from a byte on, so many bytes or the rest.
@@ -254,6 +263,18 @@ impl<'a> PlanBuilder<'a> {
         args: &[Arg<'_>],
         grid: [Dim; 3],
     ) -> Result<()> {
+        self.dispatch_forms(kernel, params, args, grid, None)
+    }
+
+    /// The same, with another form for steps of few rows.
+    pub(crate) fn dispatch_forms<P: bytemuck::NoUninit>(
+        &mut self,
+        kernel: &Kernel,
+        params: &P,
+        args: &[Arg<'_>],
+        grid: [Dim; 3],
+        small: Option<Small<'_>>,
+    ) -> Result<()> {
         let mut kinds = vec![ArgKind::Uniform];
         let mut buffers = Vec::with_capacity(args.len());
         for arg in args {
@@ -272,6 +293,12 @@ impl<'a> PlanBuilder<'a> {
             buffers.push(bound);
         }
         let pipeline = self.pipelines.get(kernel, &kinds)?;
+        let small = match small {
+            Some(Small { kernel, rows, most, grid }) => {
+                Some(BoundSmall { rows, most, pipeline: self.pipelines.get(kernel, &kinds)?, grid })
+            }
+            None => None,
+        };
         let align = self.device().caps().uniform_align as usize;
         let at = self.params.len().next_multiple_of(align);
         self.params.resize(at, 0);
@@ -289,17 +316,8 @@ impl<'a> PlanBuilder<'a> {
             buffers,
             params: (at as u64, size),
             grid,
-            few: None,
+            small,
         });
-        Ok(())
-    }
-
-    /// Gives the last dispatch another form, bound alike, for steps in which `rows` counts no more than `most`.
-    pub(crate) fn few(&mut self, kernel: &Kernel, rows: Dim, most: u32, grid: [Dim; 3]) -> Result<()> {
-        if let Some(last) = self.pending.last_mut() {
-            let pipeline = self.pipelines.get(kernel, &last.kinds)?;
-            last.few = Some(Few { rows, most, pipeline, grid });
-        }
         Ok(())
     }
 
@@ -335,7 +353,7 @@ impl<'a> PlanBuilder<'a> {
                 pipeline: pending.pipeline,
                 bind_group,
                 grid: pending.grid,
-                few: pending.few,
+                small: pending.small,
             });
         }
         plan.kept.push(params);

@@ -4,7 +4,9 @@ use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// `out[r, i] = Σ_j weights[r, start + j] * x[r, j, i]`.
 ///
@@ -61,16 +63,16 @@ impl Combine {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows_at: u32,
-    start: u32,
-    count: u32,
-    n: u32,
-    x_stride: u32,
-    w_stride: u32,
-    out_stride: u32,
+params! {
+    pub(crate) struct Params {
+        rows_at: u32,
+        start: u32,
+        count: u32,
+        n: u32,
+        x_stride: u32,
+        w_stride: u32,
+        out_stride: u32,
+    }
 }
 
 impl Combine {
@@ -85,7 +87,7 @@ impl Combine {
             w_stride: weights.stride(),
             out_stride: out.stride(),
         };
-        let kernel = l.kernel("combine");
+        let kernel = l.kernel(kernels::COMBINE);
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::read(&weights.buffer), Arg::Write(&out.buffer)];
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.n), out.rows(1), Dim::Fixed(1)])
     }

@@ -7,7 +7,9 @@ use super::oracle::OracleRun;
 use super::recur;
 use super::{CacheId, ValueId, VectorId, WeightId};
 use crate::Result;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// `out[t, c] = bias[c] + Σ_j weight[c, j] x[t - (taps - 1) + j, c]`, with zeros before the first position.
 ///
@@ -121,25 +123,25 @@ impl Conv {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    n: u32,
-    first: u32,
-    count: u32,
-    row0: u32,
-    taps: u32,
-    bias: u32,
-    stride: u32,
-    state_len: u32,
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        first: u32,
+        count: u32,
+        row0: u32,
+        taps: u32,
+        bias: u32,
+        stride: u32,
+        state_len: u32,
+    }
 }
 
 impl Conv {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out, state, weight) = (l.value(self.x), l.value(self.out), l.cache(self.state), l.matrix(self.weight));
-        let mut kernel = l.kernel("conv");
+        let mut kernel = l.kernel(kernels::CONV);
         lower::weights(&mut kernel, weight.format);
-        kernel.overrides.push(("HAS_BIAS", f64::from(u8::from(self.bias.is_some()))));
+        kernel.set("HAS_BIAS", self.bias.is_some());
         for piece in &weight.pieces {
             let params = Params {
                 n: self.n,

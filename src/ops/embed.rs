@@ -4,7 +4,9 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
 use super::{ValueId, WeightId};
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// `out[r, :] = scale * table[index(r), :]`.
 ///
@@ -86,17 +88,17 @@ impl Embed {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    n: u32,
-    dim: u32,
-    row0: u32,
-    chunk: u32,
-    by_pos: u32,
-    offset: u32,
-    scale: f32,
-    at: u32,
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        dim: u32,
+        row0: u32,
+        chunk: u32,
+        by_pos: u32,
+        offset: u32,
+        scale: f32,
+        at: u32,
+    }
 }
 
 impl Embed {
@@ -109,7 +111,7 @@ impl Embed {
             Index::Position(offset) => (1, offset),
             Index::Type => (3, 0),
         };
-        let mut kernel = l.kernel("embed");
+        let mut kernel = l.kernel(kernels::EMBED);
         lower::weights(&mut kernel, table.format);
         for piece in &table.pieces {
             let params = Params {

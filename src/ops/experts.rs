@@ -3,7 +3,9 @@
 
 use super::lower::{self, Lower, Lowered};
 use super::{Part, Rows, ValueId};
-use crate::gpu::{Arg, Dim, Kernel};
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Dim, Kernel, Small};
+use crate::ops::kernels;
 use crate::quant::BlockFormat;
 
 /// Matrices of one shape, and what they are multiplied with.
@@ -24,32 +26,32 @@ pub(super) struct Matrices {
     pub(super) out: ValueId,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    n: u32,
-    k: u32,
-    row0: u32,
-    first: u32,
-    count: u32,
-    matrices: u32,
-    out0: u32,
-    out_n: u32,
-    parts: u32,
-    rows_at: u32,
-    x_stride: u32,
-    x_part: u32,
-    chosen_stride: u32,
-    out_stride: u32,
-    bias_at: u32,
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        k: u32,
+        row0: u32,
+        first: u32,
+        count: u32,
+        matrices: u32,
+        out0: u32,
+        out_n: u32,
+        parts: u32,
+        rows_at: u32,
+        x_stride: u32,
+        x_part: u32,
+        chosen_stride: u32,
+        out_stride: u32,
+        bias_at: u32,
+    }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct SortParams {
-    rows_at: u32,
-    parts: u32,
-    stride: u32,
+params! {
+    pub(crate) struct SortParams {
+        rows_at: u32,
+        parts: u32,
+        stride: u32,
+    }
 }
 
 /// Rows of a matrix that a workgroup of the product by tiles has.
@@ -130,8 +132,8 @@ impl Matrices {
             return Ok(());
         }
         let chosen = l.value(id);
-        let mut kernel = l.kernel("expert_sort");
-        kernel.overrides.push(("MATRICES", self.parts.len() as f64));
+        let mut kernel = l.kernel(kernels::EXPERT_SORT);
+        kernel.set("MATRICES", self.parts.len() as u32);
         let params = SortParams { rows_at: chosen.rows_at(), parts: self.count, stride: chosen.stride() };
         let args = [Arg::read(l.step), Arg::read(&chosen.buffer), Arg::Write(l.scratch)];
         l.plan.dispatch(&kernel, &params, &args, [Dim::Fixed(1); 3])
@@ -139,7 +141,7 @@ impl Matrices {
 
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, tiles: bool) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let mut kernel = l.kernel(if tiles { "expert_matmul" } else { "expert_linear" });
+        let mut kernel = l.kernel(if tiles { kernels::EXPERT_MATMUL } else { kernels::EXPERT_LINEAR });
         lower::weights(&mut kernel, segment.format);
         let params = self.params(l, &mut kernel, segment);
         // A binding must be bound even where the kernel does not use it.
@@ -155,7 +157,7 @@ impl Matrices {
         args.extend([Arg::read(l.scratch), Arg::Write(&out.buffer)]);
         let [few, many] = TILES.map(|pairs| {
             let mut kernel = kernel.clone();
-            kernel.overrides.push(("THREADS_M", f64::from(pairs / OF_THREAD)));
+            kernel.set("THREADS_M", pairs / OF_THREAD);
             (kernel, [Dim::Fixed(segment.n.div_ceil(TILE_N)), x.rows(pairs), Dim::Fixed(segment.count)])
         });
         // Rows with which a matrix does not fill a large tile, in the mean.
@@ -164,16 +166,17 @@ impl Matrices {
         if l.layout.rows <= most {
             return l.plan.dispatch(&few.0, &params, &args, few.1);
         }
-        l.plan.dispatch(&many.0, &params, &args, many.1)?;
-        l.plan.few(&few.0, x.rows(1), most, few.1)
+        let small = Small { kernel: &few.0, rows: x.rows(1), most, grid: few.1 };
+        l.plan.dispatch_forms(&many.0, &params, &args, many.1, Some(small))
     }
 
     fn params(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment) -> Params {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let bias = (l.bias_at)(&self.parts);
         let aligned = !self.own || self.k.is_multiple_of(4);
-        let flags = [("CHOSEN", self.chosen.is_some()), ("ALIGNED", aligned), ("HAS_BIAS", bias.is_some())];
-        kernel.overrides.extend(flags.map(|(name, on)| (name, f64::from(u8::from(on)))));
+        kernel.set("CHOSEN", self.chosen.is_some());
+        kernel.set("ALIGNED", aligned);
+        kernel.set("HAS_BIAS", bias.is_some());
         Params {
             n: segment.n,
             k: self.k,

@@ -4,7 +4,9 @@ use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// `out[r, h] = [a[r, h], b[r, h]]` for each of `heads` equal parts of a row.
 ///
@@ -56,22 +58,22 @@ impl Join {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows_at: u32,
-    a_dim: u32,
-    b_dim: u32,
-    columns: u32,
-    a_stride: u32,
-    b_stride: u32,
-    out_stride: u32,
+params! {
+    pub(crate) struct Params {
+        rows_at: u32,
+        a_dim: u32,
+        b_dim: u32,
+        columns: u32,
+        a_stride: u32,
+        b_stride: u32,
+        out_stride: u32,
+    }
 }
 
 impl Join {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (a, b, out) = (l.value(self.a), l.value(self.b), l.value(self.out));
-        let kernel = l.kernel("join");
+        let kernel = l.kernel(kernels::JOIN);
         let params = Params {
             rows_at: out.rows_at(),
             a_dim: self.a_dim,

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use super::lower::WIDE;
 use super::{CacheShape, kernels};
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Dim, Kernel, PlanBuilder};
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Buffer, Dim, PlanBuilder};
 use crate::{Error, Result};
 
 /// A block that is overwritten: by another one, or with zeros.
@@ -17,12 +18,12 @@ pub struct BlockMove {
     pub to: u32,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    n: u32,
-    first: u32,
-    across: u32,
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        first: u32,
+        across: u32,
+    }
 }
 
 impl BlockMove {
@@ -55,12 +56,8 @@ impl BlockMove {
         // Fits: a binding has fewer than 2^32 bytes.
         let words = words as u32;
         let (fragment, n) = if words.is_multiple_of(4) { (lib::FOUR, words / 4) } else { (lib::ONE, words) };
-        let kernel = Kernel {
-            name: "kv_blocks",
-            source: kernels::source("kv_blocks"),
-            roles: vec![("element", fragment)],
-            overrides: Vec::new(),
-        };
+        let mut kernel = kernels::KV_BLOCKS.kernel();
+        kernel.fill("element", fragment);
         let device = plan.device().clone();
         let groups = n.div_ceil(WIDE).min(device.caps().max_groups);
         let list = Buffer::new(&device, "moves", moves.len() as u64 * 8)?;

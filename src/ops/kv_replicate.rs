@@ -4,7 +4,8 @@ use super::KvStorage;
 use super::kernels;
 use super::lower::WIDE;
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Caps, Dim, Kernel, PlanBuilder};
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Buffer, Caps, Dim, PlanBuilder};
 use crate::{Error, Result};
 
 /// `out[r, h, i] = x[r, h / (q_heads / kv_heads), i]`: x (rows, kv_heads, head_dim) | out (rows, q_heads, head_dim).
@@ -25,11 +26,11 @@ pub struct KvReplicate {
     pub storage: KvStorage,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    total: u32,
-    across: u32,
+params! {
+    pub(crate) struct Params {
+        total: u32,
+        across: u32,
+    }
 }
 
 impl KvReplicate {
@@ -85,16 +86,11 @@ impl KvReplicate {
         }
         let words = self.head_dim / self.storage.lanes();
         let (fragment, n) = if words.is_multiple_of(4) { (lib::FOUR, words / 4) } else { (lib::ONE, words) };
-        let kernel = Kernel {
-            name: "kv_replicate",
-            source: kernels::source("kv_replicate"),
-            roles: vec![("element", fragment)],
-            overrides: vec![
-                ("N", f64::from(n)),
-                ("GROUP", f64::from(self.q_heads / self.kv_heads)),
-                ("BOTH", f64::from(u8::from(second.is_some()))),
-            ],
-        };
+        let mut kernel = kernels::KV_REPLICATE.kernel();
+        kernel.fill("element", fragment);
+        kernel.set("N", n);
+        kernel.set("GROUP", self.q_heads / self.kv_heads);
+        kernel.set("BOTH", second.is_some());
         let caps = plan.device().caps().clone();
         let step = self.rows_at_once(&caps)?;
         let [x_row, out_row] = self.row_bytes();

@@ -6,7 +6,9 @@ use super::oracle::{OracleRun, heads};
 use super::rope_kv::{Heads, View};
 use super::{CacheId, KvStorage, ValueId};
 use crate::cpu::Kind;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// Writes each row's K and V to the slot of its position in the cache's pages.
 ///
@@ -64,13 +66,13 @@ impl KvWrite {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    k_stride: u32,
-    v_stride: u32,
-    k_dim: u32,
-    v_dim: u32,
+params! {
+    pub(crate) struct Params {
+        k_stride: u32,
+        v_stride: u32,
+        k_dim: u32,
+        v_dim: u32,
+    }
 }
 
 impl KvWrite {
@@ -87,14 +89,14 @@ impl KvWrite {
             let heads = Heads { heads: 0, q: k, k, v, k_dim, v_dim, norms: [None; 2], rope: None };
             return heads.lower(l, cache, None);
         }
-        let mut kernel = l.kernel("kv_write");
+        let mut kernel = l.kernel(kernels::KV_WRITE);
         l.kv_store(&mut kernel, cache)?;
         l.paged(&mut kernel, cache)?;
         let (k_stride, v_stride) = (k.stride(), v.stride());
         let params = Params { k_stride, v_stride, k_dim: self.k_dim, v_dim: self.v_dim };
         let args = [Arg::read(l.step), Arg::read(&k.buffer), Arg::read(&v.buffer), Arg::Write(&cache.buffer)];
         let ragged = cache.shape.is_padded() || [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
-        kernel.overrides.push(("RAGGED", f64::from(u8::from(ragged))));
+        kernel.set("RAGGED", ragged);
         let fours = cache.shape.k_room().max(cache.shape.v_room()) / 4;
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * fours), Dim::Rows(1), Dim::Fixed(1)])
     }

@@ -6,7 +6,9 @@ use super::matmul::{FEW, Tile};
 use super::oracle::{OracleRun, Rows64};
 use super::product::{X, product, product_scratch, q8_scratch};
 use super::{Act, NormKind, NormSpec, Role, RopeKv, Rows, ValueId, VectorId, WeightId};
-use crate::gpu::{Arg, Dim, Kernel, Products};
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Dim, Kernel, Products, Small};
+use crate::ops::kernels;
 use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
@@ -196,20 +198,20 @@ impl Linear {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    n: u32,
-    k: u32,
-    row0: u32,
-    up: u32,
-    out0: u32,
-    rows_at: u32,
-    out_stride: u32,
-    bias_at: u32,
-    norm_w: u32,
-    bias_up: u32,
-    eps: f32,
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        k: u32,
+        row0: u32,
+        up: u32,
+        out0: u32,
+        rows_at: u32,
+        out_stride: u32,
+        bias_at: u32,
+        norm_w: u32,
+        bias_up: u32,
+        eps: f32,
+    }
 }
 
 /// Consecutive rows of a matrix, or of a stack of them, that lie in one buffer, in one block format.
@@ -300,7 +302,7 @@ impl Linear {
         ups.iter().try_for_each(|s| self.lower_segment(l, s, bias, Stored::Times))
     }
 
-    /// What all kernels of a linear have in common: their roles, overrides and parameters for a segment.
+    /// What all kernels of a linear have in common: their slots, overrides and parameters for a segment.
     fn common(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment, bias: Option<u32>) -> Params {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let mut params = Params {
@@ -314,15 +316,15 @@ impl Linear {
         };
         lower::weights(kernel, segment.format);
         if let Pre::Norm(norm) = self.pre {
-            kernel.overrides.push(("NORM", 1.0));
+            kernel.set("NORM", true);
             params.eps = norm.eps;
             if let Some(weight) = norm.weight {
-                kernel.overrides.push(("HAS_NORM_W", 1.0));
+                kernel.set("HAS_NORM_W", true);
                 params.norm_w = l.vector(weight) / 4;
             }
         }
         if let Some(bias) = bias {
-            kernel.overrides.push(("HAS_BIAS", 1.0));
+            kernel.set("HAS_BIAS", true);
             params.bias_at = bias + segment.row;
             params.bias_up = bias + self.parts[0].n;
         }
@@ -333,22 +335,22 @@ impl Linear {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let vectors = l.generated || x.rows != Rows::Step;
         let form = l.products(segment.format).matmul;
-        let mut kernel = if vectors { l.kernel("matvec") } else { l.matmul_kernel(form) };
+        let mut kernel = if vectors { l.kernel(kernels::MATVEC) } else { l.matmul_kernel(form) };
         let mut params = self.common(l, &mut kernel, segment, bias);
         // Rows of W that a row of out takes.
         let mut rows = segment.n;
-        let (epi, act, residual) = match stored {
-            Stored::Alone => (0.0, None, None),
-            Stored::Plus(residual) => (1.0, None, Some(residual)),
-            Stored::Act(act) => (2.0, Some(act), None),
+        let (epi, act, residual): (u32, _, _) = match stored {
+            Stored::Alone => (0, None, None),
+            Stored::Plus(residual) => (1, None, Some(residual)),
+            Stored::Act(act) => (2, Some(act), None),
             Stored::Gated(act, apart) => {
                 params.up = apart;
                 rows *= 2;
-                (3.0, Some(act), None)
+                (3, Some(act), None)
             }
-            Stored::Times => (4.0, None, None),
+            Stored::Times => (4, None, None),
         };
-        kernel.overrides.push(("EPI", epi));
+        kernel.set("EPI", epi);
         if let Some(act) = act {
             act.lower(&mut kernel);
         }
@@ -365,21 +367,21 @@ impl Linear {
         match l.matmul_kernels(kernel, form, tile) {
             (_, Some(small)) if l.layout.rows <= FEW => l.plan.dispatch(&small, &params, &args, grid(tile.few)),
             (kernel, small) => {
-                l.plan.dispatch(&kernel, &params, &args, grid(tile.x))?;
-                small.map_or(Ok(()), |small| l.plan.few(&small, x.rows(1), FEW, grid(tile.few)))
+                let form = |kernel| Small { kernel, rows: x.rows(1), most: FEW, grid: grid(tile.few) };
+                l.plan.dispatch_forms(&kernel, &params, &args, grid(tile.x), small.as_ref().map(form))
             }
         }
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
-        let mut kernel = l.kernel("matvec_qkv");
+        let mut kernel = l.kernel(kernels::MATVEC_QKV);
         let params = self.common(l, &mut kernel, segment, bias);
         l.paged(&mut kernel, cache)?;
         l.kv_store(&mut kernel, cache)?;
         l.rope(&mut kernel, rope_kv.rope.as_ref());
-        kernel.overrides.push(("HEADS", f64::from(rope_kv.heads)));
-        kernel.overrides.push(("HEAD_DIM", f64::from(rope_kv.head_dim)));
+        kernel.set("HEADS", rope_kv.heads);
+        kernel.set("HEAD_DIM", rope_kv.head_dim);
         let (w, angles) = (Arg::read(&l.weights[segment.buffer]), l.angles(rope_kv.rope.map(|r| r.table)));
         let (x_arg, out, kv) = (Arg::read(&x.buffer), Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
         let args = [Arg::read(l.step), x_arg, Arg::read(l.vectors), w, angles, out, kv];
@@ -404,12 +406,13 @@ impl Linear {
         let form = |l: &Lower<'_>, cols: u32, fours: u32| {
             let mut kernel = kernel.clone();
             l.sums(&mut kernel, lanes, cols * fours + squares(cols));
-            kernel.overrides.extend([("COLS", f64::from(cols)), ("FOURS", f64::from(fours))]);
+            kernel.set("COLS", cols);
+            kernel.set("FOURS", fours);
             (kernel, [Dim::Fixed(rows.div_ceil(4 * fours)), x.rows(cols), Dim::Fixed(1)])
         };
-        let (kernel, grid) = form(l, COLS, many);
-        l.plan.dispatch(&kernel, params, args, grid)?;
-        let (kernel, grid) = form(l, 1, lone);
-        l.plan.few(&kernel, x.rows(1), 1, grid)
+        let (several, several_grid) = form(l, COLS, many);
+        let (one, grid) = form(l, 1, lone);
+        let small = Small { kernel: &one, rows: x.rows(1), most: 1, grid };
+        l.plan.dispatch_forms(&several, params, args, several_grid, Some(small))
     }
 }

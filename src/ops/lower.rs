@@ -2,7 +2,9 @@
 
 use super::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Caps, Dim, Fragment, Kernel, Matmul, Matrices, PlanBuilder, Products, Tuning};
+use crate::gpu::{
+    Arg, Buffer, Caps, Dim, Fragment, Kernel, KernelSource, Matmul, Matrices, PlanBuilder, Products, Tuning,
+};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -228,39 +230,42 @@ impl<'a> Lower<'a> {
     pub(crate) fn rope(&self, kernel: &mut Kernel, spec: Option<&RopeSpec>) {
         let dims = spec.map_or(0, |s| s.dims);
         let neox = spec.is_some_and(|s| s.pairing == super::Pairing::Neox);
-        kernel.overrides.extend([("ROPE_DIMS", f64::from(dims)), ("NEOX", f64::from(u8::from(neox)))]);
+        kernel.set("ROPE_DIMS", dims);
+        kernel.set("NEOX", neox);
     }
 
-    /// Fills the role `angles`: where cosines and sines come from.
+    /// Fills the slot `angles`: where cosines and sines come from.
     pub(crate) fn angle_source(&self, kernel: &mut Kernel, spec: Option<&RopeSpec>) {
         let source = spec.map_or(AngleSource::Host, |s| self.angles[s.table.index()].source);
         let (fragment, factor) = match source {
             AngleSource::Host => (lib::ANGLES_TABLE, 1.0),
             AngleSource::Turns { factor } | AngleSource::Power { factor, .. } => (lib::ANGLES_COMPUTED, factor),
         };
-        kernel.roles.push(("angles", fragment));
+        kernel.fill("angles", fragment);
         if source != AngleSource::Host {
-            kernel.overrides.push(("ROPE_FACTOR", f64::from(factor)));
+            kernel.set("ROPE_FACTOR", factor);
         }
         if let (AngleSource::Power { theta, freq_scale, .. }, Some(spec)) = (source, spec) {
             // A logarithm of base 2 in two words, since pair * step must keep 26 bits behind its point.
             let step = theta.log2() * 2.0 / f64::from(spec.dims) * f64::from(1 << 26);
             let low = ((step - step.floor()) * f64::from(1 << 24)).floor();
             let turns = (freq_scale / std::f64::consts::TAU * (1u64 << 32) as f64).floor();
-            kernel.overrides.extend([("POW", 1.0), ("ROPE_STEP", step.floor()), ("ROPE_STEP_LOW", low)]);
-            kernel.overrides.push(("ROPE_TURNS", turns));
+            kernel.set("POW", true);
+            kernel.set("ROPE_STEP", step as u32);
+            kernel.set("ROPE_STEP_LOW", low as u32);
+            kernel.set("ROPE_TURNS", turns as u32);
         }
     }
 
     /// A kernel with the overrides that every step reader has.
-    pub(crate) fn kernel(&self, name: &'static str) -> Kernel {
+    pub(crate) fn kernel(&self, source: KernelSource) -> Kernel {
         let l = &self.layout;
-        let source = super::kernels::source(name);
-        let mut kernel = Kernel { name, source, roles: Vec::new(), overrides: Vec::new() };
-        if source.contains("lib/step") {
-            kernel.overrides.extend([("STEP_SEQS", f64::from(l.seqs)), ("STEP_OUTS", f64::from(l.outs))]);
-            kernel.overrides.push(("STEP_TABLES", f64::from(l.tables)));
-            kernel.overrides.push(("POS_IDS", f64::from(u8::from(l.pos_ids))));
+        let mut kernel = source.kernel();
+        if kernel.uses(lib::STEP) {
+            kernel.set("STEP_SEQS", l.seqs);
+            kernel.set("STEP_OUTS", l.outs);
+            kernel.set("STEP_TABLES", l.tables);
+            kernel.set("POS_IDS", l.pos_ids);
         }
         kernel
     }
@@ -270,85 +275,83 @@ impl<'a> Lower<'a> {
         self.layout.tuning.products(format)
     }
 
-    /// Fills the role `reduce`: how a workgroup of `threads` adds up.
+    /// Fills the slot `reduce`: how a workgroup of `threads` adds up.
     pub(crate) fn reduce(&self, kernel: &mut Kernel, threads: u32) {
         let fragment = if self.layout.subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE };
-        kernel.roles.push(("reduce", fragment));
-        kernel.overrides.push(("WG", f64::from(threads)));
+        kernel.fill("reduce", fragment);
+        kernel.set("WG", threads);
     }
 
-    /// Fills the role `sums`: how a workgroup of `threads` adds up so many sums at once.
+    /// Fills the slot `sums`: how a workgroup of `threads` adds up so many sums at once.
     pub(crate) fn sums(&self, kernel: &mut Kernel, threads: u32, sums: u32) {
         let (mut fragment, mut parts) = (lib::SUMS, threads);
         if self.layout.subgroups {
             let least = self.layout.subgroup_min;
             (fragment, parts) = (lib::SUMS_SUBGROUP, (threads / least).max(1));
-            kernel.overrides.push(("SUBGROUP_MIN", f64::from(least)));
+            kernel.set("SUBGROUP_MIN", least);
         }
-        kernel.roles.push(("sums", fragment));
-        kernel.overrides.extend([("WG", f64::from(threads)), ("PARTS", f64::from(parts * sums))]);
+        kernel.fill("sums", fragment);
+        kernel.set("WG", threads);
+        kernel.set("PARTS", parts * sums);
     }
 
-    /// Fills the role `max`: how a workgroup finds its maxima.
+    /// Fills the slot `max`: how a workgroup finds its maxima.
     pub(crate) fn max(&self, kernel: &mut Kernel) {
         if self.layout.subgroups {
-            kernel.overrides.push(("SUBGROUP_MIN", f64::from(self.layout.subgroup_min)));
+            kernel.set("SUBGROUP_MIN", self.layout.subgroup_min);
         }
-        kernel.roles.push(("max", if self.layout.subgroups { lib::MAX_SUBGROUP } else { lib::MAX }));
+        kernel.fill("max", if self.layout.subgroups { lib::MAX_SUBGROUP } else { lib::MAX });
     }
 
-    /// Sets the overrides of a cache's layout, and fills the role `cache` with it where a kernel has that.
+    /// Sets the overrides of a cache's layout, and fills the slot `cache` with it where a kernel has that.
     pub(crate) fn paged(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
         let shape = &cache.shape;
-        kernel.overrides.extend([
-            ("PAGE_SLOTS", f64::from(shape.slots)),
-            ("PAGE_TABLE", f64::from(cache.group * self.layout.table_words)),
-            ("PAGE_TABLES", f64::from(u8::from(shape.layout != KvLayout::Contiguous))),
-            ("PAGE_BLOCKS", f64::from(shape.blocks)),
-            ("PAGE_EXTRA", f64::from(shape.extra())),
-            ("KV_HEADS", f64::from(shape.kv_heads)),
-            ("K_DIM", f64::from(shape.k_room())),
-            ("V_DIM", f64::from(shape.v_room())),
-        ]);
+        kernel.set("PAGE_SLOTS", shape.slots);
+        kernel.set("PAGE_TABLE", cache.group * self.layout.table_words);
+        kernel.set("PAGE_TABLES", shape.layout != KvLayout::Contiguous);
+        kernel.set("PAGE_BLOCKS", shape.blocks);
+        kernel.set("PAGE_EXTRA", shape.extra());
+        kernel.set("KV_HEADS", shape.kv_heads);
+        kernel.set("K_DIM", shape.k_room());
+        kernel.set("V_DIM", shape.v_room());
         let vectorised = shape.layout == KvLayout::Vectorised;
-        if kernel.source.contains("<cache>") {
-            kernel.roles.push(("cache", if vectorised { lib::VECTORISED } else { lib::PAGED }));
-        } else if vectorised && !kernel.source.contains("lib/vectorised") {
+        if kernel.has_slot("cache") {
+            kernel.fill("cache", if vectorised { lib::VECTORISED } else { lib::PAGED });
+        } else if vectorised && !kernel.uses(lib::VECTORISED) {
             return Err(no_kernel(&format!("{} with a vectorised cache", kernel.name)));
         }
         Ok(())
     }
 
-    /// Fills the role `kv` (`kv_cache`): how KV elements are loaded.
+    /// Fills the slot `kv` (`kv_cache`): how KV elements are loaded.
     pub(crate) fn kv_load(&self, kernel: &mut Kernel, cache: &CacheBuffer) {
         let fragment = match cache.shape.storage {
             KvStorage::F32 => lib::KV_F32,
             KvStorage::F16 => lib::KV_F16,
             KvStorage::Q8 => lib::KV_Q8,
         };
-        let role = if kernel.source.contains("<kv_cache>") { "kv_cache" } else { "kv" };
-        kernel.roles.push((role, fragment));
+        kernel.fill(if kernel.has_slot("kv_cache") { "kv_cache" } else { "kv" }, fragment);
     }
 
-    /// Fills the role `kv_store` (`head_store`): how KV elements are stored.
+    /// Fills the slot `kv_store` (`head_store`): how KV elements are stored.
     pub(crate) fn kv_store(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
-        let whole_heads = kernel.source.contains("<head_store>");
+        let whole_heads = kernel.has_slot("head_store");
         let fragment = match cache.shape.storage {
             KvStorage::F32 => lib::KV_STORE_F32,
             KvStorage::F16 => lib::KV_STORE_F16,
             KvStorage::Q8 if whole_heads => lib::KV_STORE_Q8,
             KvStorage::Q8 => return Err(no_kernel(&format!("{} with an 8-bit cache", kernel.name))),
         };
-        kernel.roles.push((if whole_heads { "head_store" } else { "kv_store" }, fragment));
+        kernel.fill(if whole_heads { "head_store" } else { "kv_store" }, fragment);
         Ok(())
     }
 }
 
-/// Fills the role `weights` (`ints`): how a block format is decoded.
+/// Fills the slot `weights` (`ints`): how a block format is decoded.
 pub(crate) fn weights(kernel: &mut Kernel, format: BlockFormat) {
     let info = format.info();
-    let role = if kernel.source.contains("<ints>") { "ints" } else { "weights" };
-    kernel.roles.push((role, Fragment { name: info.name, source: info.wgsl }));
+    let slot = if kernel.has_slot("ints") { "ints" } else { "weights" };
+    kernel.fill(slot, Fragment { name: info.name, source: info.wgsl });
 }
 
 /// An op, or a form of it, that has no kernel yet.

@@ -4,7 +4,9 @@ use super::ValueId;
 use super::lower::{self, Layout, Lower, Lowered};
 use crate::Result;
 use crate::gpu::compose::lib;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel, Matmul};
+use crate::ops::kernels;
 use crate::quant::BlockFormat;
 
 /// Rows of x in a tile for steps of few: a tile that is not full costs as much as one that is.
@@ -50,7 +52,7 @@ impl Layout {
 
 /// The overrides of a tile that threads make, of `x` rows of x: its threads, and the runs of 16 columns that go through the workgroup's
 /// memory at a time, as many as there is room for.
-fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, f64); 3] {
+fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, u32); 3] {
     // Runs at most, and bytes of each: of floats, or of quants with their scale and what they add up to.
     let (most, bytes) = match form {
         Matmul::Dot => (4, 16 + 8),
@@ -58,7 +60,7 @@ fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, f64); 3
         Matmul::Registers | Matmul::Cooperative => (2, 16 * 4),
     };
     let runs = if most * bytes * (w + x) <= room { most } else { most / 2 };
-    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("RUNS", runs)].map(|(name, n)| (name, f64::from(n)))
+    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("RUNS", runs)]
 }
 
 /// Bytes of a row of k columns in eight bits: quants, then a scale for each 32, in whole units of 16 bytes.
@@ -66,11 +68,11 @@ pub(crate) fn quants_bytes(k: u32) -> u64 {
     (u64::from(k) + u64::from(k / 32) * 4).next_multiple_of(16)
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    k: u32,
-    rows_at: u32,
+params! {
+    pub(crate) struct Params {
+        k: u32,
+        rows_at: u32,
+    }
 }
 
 impl<'a> Lower<'a> {
@@ -81,25 +83,25 @@ impl<'a> Lower<'a> {
         }
         let room = self.plan.device().caps().workgroup_memory;
         let mut small = kernel.clone();
-        small.overrides.extend(overrides(form, tile.w, tile.few, room));
-        kernel.overrides.extend(overrides(form, tile.w, tile.x, room));
+        overrides(form, tile.w, tile.few, room).into_iter().for_each(|(name, n)| small.set(name, n));
+        overrides(form, tile.w, tile.x, room).into_iter().for_each(|(name, n)| kernel.set(name, n));
         (kernel, Some(small))
     }
 
     /// The kernel of a form.
     pub(super) fn matmul_kernel(&self, form: Matmul) -> Kernel {
         let held = |fragment| {
-            let mut kernel = self.kernel("matmul");
-            kernel.roles.push(("held", fragment));
+            let mut kernel = self.kernel(kernels::MATMUL);
+            kernel.fill("held", fragment);
             kernel
         };
         match (form, self.layout.matrices) {
             (Matmul::Cooperative, Some(matrices)) => {
-                let mut kernel = self.kernel("matmul_cooperative");
+                let mut kernel = self.kernel(kernels::MATMUL_COOPERATIVE);
                 matrices.lower(&mut kernel);
                 kernel
             }
-            (Matmul::Dot, _) => self.kernel("matmul_dot"),
+            (Matmul::Dot, _) => self.kernel(kernels::MATMUL_DOT),
             (Matmul::Halves, _) => held(lib::TILE_F16),
             _ => held(lib::TILE_F32),
         }
@@ -116,8 +118,8 @@ impl<'a> Lower<'a> {
 
     fn quantize(&mut self, x: ValueId) -> Lowered {
         let x = self.value(x);
-        let mut kernel = self.kernel("quantize");
-        kernel.overrides.push(("WG", f64::from(lower::WIDE)));
+        let mut kernel = self.kernel(kernels::QUANTIZE);
+        kernel.set("WG", lower::WIDE);
         let params = Params { k: x.width, rows_at: x.rows_at() };
         let args = [Arg::read(self.step), Arg::read(&x.buffer), Arg::Write(self.quants)];
         let grid = [lower::wide(x.width / 32), x.rows(1), Dim::Fixed(1)];
@@ -135,18 +137,15 @@ mod tests {
     #[test]
     fn tiles_take_as_many_runs_as_there_is_room_for() {
         let runs = |form, w, x, room| overrides(form, w, x, room)[2].1;
-        assert_eq!(
-            overrides(Matmul::Registers, 128, 64, ROOM),
-            [("THREADS_N", 16.0), ("THREADS_M", 8.0), ("RUNS", 1.0)]
-        );
-        assert_eq!(runs(Matmul::Registers, 128, 64, 2 * ROOM), 2.0);
-        assert_eq!(runs(Matmul::Registers, 64, 64, ROOM), 2.0);
-        assert_eq!(runs(Matmul::Halves, 128, 64, ROOM), 2.0);
-        assert_eq!([64, 128].map(|w| runs(Matmul::Dot, w, 64, ROOM)), [4.0, 2.0]);
+        assert_eq!(overrides(Matmul::Registers, 128, 64, ROOM), [("THREADS_N", 16), ("THREADS_M", 8), ("RUNS", 1)]);
+        assert_eq!(runs(Matmul::Registers, 128, 64, 2 * ROOM), 2);
+        assert_eq!(runs(Matmul::Registers, 64, 64, ROOM), 2);
+        assert_eq!(runs(Matmul::Halves, 128, 64, ROOM), 2);
+        assert_eq!([64, 128].map(|w| runs(Matmul::Dot, w, 64, ROOM)), [4, 2]);
         // All fit everywhere.
         for (w, x) in [64, 128].into_iter().flat_map(|w| [SMALL_TILE, 64, 128].map(|x| (w, x))) {
-            assert!(runs(Matmul::Registers, w, x, ROOM) * f64::from(64 * (w + x)) <= f64::from(ROOM));
-            assert!(runs(Matmul::Dot, w, x, ROOM) * f64::from(24 * (w + x)) <= f64::from(ROOM));
+            assert!(runs(Matmul::Registers, w, x, ROOM) * 64 * (w + x) <= ROOM);
+            assert!(runs(Matmul::Dot, w, x, ROOM) * 24 * (w + x) <= ROOM);
             assert!(w * x / OF_THREAD.pow(2) <= 256, "{w} x {x}");
         }
     }

@@ -5,7 +5,9 @@ use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
 use super::{ValueId, VectorId};
 use crate::cpu::simd;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel};
+use crate::ops::kernels;
 
 /// Normalises groups of `spec.n` elements of each row.
 ///
@@ -122,27 +124,27 @@ impl NormSpec {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    n: u32,
-    rows_at: u32,
-    stride: u32,
-    norm_w: u32,
-    norm_b: u32,
-    eps: f32,
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        rows_at: u32,
+        stride: u32,
+        norm_w: u32,
+        norm_b: u32,
+        eps: f32,
+    }
 }
 
 impl NormSpec {
     /// Sets the overrides of a kernel that normalises, and says where weight and bias lie, in fours.
     pub(super) fn lower(&self, l: &Lower<'_>, kernel: &mut Kernel) -> (u32, u32) {
         let kind = match self.kind {
-            NormKind::Rms => 1.0,
-            NormKind::Layer => 2.0,
+            NormKind::Rms => 1u32,
+            NormKind::Layer => 2,
         };
-        let flag = |vector: Option<VectorId>| f64::from(u8::from(vector.is_some()));
-        let flags = [("NORM", kind), ("HAS_NORM_W", flag(self.weight)), ("HAS_NORM_B", flag(self.bias))];
-        kernel.overrides.extend(flags);
+        kernel.set("NORM", kind);
+        kernel.set("HAS_NORM_W", self.weight.is_some());
+        kernel.set("HAS_NORM_B", self.bias.is_some());
         let at = |vector: Option<VectorId>| vector.map_or(0, |v| l.vector(v) / 4);
         (at(self.weight), at(self.bias))
     }
@@ -151,9 +153,9 @@ impl NormSpec {
 impl Norm {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let mut kernel = l.kernel("norm");
+        let mut kernel = l.kernel(kernels::NORM);
         let (norm_w, norm_b) = self.spec.lower(l, &mut kernel);
-        kernel.overrides.push(("PER_GROUP", f64::from(u8::from(self.per_group))));
+        kernel.set("PER_GROUP", self.per_group);
         l.reduce(&mut kernel, l.layout.reduce);
         let (n, eps) = (self.spec.n, self.spec.eps);
         let params = Params { n, rows_at: x.rows_at(), stride: x.stride(), norm_w, norm_b, eps };

@@ -4,7 +4,9 @@ use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// `out[o, :] = x[row of output o, :]`.
 ///
@@ -43,16 +45,16 @@ impl Pick {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    fours: u32,
+params! {
+    pub(crate) struct Params {
+        fours: u32,
+    }
 }
 
 impl Pick {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let kernel = l.kernel("pick");
+        let kernel = l.kernel(kernels::PICK);
         let params = Params { fours: x.stride() / 4 };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(params.fours), Dim::Outs(1), Dim::Fixed(1)])

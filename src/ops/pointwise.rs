@@ -4,7 +4,9 @@ use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel};
+use crate::ops::kernels;
 
 /// Element-wise ops; all operands and the result have one shape.
 #[derive(Clone, Debug, PartialEq)]
@@ -203,50 +205,50 @@ fn erfc(x: f64) -> f64 {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows_at: u32,
-    fours: u32,
-    by: f32,
-    low: f32,
-    high: f32,
+params! {
+    pub(crate) struct Params {
+        rows_at: u32,
+        fours: u32,
+        by: f32,
+        low: f32,
+        high: f32,
+    }
 }
 
 impl Act {
     /// Sets the overrides of a kernel that uses lib/act.
     pub(super) fn lower(self, kernel: &mut Kernel) {
         let number = match self {
-            Self::Silu => 0.0,
-            Self::GeluErf => 1.0,
-            Self::GeluTanh => 2.0,
-            Self::Relu => 3.0,
-            Self::Relu2 => 4.0,
-            Self::Sigmoid => 6.0,
-            Self::Tanh => 5.0,
+            Self::Silu => 0u32,
+            Self::GeluErf => 1,
+            Self::GeluTanh => 2,
+            Self::Relu => 3,
+            Self::Relu2 => 4,
+            Self::Sigmoid => 6,
+            Self::Tanh => 5,
         };
-        kernel.overrides.push(("ACT", number));
+        kernel.set("ACT", number);
     }
 }
 
 impl Pointwise {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let mut kernel = l.kernel("pointwise");
+        let mut kernel = l.kernel(kernels::POINTWISE);
         let (mut low, mut high) = (0.0, 0.0);
         let (op, a, b, by) = match *self {
-            Self::Add { a, b, .. } => (0.0, a, b, 1.0),
-            Self::Mul { a, b, .. } => (1.0, a, b, 1.0),
+            Self::Add { a, b, .. } => (0u32, a, b, 1.0),
+            Self::Mul { a, b, .. } => (1, a, b, 1.0),
             Self::Act { x, act, .. } => {
                 act.lower(&mut kernel);
-                (2.0, x, x, 1.0)
+                (2, x, x, 1.0)
             }
-            Self::Scale { x, by, .. } => (3.0, x, x, by),
+            Self::Scale { x, by, .. } => (3, x, x, by),
             Self::Clamp { x, low: least, high: most, .. } => {
                 (low, high) = (least, most);
-                (4.0, x, x, 1.0)
+                (4, x, x, 1.0)
             }
         };
-        kernel.overrides.push(("OP", op));
+        kernel.set("OP", op);
         let (a, b, out) = (l.value(a), l.value(b), l.value(self.out()));
         let params = Params { rows_at: out.rows_at(), fours: out.stride() / 4, by, low, high };
         let args = [Arg::read(l.step), Arg::read(&a.buffer), Arg::read(&b.buffer), Arg::Write(&out.buffer)];

@@ -5,7 +5,9 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
 use crate::cpu::simd;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// `out[s, :] = pooling of x[r, :]` over the rows r of sequence s.
 ///
@@ -93,23 +95,23 @@ impl Pool {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    n: u32,
-    stride: u32,
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        stride: u32,
+    }
 }
 
 impl Pool {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let mut kernel = l.kernel("pool");
+        let mut kernel = l.kernel(kernels::POOL);
         let pooling = match self.pooling {
-            Pooling::Mean => 0.0,
-            Pooling::Cls => 1.0,
-            Pooling::Last => 2.0,
+            Pooling::Mean => 0u32,
+            Pooling::Cls => 1,
+            Pooling::Last => 2,
         };
-        kernel.overrides.push(("POOLING", pooling));
+        kernel.set("POOLING", pooling);
         let params = Params { n: self.n, stride: out.stride() };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.n), Dim::Seqs(1), Dim::Fixed(1)])

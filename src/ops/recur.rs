@@ -17,7 +17,9 @@ use super::oracle::{OracleRun, Rows64};
 use super::{CacheId, ValueId, VectorId};
 use crate::Result;
 use crate::cpu::simd;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// How much a row makes a head forget: `g = a * Δ` with `Δ = clamp(softplus(x + bias), min, max)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -270,33 +272,33 @@ pub(super) struct Recurrence<'a> {
     pub(super) out: ValueId,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct DecayParams {
-    heads: u32,
-    x_stride: u32,
-    beta_stride: u32,
-    bias: u32,
-    a: u32,
-    low: f32,
-    high: f32,
+params! {
+    pub(crate) struct DecayParams {
+        heads: u32,
+        x_stride: u32,
+        beta_stride: u32,
+        bias: u32,
+        a: u32,
+        low: f32,
+        high: f32,
+    }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    heads: u32,
-    key_heads: u32,
-    tiled: u32,
-    k: u32,
-    v: u32,
-    q_stride: u32,
-    k_stride: u32,
-    x_stride: u32,
-    out_stride: u32,
-    skip: u32,
-    state_len: u32,
-    part_len: u32,
+params! {
+    pub(crate) struct Params {
+        heads: u32,
+        key_heads: u32,
+        tiled: u32,
+        k: u32,
+        v: u32,
+        q_stride: u32,
+        k_stride: u32,
+        x_stride: u32,
+        out_stride: u32,
+        skip: u32,
+        state_len: u32,
+        part_len: u32,
+    }
 }
 
 impl Head {
@@ -328,13 +330,11 @@ impl Recurrence<'_> {
         self.lower_decay(l)?;
         let [q, keys, x, out] = [self.q, self.keys, self.x, self.out].map(|id| l.value(id));
         let state = l.cache(self.state);
-        let mut kernel = l.kernel(if l.generated { "recur_step" } else { "recur_tile" });
+        let mut kernel = l.kernel(if l.generated { kernels::RECUR_STEP } else { kernels::RECUR_TILE });
         let block = self.head.block();
-        kernel.overrides.extend([
-            ("WG", f64::from(block)),
-            ("CORRECTS", f64::from(u8::from(self.head.corrects))),
-            ("HAS_SKIP", f64::from(u8::from(self.skip.is_some()))),
-        ]);
+        kernel.set("WG", block);
+        kernel.set("CORRECTS", self.head.corrects);
+        kernel.set("HAS_SKIP", self.skip.is_some());
         let (k, v) = (self.head.k as u32, self.head.v as u32);
         let params = Params {
             heads: self.heads,
@@ -363,8 +363,8 @@ impl Recurrence<'_> {
         l.sorted = None; // it lay in the scratch memory
         let x = l.value(self.decay.x);
         let beta = self.beta.map_or(x, |beta| l.value(beta));
-        let mut kernel = l.kernel("decay");
-        kernel.overrides.push(("HAS_BETA", f64::from(u8::from(self.beta.is_some()))));
+        let mut kernel = l.kernel(kernels::DECAY);
+        kernel.set("HAS_BETA", self.beta.is_some());
         let params = DecayParams {
             heads: self.heads,
             x_stride: x.stride(),

@@ -4,7 +4,9 @@ use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::{OracleRun, heads};
 use super::{RopeId, ValueId};
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// Rotates pairs of each head's first `spec.dims` elements by the angles of the row's position.
 ///
@@ -111,22 +113,22 @@ impl RopeSpec {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    heads: u32,
-    head_dim: u32,
-    stride: u32,
+params! {
+    pub(crate) struct Params {
+        heads: u32,
+        head_dim: u32,
+        stride: u32,
+    }
 }
 
 impl Rope {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let mut kernel = l.kernel("rope");
+        let mut kernel = l.kernel(kernels::ROPE);
         l.rope(&mut kernel, Some(&self.spec));
         l.angle_source(&mut kernel, Some(&self.spec));
         let in_place = self.x == self.out;
-        kernel.overrides.push(("IN_PLACE", f64::from(u8::from(in_place))));
+        kernel.set("IN_PLACE", in_place);
         let params = Params { heads: self.heads, head_dim: self.head_dim, stride: x.stride() };
         let angles = l.angles(Some(self.spec.table));
         // A buffer that is written cannot be bound once more.

@@ -5,7 +5,9 @@ use super::lower::{CacheBuffer, Lower, Lowered, ValueBuffer};
 use super::oracle::{OracleRun, Rows64, heads};
 use super::{CacheId, KvStorage, NormSpec, RopeSpec, ValueId};
 use crate::cpu::Kind;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// The fused form of two [`Norm`](super::Norm)s of heads and two [`Rope`](super::Rope)s, where a model has them, and a
 /// [`KvWrite`](super::KvWrite). *Made by fuse only.*
@@ -175,23 +177,23 @@ impl RopeKv {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    heads: u32,
-    k_dim: u32,
-    v_dim: u32,
-    out_stride: u32,
-    q_from: u32,
-    q_stride: u32,
-    k_from: u32,
-    k_stride: u32,
-    v_from: u32,
-    v_stride: u32,
-    q_norm: u32,
-    k_norm: u32,
-    q_eps: f32,
-    k_eps: f32,
+params! {
+    pub(crate) struct Params {
+        heads: u32,
+        k_dim: u32,
+        v_dim: u32,
+        out_stride: u32,
+        q_from: u32,
+        q_stride: u32,
+        k_from: u32,
+        k_stride: u32,
+        v_from: u32,
+        v_stride: u32,
+        q_norm: u32,
+        k_norm: u32,
+        q_eps: f32,
+        k_eps: f32,
+    }
 }
 
 impl RopeKv {
@@ -234,7 +236,7 @@ impl Heads {
         let (ragged, normed) = (self.ragged(cache), self.norms.iter().any(Option::is_some));
         // Norms, and the scales of 8-bit storage, take the threads of a head together.
         let whole_heads = normed || ragged || cache.shape.storage == KvStorage::Q8;
-        let mut kernel = l.kernel(if whole_heads { "norm_rope_kv" } else { "rope_kv" });
+        let mut kernel = l.kernel(if whole_heads { kernels::NORM_ROPE_KV } else { kernels::ROPE_KV });
         l.rope(&mut kernel, self.rope.as_ref());
         l.angle_source(&mut kernel, self.rope.as_ref());
         l.kv_store(&mut kernel, cache)?;
@@ -265,17 +267,17 @@ impl Heads {
         let units = cache.shape.k_room().max(cache.shape.v_room()).div_ceil(UNIT);
         let threads = l.layout.head.min(units.next_power_of_two());
         let group = l.layout.reduce.max(threads);
-        kernel.overrides.extend([("WG", f64::from(group)), ("THREADS", f64::from(threads))]);
+        kernel.set("WG", group);
+        kernel.set("THREADS", threads);
         let grid = [Dim::Fixed(heads.div_ceil(group / threads)), Dim::Rows(1), Dim::Fixed(1)];
         if !whole_heads {
             return l.plan.dispatch(&kernel, &params, &args, grid);
         }
-        kernel.overrides.push(("RAGGED", f64::from(u8::from(ragged))));
+        kernel.set("RAGGED", ragged);
         for (norm, [has, has_weight]) in self.norms.iter().zip([["Q_NORM", "HAS_Q_NORM_W"], ["K_NORM", "HAS_K_NORM_W"]])
         {
-            let weight = norm.and_then(|n| n.weight);
-            kernel.overrides.extend(norm.map(|_| (has, 1.0)));
-            kernel.overrides.extend(weight.map(|_| (has_weight, 1.0)));
+            kernel.set(has, norm.is_some());
+            kernel.set(has_weight, norm.is_some_and(|norm| norm.weight.is_some()));
         }
         args.push(Arg::read(l.vectors));
         l.plan.dispatch(&kernel, &params, &args, grid)

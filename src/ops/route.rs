@@ -4,7 +4,9 @@ use super::cpu::CpuRun;
 use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
 use super::{ValueId, VectorId};
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 use crate::{Error, Result};
 
 /// The `used` experts of the highest scores in each row, in the order of their scores, and what their results are
@@ -239,17 +241,17 @@ fn softmax64(x: &[f64]) -> Vec<f64> {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows_at: u32,
-    x_stride: u32,
-    out_stride: u32,
-    bias: u32,
-    kept: u32,
-    plus: f32,
-    least: f32,
-    scale: f32,
+params! {
+    pub(crate) struct Params {
+        rows_at: u32,
+        x_stride: u32,
+        out_stride: u32,
+        bias: u32,
+        kept: u32,
+        plus: f32,
+        least: f32,
+        scale: f32,
+    }
 }
 
 /// Experts that a workgroup's memory holds scores and keys of, beside what else it needs.
@@ -266,29 +268,27 @@ impl Route {
 
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out, spec) = (l.value(self.x), l.value(self.out), &self.spec);
-        let mut kernel = l.kernel("route");
+        let mut kernel = l.kernel(kernels::ROUTE);
         l.reduce(&mut kernel, l.layout.reduce);
         let score = match spec.score {
-            Score::Softmax => 0.0,
-            Score::Sigmoid => 1.0,
-            Score::SoftmaxOfChosen => 2.0,
+            Score::Softmax => 0u32,
+            Score::Sigmoid => 1,
+            Score::SoftmaxOfChosen => 2,
         };
         let (count, kept, two) =
             spec.groups.map_or((1, 1, false), |g| (g.count, g.kept, g.score == GroupScore::TwoBest));
         let (divide, plus, least) = match spec.divide {
-            Divide::No => (0.0, 0.0, 0.0),
-            Divide::SumPlus(more) => (1.0, more, f32::MIN),
-            Divide::SumAtLeast(least) => (1.0, 0.0, least),
+            Divide::No => (false, 0.0, 0.0),
+            Divide::SumPlus(more) => (true, more, f32::MIN),
+            Divide::SumAtLeast(least) => (true, 0.0, least),
         };
-        kernel.overrides.extend([
-            ("EXPERTS", f64::from(spec.experts)),
-            ("USED", f64::from(spec.used)),
-            ("GROUPS", f64::from(count)),
-            ("TWO_BEST", f64::from(u8::from(two))),
-            ("SCORE", score),
-            ("DIVIDE", divide),
-            ("HAS_BIAS", f64::from(u8::from(self.bias.is_some()))),
-        ]);
+        kernel.set("EXPERTS", spec.experts);
+        kernel.set("USED", spec.used);
+        kernel.set("GROUPS", count);
+        kernel.set("TWO_BEST", two);
+        kernel.set("SCORE", score);
+        kernel.set("DIVIDE", divide);
+        kernel.set("HAS_BIAS", self.bias.is_some());
         let params = Params {
             rows_at: out.rows_at(),
             x_stride: x.stride(),

@@ -5,7 +5,9 @@ use super::lower::{Lower, Lowered};
 use super::oracle::OracleRun;
 use super::{ValueId, VectorId};
 use crate::cpu::simd;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// Ops on whole rows of `n` elements: x (rows, n) f32 | out (rows, n) f32.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,31 +121,31 @@ impl RowWise {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows_at: u32,
-    n: u32,
-    stride: u32,
-    weight: u32,
-    each: u32,
-    by: f32,
+params! {
+    pub(crate) struct Params {
+        rows_at: u32,
+        n: u32,
+        stride: u32,
+        weight: u32,
+        each: u32,
+        by: f32,
+    }
 }
 
 impl RowWise {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let mut kernel = l.kernel("row_wise");
+        let mut kernel = l.kernel(kernels::ROW_WISE);
         l.reduce(&mut kernel, l.layout.reduce);
         let (mut weight, mut each) = (0, 0);
         let (op, x, like, by) = match *self {
-            Self::Magnitude { x, like, floor, .. } => (0.0, x, like, floor),
-            Self::Sparsify { x, by, .. } => (1.0, x, x, by),
+            Self::Magnitude { x, like, floor, .. } => (0u32, x, like, floor),
+            Self::Sparsify { x, by, .. } => (1, x, x, by),
             Self::Weigh { x, weight: id, weights, .. } => {
                 (weight, each) = (l.vector(id), u32::from(weights > 1));
-                (2.0, x, x, 0.0)
+                (2, x, x, 0.0)
             }
         };
-        kernel.overrides.push(("OP", op));
+        kernel.set("OP", op);
         let (x, like, out) = (l.value(x), l.value(like), l.value(self.out()));
         let params = Params { rows_at: out.rows_at(), n: self.n(), stride: out.stride(), weight, each, by };
         let (x, like, vectors) = (Arg::read(&x.buffer), Arg::read(&like.buffer), Arg::read(l.vectors));

@@ -4,7 +4,9 @@ use super::ValueId;
 use super::cpu::CpuRun;
 use super::lower::{self, Lower, Lowered};
 use super::oracle::OracleRun;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
+use crate::ops::kernels;
 
 /// `out[r, h] = x[r, h, start .. start + n]` for each of `heads` equal parts of a row.
 ///
@@ -53,22 +55,22 @@ impl Slice {
 
 // GPU
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows_at: u32,
-    start: u32,
-    n: u32,
-    width: u32,
-    columns: u32,
-    x_stride: u32,
-    out_stride: u32,
+params! {
+    pub(crate) struct Params {
+        rows_at: u32,
+        start: u32,
+        n: u32,
+        width: u32,
+        columns: u32,
+        x_stride: u32,
+        out_stride: u32,
+    }
 }
 
 impl Slice {
     pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let kernel = l.kernel("slice");
+        let kernel = l.kernel(kernels::SLICE);
         let (start, n, width, columns) = (self.start, self.n, self.width, self.heads * self.n);
         let (x_stride, out_stride) = (x.stride(), out.stride());
         let params = Params { rows_at: x.rows_at(), start, n, width, columns, x_stride, out_stride };

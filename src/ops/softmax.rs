@@ -3,7 +3,8 @@
 use super::kernels;
 use super::lower::Layout;
 use crate::gpu::compose::lib;
-use crate::gpu::{Arg, Buffer, Dim, Kernel, PlanBuilder};
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Buffer, Dim, PlanBuilder};
 use crate::{Error, Result};
 
 /// `out[r, i] = exp(scale x[r, i]) / Σ_j exp(scale x[r, j])`; x, out (rows, n) f32.
@@ -22,14 +23,14 @@ pub struct Softmax {
     pub scale: f32,
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    rows: u32,
-    n: u32,
-    stride: u32,
-    across: u32,
-    scale: f32,
+params! {
+    pub(crate) struct Params {
+        rows: u32,
+        n: u32,
+        stride: u32,
+        across: u32,
+        scale: f32,
+    }
 }
 
 impl Softmax {
@@ -54,12 +55,9 @@ impl Softmax {
         let caps = plan.device().caps();
         let Layout { subgroups, reduce, .. } = Layout::new(caps, 0, 0);
         let across = rows.min(caps.max_groups);
-        let kernel = Kernel {
-            name: "softmax",
-            source: kernels::source("softmax"),
-            roles: vec![("reduce", if subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE })],
-            overrides: vec![("WG", f64::from(reduce))],
-        };
+        let mut kernel = kernels::SOFTMAX.kernel();
+        kernel.fill("reduce", if subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE });
+        kernel.set("WG", reduce);
         let params = Params { rows, n, stride, across, scale };
         let grid = [Dim::Fixed(across), Dim::Fixed(rows.div_ceil(across)), Dim::Fixed(1)];
         plan.dispatch(&kernel, &params, &[Arg::read(x), Arg::Write(out)], grid)

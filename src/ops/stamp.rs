@@ -1,13 +1,14 @@
 //! `stamp`: the mark that a submission leaves behind.
 
-use super::kernels::source;
+use super::kernels;
 use crate::Result;
-use crate::gpu::{Arg, Buffer, Dim, Kernel, PlanBuilder};
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Buffer, Dim, PlanBuilder};
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    salt: u32,
+params! {
+    pub(crate) struct Params {
+        salt: u32,
+    }
 }
 
 /// A buffer of zeros, or of the number itself, is no mark.
@@ -20,6 +21,6 @@ pub(crate) fn mark(number: u32) -> u32 {
 
 /// `mark[0] = number[0] ^ SALT`; number (1) u32, mark (1) u32.
 pub(crate) fn dispatch(plan: &mut PlanBuilder<'_>, number: &Buffer, mark: &Buffer) -> Result<()> {
-    let kernel = Kernel { name: "stamp", source: source("stamp"), roles: Vec::new(), overrides: Vec::new() };
+    let kernel = kernels::STAMP.kernel();
     plan.dispatch(&kernel, &Params { salt: SALT }, &[Arg::read(number), Arg::Write(mark)], [Dim::Fixed(1); 3])
 }

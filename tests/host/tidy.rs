@@ -115,7 +115,7 @@ fn every_kernel_and_decoder_file_is_listed_once() {
     let wgsl = root().join("wgsl");
     let stem = |p: &PathBuf| p.file_stem().expect("a name").to_string_lossy().into_owned();
     let here: Vec<_> = files(&wgsl, "wgsl").iter().filter(|p| p.parent() == Some(&wgsl)).map(stem).collect();
-    let mut listed: Vec<_> = KERNELS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    let mut listed: Vec<_> = KERNELS.iter().map(|kernel| kernel.name.to_owned()).collect();
     listed.sort();
     assert_eq!(here, listed, "wgsl/ and ops/kernels.rs");
     let mut decoders: Vec<_> = files(&wgsl.join("quant"), "wgsl").iter().map(stem).collect();

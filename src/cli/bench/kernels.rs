@@ -158,7 +158,7 @@ impl Item {
 
     /// Whether its kernels search for the sequence of a row or a tile.
     fn searches(&self) -> bool {
-        self.plan.dispatches.iter().any(|dispatch| dispatch.overrides.contains(&("SEARCH", 1.0)))
+        self.plan.dispatches.iter().any(|dispatch| dispatch.overrides.contains(&("SEARCH", true.into())))
     }
 
     fn median(&self) -> f64 {
@@ -273,7 +273,7 @@ fn copy(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> 
     let n = (bytes / 16) as u32;
     let groups = n.div_ceil(64);
     let across = groups.min(device.caps().max_groups);
-    let kernel = Kernel { name: "copy", source: COPY, roles: Vec::new(), overrides: Vec::new() };
+    let kernel = Kernel::new("copy", COPY);
     let mut plan = PlanBuilder::new(pipelines);
     let grid = [Dim::Fixed(across), Dim::Fixed(groups.div_ceil(across)), Dim::Fixed(1)];
     plan.dispatch(&kernel, &[n, across * 64], &[Arg::read(&x), Arg::Write(&y)], grid)?;
@@ -285,7 +285,7 @@ fn read(device: &Device, pipelines: &mut Pipelines, bytes: u64) -> Result<Item> 
     let (x, y) = (Buffer::new(device, "x", bytes)?, Buffer::new(device, "y", bytes / 64)?);
     let n = (bytes / 16) as u32;
     let groups = n.div_ceil(64 * 16);
-    let kernel = Kernel { name: "reads", source: READ, roles: Vec::new(), overrides: Vec::new() };
+    let kernel = Kernel::new("reads", READ);
     let mut plan = PlanBuilder::new(pipelines);
     let grid = [Dim::Fixed(groups), Dim::Fixed(1), Dim::Fixed(1)];
     plan.dispatch(&kernel, &[n, groups * 64], &[Arg::read(&x), Arg::Write(&y)], grid)?;

@@ -216,7 +216,7 @@ fn key(device: &Device) -> String {
 /// FNV-1a over everything that kernels are composed of, and the version of what dispatches them.
 fn kernels_hash() -> u64 {
     let formats = BlockFormat::ALL.iter().map(|f| f.info().wgsl);
-    let texts = KERNELS.iter().map(|(_, text)| *text).chain(LIB.iter().map(|f| f.source)).chain(formats);
+    let texts = KERNELS.iter().map(|kernel| kernel.source).chain(LIB.iter().map(|f| f.source)).chain(formats);
     let bytes = texts.chain([env!("CARGO_PKG_VERSION")]).flat_map(str::bytes);
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

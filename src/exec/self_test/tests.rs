@@ -70,7 +70,7 @@ fn gpu_right_kernels_pass() {
     }
     // Of `Single` ops.
     let others = ["kv_replicate", "softmax", "attend_v1"];
-    let of_models = KERNELS.iter().map(|(name, _)| *name);
+    let of_models = KERNELS.iter().map(|kernel| kernel.name);
     let missing: Vec<_> = of_models.filter(|name| !kernels.contains(*name) && !others.contains(name)).collect();
     assert!(missing.is_empty(), "no family runs {missing:?}");
 }
@@ -322,7 +322,7 @@ fn gpu_wrong_attention_by_matrices_is_left_unused() {
 fn gpu_wrong_kernels_are_caught() {
     let formats = BlockFormat::ALL.iter().map(|f| f.info().wgsl);
     let texts: Vec<_> =
-        KERNELS.iter().map(|(_, text)| *text).chain(LIB.iter().map(|f| f.source)).chain(formats).collect();
+        KERNELS.iter().map(|kernel| kernel.source).chain(LIB.iter().map(|f| f.source)).chain(formats).collect();
     let gone = |(_, from, _): &&(&str, &str, &str)| !texts.iter().any(|text| text.contains(from));
     let gone: Vec<_> = MUTATIONS.iter().filter(gone).collect();
     assert!(gone.is_empty(), "in no kernel any more: {gone:?}");

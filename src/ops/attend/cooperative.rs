@@ -1,5 +1,6 @@
 //! The kernel of `attend` for tiles of a prompt's rows by cooperative matrices, where numerics are fast and a device has them.
 
+use crate::ops::kernels;
 use std::ops::Range;
 
 use super::gpu::HEADS;
@@ -42,9 +43,9 @@ impl Attend {
         fours: Range<u32>,
         (matrices, heads): (Matrices, u32),
     ) -> Lowered {
-        let mut kernel = l.kernel("attend_cooperative");
+        let mut kernel = l.kernel(kernels::ATTEND_COOPERATIVE);
         matrices.lower(&mut kernel);
-        kernel.overrides.push(("HEADS", f64::from(heads)));
+        kernel.set("HEADS", heads);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel, &fours);
         self.bind_kv(l, &mut kernel, &mut args)?;

@@ -1,31 +1,33 @@
 //! The kernels of `attend`: one for single rows, which divides what a long sequence's row sees into parts, and one for tiles of
 //! a prompt's rows.
 
+use crate::ops::kernels;
 use std::ops::Range;
 
 use super::{Attend, Kv, Mask};
 use crate::gpu::compose::lib;
+use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::ops::lower::{Lower, Lowered};
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-pub(super) struct Params {
-    heads: u32,
-    group: u32,
-    k_dim: u32,
-    v_dim: u32,
-    q_stride: u32,
-    out_stride: u32,
-    sinks: u32,
-    slopes: u32,
-    before: u32,
-    after: u32,
-    scale: f32,
-    softcap: f32,
-    k_stride: u32,
-    v_stride: u32,
-    zero: u32,
+params! {
+    pub(crate) struct Params {
+        heads: u32,
+        group: u32,
+        k_dim: u32,
+        v_dim: u32,
+        q_stride: u32,
+        out_stride: u32,
+        sinks: u32,
+        slopes: u32,
+        before: u32,
+        after: u32,
+        scale: f32,
+        softcap: f32,
+        k_stride: u32,
+        v_stride: u32,
+        zero: u32,
+    }
 }
 
 /// Rows of a tile of `attend_tiled`.
@@ -98,15 +100,16 @@ impl Attend {
     fn lower_rows(&self, l: &mut Lower<'_>, fours: Range<u32>) -> Lowered {
         let heads = self.heads_together(HEADS);
         let threads = l.layout.attend.max((fours.len() as u32).next_power_of_two());
-        let mut kernel = l.kernel("attend");
-        kernel.overrides.extend([("WG", f64::from(threads)), ("HEADS", f64::from(heads))]);
+        let mut kernel = l.kernel(kernels::ATTEND);
+        kernel.set("WG", threads);
+        kernel.set("HEADS", heads);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel, &fours);
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.max(&mut kernel);
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Items, Dim::Fixed(1)])?;
 
-        let mut merge = l.kernel("attend_merge");
+        let mut merge = l.kernel(kernels::ATTEND_MERGE);
         let args = self.bind(l, &mut merge, &fours);
         l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Merges, Dim::Fixed(1)])
     }
@@ -118,9 +121,10 @@ impl Attend {
         let heads = self.heads_together(HEADS.min(TILED_THREADS / halves));
         let threads = (halves * heads).next_multiple_of(32);
         let tile = TILED_KEYS * (threads / (2 * heads));
-        let mut kernel = l.kernel("attend_tiled");
-        let sizes = [("WG", threads), ("HEADS", heads), ("TILE", tile)];
-        kernel.overrides.extend(sizes.map(|(name, n)| (name, f64::from(n))));
+        let mut kernel = l.kernel(kernels::ATTEND_TILED);
+        kernel.set("WG", threads);
+        kernel.set("HEADS", heads);
+        kernel.set("TILE", tile);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel, &fours);
         self.bind_kv(l, &mut kernel, &mut args)?;
@@ -131,20 +135,18 @@ impl Attend {
     pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, fours: &Range<u32>) -> Vec<Arg<'a>> {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
-        kernel.overrides.extend([
-            ("STEP_ITEMS", f64::from(layout.items)),
-            ("STEP_MERGES", f64::from(layout.merges)),
-            ("STEP_TILES", f64::from(layout.tiles)),
-            ("TREE", f64::from(layout.tree)),
-            ("SEARCH", f64::from(u8::from(layout.search))),
-            ("HAS_SINKS", f64::from(u8::from(self.sinks.is_some()))),
-            ("HAS_SLOPES", f64::from(u8::from(self.slopes.is_some()))),
-            ("HAS_SOFTCAP", f64::from(u8::from(self.softcap != 0.0))),
-            ("K_FOURS", f64::from(self.k_dim.div_ceil(4))),
-            ("V_FOURS", fours.len() as f64),
-            ("V_FROM", f64::from(fours.start)),
-            ("RAGGED", f64::from(u8::from(ragged))),
-        ]);
+        kernel.set("STEP_ITEMS", layout.items);
+        kernel.set("STEP_MERGES", layout.merges);
+        kernel.set("STEP_TILES", layout.tiles);
+        kernel.set("TREE", layout.tree);
+        kernel.set("SEARCH", layout.search);
+        kernel.set("HAS_SINKS", self.sinks.is_some());
+        kernel.set("HAS_SLOPES", self.slopes.is_some());
+        kernel.set("HAS_SOFTCAP", self.softcap != 0.0);
+        kernel.set("K_FOURS", self.k_dim.div_ceil(4));
+        kernel.set("V_FOURS", fours.len() as u32);
+        kernel.set("V_FROM", fours.start);
+        kernel.set("RAGGED", ragged);
         let (q, out) = (&l.value(self.q).buffer, &l.value(self.out).buffer);
         vec![Arg::read(l.step), Arg::read(q), Arg::read(l.vectors), Arg::Write(out), Arg::Write(l.parts)]
     }
@@ -154,13 +156,14 @@ impl Attend {
         match self.kv {
             Kv::Cache(cache) => {
                 let cache = l.cache(cache);
-                kernel.overrides.push(("V_IN_K", f64::from(u8::from(cache.shape.v_dim == 0))));
+                kernel.set("V_IN_K", cache.shape.v_dim == 0);
                 l.paged(kernel, cache)?;
                 l.kv_load(kernel, cache);
                 args.push(Arg::read(&cache.buffer));
             }
             Kv::Packed { k, v } => {
-                kernel.roles.extend([("cache", lib::PAGED), ("kv", lib::KV_ROWS)]);
+                kernel.fill("cache", lib::PAGED);
+                kernel.fill("kv", lib::KV_ROWS);
                 args.extend([k, v].map(|id| Arg::read(&l.value(id).buffer)));
             }
         }

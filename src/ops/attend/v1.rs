@@ -3,6 +3,7 @@
 
 use super::{Attend, Kv, Mask};
 use crate::gpu::{Caps, Dim};
+use crate::ops::kernels;
 use crate::ops::lower::{Layout, Lower, Lowered};
 use crate::ops::{CacheShape, KvLayout};
 use crate::{Error, Result};
@@ -56,8 +57,9 @@ impl Attend {
         };
         let cache = l.cache(id);
         let scores = self.v1_scores(&cache.shape, blocks, &l.layout, l.plan.device().caps())?;
-        let mut kernel = l.kernel("attend_v1");
-        kernel.overrides.extend([("COLUMNS", f64::from(COLUMNS)), ("SCORES", f64::from(scores))]);
+        let mut kernel = l.kernel(kernels::ATTEND_V1);
+        kernel.set("COLUMNS", COLUMNS);
+        kernel.set("SCORES", scores);
         let mut args = self.bind(l, &mut kernel, &(0..self.v_dim.div_ceil(4)));
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.reduce(&mut kernel, threads(&l.layout));

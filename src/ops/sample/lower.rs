@@ -4,7 +4,8 @@ use super::super::lower::{Lower, Lowered};
 use super::super::{ValueId, kernels};
 use super::{DrawEntry, LOGPROBS, RING, SampleLists, SampleSpec, gumbel, list_words};
 use crate::Result;
-use crate::gpu::{Arg, Buffer, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Buffer, Device, Dim, KernelSource, Pipelines, Plan, PlanBuilder, StepCounts};
 
 /// Logits that one workgroup looks through.
 const PART: u32 = 4096;
@@ -72,14 +73,14 @@ impl DrawBuffers {
     }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
-struct Params {
-    vocab: u32,
-    stride: u32,
-    parts: u32,
-    lists: u32,
-    slots: u32,
+params! {
+    pub(crate) struct Params {
+        vocab: u32,
+        stride: u32,
+        parts: u32,
+        lists: u32,
+        slots: u32,
+    }
 }
 
 /// Draws from output rows.
@@ -101,23 +102,26 @@ impl DrawBuffers {
         let parts = vocab.div_ceil(PART);
         let params = Params { vocab, stride, parts, lists: self.lists, slots };
         let Self { draws, result, best, bins, top, logprobs, scratch: Scratch { adjusted, kept }, .. } = self;
-        let mut dispatch = |name, more: Vec<Arg<'_>>, grid| {
-            let kernel = Kernel { name, source: kernels::source(name), roles: Vec::new(), overrides: Vec::new() };
+        let mut dispatch = |source: KernelSource, more: Vec<Arg<'_>>, grid| {
             let args: Vec<_> = [Arg::read(draws), Arg::read(logits)].into_iter().chain(more).collect();
-            plan.dispatch(&kernel, &params, &args, grid)
+            plan.dispatch(&source.kernel(), &params, &args, grid)
         };
         let overlay = || Arg::read(adjusted);
         let (parts, one) = (Dim::Fixed(parts), Dim::Fixed(1));
-        dispatch("sample_adjust", vec![Arg::read(drawn), Arg::Write(adjusted)], [Dim::Adjusted, one, one])?;
-        dispatch("sample", vec![overlay(), Arg::Write(best), Arg::Write(bins)], [parts, Dim::Draws, one])?;
-        dispatch("sample_bins", vec![overlay(), Arg::Write(bins)], [parts, Dim::Filtered, one])?;
-        dispatch("sample_keep", vec![overlay(), Arg::Write(bins), Arg::Write(kept)], [parts, Dim::Filtered, one])?;
+        dispatch(kernels::SAMPLE_ADJUST, vec![Arg::read(drawn), Arg::Write(adjusted)], [Dim::Adjusted, one, one])?;
+        dispatch(kernels::SAMPLE, vec![overlay(), Arg::Write(best), Arg::Write(bins)], [parts, Dim::Draws, one])?;
+        dispatch(kernels::SAMPLE_BINS, vec![overlay(), Arg::Write(bins)], [parts, Dim::Filtered, one])?;
+        dispatch(
+            kernels::SAMPLE_KEEP,
+            vec![overlay(), Arg::Write(bins), Arg::Write(kept)],
+            [parts, Dim::Filtered, one],
+        )?;
         let more =
             vec![overlay(), Arg::read(best), Arg::Write(bins), Arg::read(kept), Arg::Write(drawn), Arg::Write(result)];
-        dispatch("sample_merge", more, [Dim::Draws, one, one])?;
-        dispatch("sample_top", vec![Arg::Write(top)], [parts, Dim::Telling, one])?;
+        dispatch(kernels::SAMPLE_MERGE, more, [Dim::Draws, one, one])?;
+        dispatch(kernels::SAMPLE_TOP, vec![Arg::Write(top)], [parts, Dim::Telling, one])?;
         let more = vec![Arg::read(top), Arg::read(result), Arg::Write(logprobs)];
-        dispatch("sample_logprobs", more, [Dim::Telling, one, one])
+        dispatch(kernels::SAMPLE_LOGPROBS, more, [Dim::Telling, one, one])
     }
 
     /// A draw from one row of noise, to be measured.

@@ -15,7 +15,7 @@
 //! A draw may tell probabilities, which are the model's: of logits before penalties, at temperature 1 ([`Logprob`]).
 
 mod logprobs;
-mod lower;
+pub(crate) mod lower;
 mod noise;
 mod pick;
 

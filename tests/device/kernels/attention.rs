@@ -213,7 +213,7 @@ fn attended(
     single.add(Op::Attend(Attend { heads: 3, ..attend_of(x, out, kv, dim) })).unwrap();
     let plan = single.finish().unwrap();
     plan.submit(device, counts);
-    let searches = plan.dispatches.iter().any(|dispatch| dispatch.overrides.contains(&("SEARCH", 1.0)));
+    let searches = plan.dispatches.iter().any(|dispatch| dispatch.overrides.contains(&("SEARCH", true.into())));
     assert_eq!(counts.merges > 0, divided);
     let got = pollster::block_on(to.read(device, 0..q.len() as u64)).unwrap();
     // In f64, each row over the pages of its sequence.

@@ -38,7 +38,7 @@ fn race(@builtin(global_invocation_id) id: vec3<u32>) {
         let kv = Buffer::new(&device, "kv", 4096).unwrap();
         let mut pipelines = Pipelines::new(&device);
         let mut plan = PlanBuilder::new(&mut pipelines);
-        let kernel = Kernel { name: "race", source: RACE, roles: Vec::new(), overrides: Vec::new() };
+        let kernel = Kernel::new("race", RACE);
         plan.dispatch(&kernel, &[2048u32], &[Arg::Write(&kv)], [Dim::Fixed(32), Dim::Fixed(1), Dim::Fixed(1)]).unwrap();
         plan.finish().unwrap().submit(&device, StepCounts::default());
         let words: Vec<u32> = pollster::block_on(kv.read(&device, 0..1024)).unwrap();

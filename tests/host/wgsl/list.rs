@@ -13,7 +13,7 @@ const HEAD: &str = "# Kernels
 
 Made of the headers in `wgsl/` by the test `the_list_of_kernels_is_current`, with WGSLM_BLESS=1. Change the headers, not this file.
 
-*Forms* are the fragments that may fill a role of a kernel; `any block format` stands for one decoder of `wgsl/quant/` each. *Overrides* are
+*Forms* are the fragments that may fill a slot of a kernel; `any block format` stands for one decoder of `wgsl/quant/` each. *Overrides* are
 pipeline constants with their defaults; those of fragments are listed with the fragments, below. *Used by* names the files of `src/ops` that take the kernel. *Measured*
 is the share of a plain copy's rate in GB/s that `wgslm bench kernels` found, as BENCHMARKS.md has it.
 ";
@@ -77,16 +77,19 @@ fn users(kernel: &str) -> Vec<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops");
     let mut folders = vec![root.clone()];
     let mut users = Vec::new();
+    let constant = format!("kernels::{}", kernel.to_uppercase());
+    let names = |text: &str| {
+        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        text.split(&constant).skip(1).any(ends)
+    };
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).expect("a folder of ops") {
             let path = entry.expect("an entry").path();
             let name = path.strip_prefix(&root).expect("a file of ops").with_extension("");
             let name = name.to_string_lossy().replace('\\', "/");
-            // The list of kernels, and the names of ops, which are often the same.
-            let lists = ["kernels", "mod", "check"].contains(&name.as_str());
             if path.is_dir() {
                 folders.push(path);
-            } else if !lists && fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("\"{kernel}\""))) {
+            } else if fs::read_to_string(path).is_ok_and(|text| names(&text)) {
                 users.push(format!("`{name}`"));
             }
         }
@@ -115,8 +118,9 @@ fn list() -> String {
     let benchmarks = fs::read_to_string(benchmarks).expect("BENCHMARKS.md");
     let mut out = HEAD.to_owned();
     let mut kernels = KERNELS.to_vec();
-    kernels.sort();
-    for (name, text) in kernels {
+    kernels.sort_by_key(|kernel| kernel.name);
+    for kernel in kernels {
+        let (name, text) = (kernel.name, kernel.source);
         let header = Header::of(text);
         write!(out, "\n## {name}\n\n`{}`\n\n", header.formula).unwrap();
         let mut item = |what: &str, text: &str| {
@@ -127,11 +131,11 @@ fn list() -> String {
         item("shapes", &format!("`{}`", header.shapes.join(" ")));
         item("grid", header.grid);
         item("overrides", &overrides(text));
-        for role in modules::roles(text) {
-            let names: Vec<_> = modules::choices(role).iter().map(|f| f.name.trim_start_matches("lib/")).collect();
+        for slot in kernel.kernel().open_slots() {
+            let names: Vec<_> = modules::choices(slot).iter().map(|f| f.name.trim_start_matches("lib/")).collect();
             item(
-                &format!("forms, {role}"),
-                &if role == "weights" { "any block format".into() } else { names.join(", ") },
+                &format!("forms, {slot}"),
+                &if slot == "weights" { "any block format".into() } else { names.join(", ") },
             );
         }
         let shared = header.uses.split(',').map(str::trim).filter(|name| !name.starts_with('<'));

@@ -1,14 +1,15 @@
 //! Every composed module, through the validators of all targets: naga to SPIR-V, MSL and HLSL, and Tint for browsers.
 
 mod list;
+mod reflection;
 
 use std::path::Path;
 use std::process::Command;
 
 use naga::back::pipeline_constants::process_overrides;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-use wgslm::gpu::Kernel;
 use wgslm::gpu::compose::{compose, lib::LIB};
+use wgslm::gpu::{Kernel, KernelSource};
 use wgslm::ops::KERNELS;
 use wgslm_test::modules;
 
@@ -125,7 +126,7 @@ fn every_module_passes_the_validator_of_chromium() {
 
 #[test]
 fn headers_say_what_a_reader_needs() {
-    for (name, source) in KERNELS {
+    for KernelSource { name, source, .. } in KERNELS {
         let mut lines = source.lines();
         let first = lines.next().unwrap_or_default();
         assert!(first.starts_with(&format!("//! {name}: ")), "{name}: its first line is its formula: {first}");
@@ -143,7 +144,11 @@ fn headers_say_what_a_reader_needs() {
 /// Chromium does not empty a variable without a value each time that a loop comes to its declaration, as the standard wants.
 #[test]
 fn variables_in_functions_have_a_value() {
-    for (name, source) in KERNELS.iter().copied().chain(LIB.iter().map(|fragment| (fragment.name, fragment.source))) {
+    for (name, source) in KERNELS
+        .iter()
+        .map(|kernel| (kernel.name, kernel.source))
+        .chain(LIB.iter().map(|fragment| (fragment.name, fragment.source)))
+    {
         for line in source.lines().filter(|line| line.trim_start().starts_with("var ")) {
             assert!(line.contains('='), "{name}: {line}");
         }

@@ -4,9 +4,9 @@ use wgslm::gpu::{Fragment, Kernel};
 use wgslm::ops::KERNELS;
 use wgslm::quant::BlockFormat;
 
-/// The fragments that may fill a role.
-pub fn choices(role: &str) -> Vec<Fragment> {
-    match role {
+/// The fragments that may fill a slot.
+pub fn choices(slot: &str) -> Vec<Fragment> {
+    match slot {
         "weights" => BlockFormat::ALL.iter().map(decoder).collect(),
         "ints" => BlockFormat::ALL.iter().filter(|format| format.has_ints()).map(decoder).collect(),
         "cooperative" => vec![lib::COOPERATIVE],
@@ -22,7 +22,7 @@ pub fn choices(role: &str) -> Vec<Fragment> {
         "cache" => vec![lib::PAGED, lib::VECTORISED],
         "element" => vec![lib::ONE, lib::FOUR],
         "angles" => vec![lib::ANGLES_TABLE, lib::ANGLES_COMPUTED],
-        other => panic!("a kernel uses the role <{other}>, which this test does not know"),
+        other => panic!("a kernel has the slot <{other}>, which this test does not know"),
     }
 }
 
@@ -30,44 +30,42 @@ fn decoder(format: &BlockFormat) -> Fragment {
     Fragment { name: format.info().name, source: format.info().wgsl }
 }
 
-/// The roles that a kernel leaves open.
-pub fn roles(source: &'static str) -> Vec<&'static str> {
-    let used = source.lines().find_map(|l| l.strip_prefix("//! use:")).unwrap_or("");
-    used.split(',').filter_map(|name| name.trim().strip_prefix('<')?.strip_suffix('>')).collect()
-}
-
 pub fn all() -> Vec<Kernel> {
     let mut modules = Vec::new();
-    for &(name, source) in KERNELS {
+    for source in KERNELS {
         let mut filled: Vec<Vec<(&'static str, Fragment)>> = vec![Vec::new()];
-        for role in roles(source) {
-            let with = |chosen: &Vec<_>, f| chosen.iter().copied().chain([(role, f)]).collect::<Vec<_>>();
-            filled = filled.iter().flat_map(|c| choices(role).into_iter().map(move |f| with(c, f))).collect();
+        for slot in source.kernel().open_slots() {
+            let with = |chosen: &Vec<_>, f| chosen.iter().copied().chain([(slot, f)]).collect::<Vec<_>>();
+            filled = filled.iter().flat_map(|c| choices(slot).into_iter().map(move |f| with(c, f))).collect();
         }
         // Rows of a step have one layout.
         let no_cache = |c: &Vec<(_, Fragment)>| c.iter().any(|(_, f)| *f == lib::KV_ROWS);
         filled.retain(|c| !(no_cache(c) && c.iter().any(|(_, f)| *f == lib::VECTORISED)));
-        modules.extend(filled.into_iter().map(|roles| Kernel { name, source, roles, overrides: Vec::new() }));
+        modules.extend(filled.into_iter().map(|slots| {
+            let mut kernel = source.kernel();
+            slots.into_iter().for_each(|(slot, fragment)| kernel.fill(slot, fragment));
+            kernel
+        }));
     }
     modules
 }
 
 /// Its kernel and fragments: `matvec Q8_0 lib/reduce`.
 pub fn name(kernel: &Kernel) -> String {
-    std::iter::once(kernel.name).chain(kernel.roles.iter().map(|(_, f)| f.name)).collect::<Vec<_>>().join(" ")
+    std::iter::once(kernel.name).chain(kernel.slots.iter().map(|(_, f)| f.name)).collect::<Vec<_>>().join(" ")
 }
 
 pub fn uses_subgroups(kernel: &Kernel) -> bool {
-    kernel.roles.iter().any(|(_, f)| f.name.contains("subgroup"))
+    kernel.slots.iter().any(|(_, f)| f.name.contains("subgroup"))
 }
 
 /// The side of its cooperative matrices, which no browser has.
 pub fn cooperative(kernel: &Kernel) -> Option<u32> {
     let side = |(_, f): &(_, Fragment)| f.name.strip_prefix("lib/cooperative_")?.parse().ok();
-    kernel.roles.iter().find_map(side)
+    kernel.slots.iter().find_map(side)
 }
 
 /// Whether it has numbers of 16 bits, which not every device has.
 pub fn uses_f16(kernel: &Kernel) -> bool {
-    kernel.roles.iter().any(|(_, f)| f.source.contains("enable f16;"))
+    kernel.slots.iter().any(|(_, f)| f.source.contains("enable f16;"))
 }
