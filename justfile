@@ -3,6 +3,14 @@
 _default:
     @just --list
 
+# Format, lints and the tests that need the host alone: two minutes, nothing is fetched.
+check *ARGS:
+    scripts/check {{ARGS}}
+
+# One kernel's cases on every adapter there is: just kernels rope
+kernels NAME *ARGS:
+    cargo run --locked --package wgslm-test --bin kernels -- {{NAME}} {{ARGS}}
+
 # Install what the tests need and run every test.
 test:
     scripts/test
