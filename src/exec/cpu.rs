@@ -14,10 +14,10 @@ use super::packed::{Batch, Packed};
 use super::threads::Teams;
 use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket, Timing, seeded};
 use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, bandwidth};
-use crate::model::{CacheSpec, Node, Program, fuse};
+use crate::model::{CacheSpec, FuseFor, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, Picker, logprobs};
-use crate::ops::{Attend, CpuWeights, Epi, Kv, KvStorage, Linear, Op, RING, ValueId};
+use crate::ops::{CpuWeights, KvStorage, Op, Operand, RING, ValueId};
 use crate::quant::Simd;
 use crate::{Error, Result};
 
@@ -129,7 +129,7 @@ impl CpuExecutor {
         let limits = options.limits;
         let mut buffers = Buffers { lens: Vec::new(), keep: options.keep_values };
         let mut plan = |role| {
-            let fused = if options.fuse { fuse(program, role, false, &|_| true) } else { program.clone() };
+            let fused = if options.fuse { fuse(program, role, FuseFor::CPU) } else { program.clone() };
             Plan::new(fused, &limits, &mut buffers)
         };
         let plans = [plan(Role::Prompt), plan(Role::Generated)];
@@ -654,15 +654,20 @@ fn barriers(program: &Program, places: &[Place]) -> Vec<bool> {
     let (mut read, mut written): (Vec<Thing>, Vec<Thing>) = (Vec::new(), Vec::new());
     let needed = program.nodes.iter().map(|node| {
         let (mut reads, mut writes): (Vec<Thing>, Vec<Thing>) = (Vec::new(), Vec::new());
-        node.op.reads(&mut |v| reads.push((false, places[v.index()].buffer)));
-        writes.extend(node.op.writes().map(|v| (false, places[v.index()].buffer)));
-        match &node.op {
-            Op::KvWrite(op) => writes.push((true, op.cache.index())),
-            Op::RopeKv(op) => writes.push((true, op.cache.index())),
-            Op::Linear(Linear { epi: Epi::RopeKv(op), .. }) => writes.push((true, op.cache.index())),
-            Op::Attend(Attend { kv: Kv::Cache(cache), .. }) => reads.push((true, cache.index())),
-            op => writes.extend(op.state().map(|state| (true, state.index()))),
-        }
+        node.op.operands(&mut |access, operand| {
+            let thing = match operand {
+                Operand::Value(value) => (false, places[value.index()].buffer),
+                Operand::Cache(cache) => (true, cache.index()),
+                // Which no op writes.
+                Operand::Weight(_) | Operand::Vector(_) | Operand::Rope(_) => return,
+            };
+            if access.reads() {
+                reads.push(thing);
+            }
+            if access.writes() {
+                writes.push(thing);
+            }
+        });
         let clash =
             reads.iter().any(|r| written.contains(r)) || writes.iter().any(|w| written.contains(w) || read.contains(w));
         if clash {

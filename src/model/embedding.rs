@@ -1,10 +1,10 @@
 //! How a text becomes one vector: pooling and what follows it, as a sentence-transformers folder, a GGUF file, the caller or
 //! else the architecture has it.
 
-use super::config::{Bias, Config};
-use super::layers::Net;
-use super::program::{Out, Program};
 use crate::file;
+use crate::model::config::{Bias, Config};
+use crate::model::layers::Net;
+use crate::model::program::{Out, Program};
 use crate::ops::{Act, NormKind, NormSpec, Pooling, ValueId};
 use crate::{Error, Result};
 

@@ -14,8 +14,10 @@
 //!
 //! The unfused program stays the oracle of the fused one.
 
-use super::program::{Node, Program, Rows, Value};
-use crate::ops::{Epi, Linear, NormKind, NormSpec, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View};
+use crate::model::program::{Node, Program, Rows, Value};
+use crate::ops::{
+    Epi, KvStorage, Linear, NormKind, NormSpec, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View,
+};
 
 /// Whether an op over these rows runs as matrix times vector: generated rows do, and, whatever brought them, the rows that
 /// logits are taken of and those that stand for sequences. It follows from what a row is, never from how many there are.
@@ -23,16 +25,33 @@ pub fn as_vectors(role: Role, rows: Rows) -> bool {
     role == Role::Generated || rows != Rows::Step
 }
 
+/// What the fused forms of an executor can do.
+#[derive(Clone, Copy, Debug)]
+pub struct FuseFor {
+    /// Keys and values are stored by whole heads alone: a linear does not store them.
+    whole_heads: bool,
+    /// Which norms a linear can take over.
+    folds: fn(&NormSpec) -> bool,
+}
+
+impl FuseFor {
+    /// The CPU executor: everything.
+    pub const CPU: Self = Self { whole_heads: false, folds: |_| true };
+
+    /// A GPU executor whose cache is stored so: 8-bit pages take whole heads.
+    pub fn gpu(storage: KvStorage) -> Self {
+        Self { whole_heads: storage == KvStorage::Q8, folds: Linear::folds_on_gpu }
+    }
+}
+
 /// The program that an executor runs for steps of a role.
-///
-/// `whole_heads`: keys and values are stored by whole heads alone (8-bit pages). `folds` says which norms its linears can take over.
-pub fn fuse(program: &Program, role: Role, whole_heads: bool, folds: &dyn Fn(&NormSpec) -> bool) -> Program {
-    let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), role, whole_heads };
+pub fn fuse(program: &Program, role: Role, executor: FuseFor) -> Program {
+    let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), role, executor };
     pass.nodes = std::mem::take(&mut pass.program.nodes).into_iter().map(Some).collect();
     pass.qkv();
     pass.gated();
     pass.epilogues();
-    pass.norms(folds);
+    pass.norms();
     pass.program.nodes = pass.nodes.into_iter().flatten().collect();
     pass.program
 }
@@ -50,7 +69,7 @@ struct Fuser {
     /// The nodes; those folded into another become none.
     nodes: Vec<Option<Node>>,
     role: Role,
-    whole_heads: bool,
+    executor: FuseFor,
 }
 
 impl Fuser {
@@ -133,7 +152,7 @@ impl Fuser {
                 // A norm needs whole heads, and rotated elements must come in whole words of four pairs: the kernel that
                 // multiplies has four elements at a time.
                 let normed = rope_kv.q_norm.is_some() || rope_kv.k_norm.is_some();
-                let by_fours = !normed && !self.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
+                let by_fours = !normed && !self.executor.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
                 if by_fours && as_vectors(self.role, self.rows(linear.x)) {
                     let out = rope_kv.out;
                     let op = Op::Linear(Linear { epi: Epi::RopeKv(rope_kv), out, ..linear });
@@ -240,7 +259,7 @@ impl Fuser {
         }
     }
 
-    fn norms(&mut self, folds: &dyn Fn(&NormSpec) -> bool) {
+    fn norms(&mut self) {
         for i in 0..self.nodes.len() {
             let Some(Op::Norm(norm)) = self.op(i) else { continue };
             let norm = norm.clone();
@@ -250,7 +269,7 @@ impl Fuser {
                 matches!(op, Some(Op::Linear(l)) if l.x == norm.out && l.pre == Pre::None && l.epi != Epi::Add(norm.out))
             };
             if norm.groups == 1
-                && folds(&norm.spec)
+                && (self.executor.folds)(&norm.spec)
                 && as_vectors(self.role, self.rows(norm.x))
                 && !readers.is_empty()
                 && readers.iter().all(linear_reads)

@@ -19,9 +19,9 @@
 
 use super::attend::gpu::{ALL_PARTS, MAX_PARTS, TILE_ROWS, most_parts, part_size};
 use super::check::Shapes;
+use super::linear::matmul::quants_bytes;
 use super::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower, MAX_ROWS, Matrix, Piece, ValueBuffer};
-use super::matmul::quants_bytes;
-use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, RopeId, Rows, ValueId, VectorId, WeightId};
+use super::{Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, Operand, RopeId, Rows, ValueId, VectorId, WeightId};
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
@@ -512,15 +512,20 @@ impl<'a> Single<'a> {
             true => Ok(()),
             false => Err(Error::argument(op.name(), format!("{what} {index} of {count}"))),
         };
-        let mut values = Ok(());
-        let mut value = |id: ValueId| {
-            if values.is_ok() {
-                values = there("value", id.index(), self.values.len());
+        let mut known = Ok(());
+        op.operands(&mut |_, operand| {
+            let (what, index, count) = match operand {
+                Operand::Value(id) => ("value", id.index(), self.values.len()),
+                Operand::Weight(id) => ("matrix", id.index(), self.sizes.len()),
+                Operand::Vector(id) => ("vector", id.index(), self.vector_lens.len()),
+                Operand::Rope(id) => ("rotation", id.index(), self.pairs.len()),
+                Operand::Cache(id) => ("cache", id.index(), self.caches.len()),
+            };
+            if known.is_ok() {
+                known = there(what, index, count);
             }
-        };
-        op.reads(&mut value);
-        op.writes().into_iter().for_each(value);
-        values?;
+        });
+        known?;
         // A buffer cannot be bound for reading and for writing at once; a rope may have one value for both.
         let mut overlap = false;
         if let Some(out) = op.writes() {
@@ -533,25 +538,15 @@ impl<'a> Single<'a> {
         if overlap {
             return Err(Error::argument(op.name(), "out lies in the buffer of an operand"));
         }
-        if let Op::Linear(linear) = op {
-            for part in &linear.parts {
-                there("matrix", part.weight.index(), self.sizes.len())?;
-                part.bias.map_or(Ok(()), |bias| there("vector", bias.index(), self.vector_lens.len()))?;
-            }
-        }
-        let (norms, rope, cache) = match op {
-            Op::Norm(op) => ([Some(op.spec), None], None, None),
-            Op::Rope(op) => ([None; 2], Some(op.spec), None),
-            Op::KvWrite(op) => ([None; 2], None, Some((op.cache, op.kv_heads, op.k_dim, op.v_dim))),
-            Op::RopeKv(op) => {
-                ([op.q_norm, op.k_norm], op.rope, Some((op.cache, op.kv_heads, op.head_dim, op.head_dim)))
-            }
+        let cache = match op {
+            Op::KvWrite(op) => Some((op.cache, op.kv_heads, op.k_dim, op.v_dim)),
+            Op::RopeKv(op) => Some((op.cache, op.kv_heads, op.head_dim, op.head_dim)),
             Op::Attend(Attend { kv: Kv::Cache(cache), kv_heads, k_dim, v_dim, .. }) => {
-                ([None; 2], None, Some((*cache, *kv_heads, *k_dim, *v_dim)))
+                Some((*cache, *kv_heads, *k_dim, *v_dim))
             }
-            _ => ([None; 2], None, None),
+            _ => None,
         };
-        if let Op::Attend(Attend { sinks, slopes, mask, kv, .. }) = op {
+        if let Op::Attend(Attend { mask, kv, .. }) = op {
             let causal = matches!(mask, Mask::Causal | Mask::Window(_)) && matches!(kv, Kv::Cache(_)) && !self.v1;
             if self.step.room.tree && !causal {
                 return Err(Error::unsupported(
@@ -572,19 +567,9 @@ impl<'a> Single<'a> {
                     "`Single::by_rows` over a cache takes them",
                 ));
             }
-            for vector in [sinks, slopes].into_iter().flatten() {
-                there("vector", vector.index(), self.vector_lens.len())?;
-            }
             op.on_gpu()?;
         }
-        for vector in norms.into_iter().flatten().flat_map(|norm| [norm.weight, norm.bias]).flatten() {
-            there("vector", vector.index(), self.vector_lens.len())?;
-        }
-        if let Some(rope) = rope {
-            there("rotation", rope.table.index(), self.pairs.len())?;
-        }
         if let Some((id, kv_heads, k_dim, v_dim)) = cache {
-            there("cache", id.index(), self.caches.len())?;
             let shape = &self.caches[id.index()].shape;
             if (shape.kv_heads, shape.k_dim, shape.v_dim) != (kv_heads, k_dim, v_dim) {
                 let problem = format!(
@@ -617,8 +602,7 @@ impl<'a> Single<'a> {
             layout.tuning = caps.fast();
             layout.attend_matrices = caps.attend_matrices();
         }
-        let part_bytes =
-            self.ops.iter().filter_map(|op| if let Op::Attend(op) = op { Some(op.part_bytes()) } else { None });
+        let part_bytes = self.ops.iter().map(|op| op.gpu_needs().kv_split);
         let room = &self.step.room;
         let divided = room.divided && self.generated && !self.v1;
         let parts = u64::from(if divided { room.rows * room.items_of_row() } else { 0 });

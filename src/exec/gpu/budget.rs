@@ -13,9 +13,10 @@ use super::weights::Weights;
 use crate::Result;
 use crate::exec::{Limits, Role, SeqStep, Step, Token};
 use crate::gpu::wgpu;
+use crate::model::Node;
 use crate::ops::lower::Layout;
 use crate::ops::matmul::Tile;
-use crate::ops::{Cost, Linear, Load, Op, Rows, WeightId};
+use crate::ops::{Cost, Load, Rows, WeightId};
 
 /// A submission's time on a device that works for a screen or a host, too: half of a frame.
 pub(super) const SHARED: Duration = Duration::from_millis(8);
@@ -79,7 +80,7 @@ impl GpuExecutor {
             return Ok(());
         }
         let tile = self.tile;
-        let many = Linear::made_rows(Role::Generated, 2, tile);
+        let many = tile.made_rows(Role::Generated, 2);
         for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile.x, 2 * tile.x])] {
             self.rates[role as usize] = self.measured(role, sizes).await?;
         }
@@ -162,20 +163,17 @@ impl GpuExecutor {
         let format = |weight: WeightId| self.weights.matrices[weight.index()].format;
         let rows: u32 = spans.iter().map(|span| span.0).sum();
         let load = |(rows, pos): Span| Load { rows, pos, kv: self.kv };
-        program.nodes.iter().map(move |node| match &node.op {
-            Op::Attend(_) => Some(spans.iter().map(|span| node.op.cost(&load(*span), span.0, &format)).sum()),
-            op => {
-                let tile = match op {
-                    Op::Linear(op) => self.layout.tile(format(op.parts[0].weight)),
-                    _ => self.tile,
-                };
-                let own = match op.writes().map(|value| program.value(value).rows) {
-                    Some(Rows::Outs) => Linear::made_rows(Role::Generated, outs, tile),
-                    Some(Rows::Seqs) => spans.len() as u32,
-                    Some(Rows::Step) | None => Linear::made_rows(role, rows, tile),
-                };
-                (own > 0).then(|| op.cost(&load((rows, 0)), own, &format))
+        program.nodes.iter().map(move |Node { op, .. }| {
+            if op.cost_depends_on_position() {
+                return Some(spans.iter().map(|span| op.cost(&load(*span), span.0, &format)).sum());
             }
+            let tile = op.tile(&self.layout, &format).unwrap_or(self.tile);
+            let own = match op.writes().map(|value| program.value(value).rows) {
+                Some(Rows::Outs) => tile.made_rows(Role::Generated, outs),
+                Some(Rows::Seqs) => spans.len() as u32,
+                Some(Rows::Step) | None => tile.made_rows(role, rows),
+            };
+            (own > 0).then(|| op.cost(&load((rows, 0)), own, &format))
         })
     }
 

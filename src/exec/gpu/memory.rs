@@ -4,16 +4,14 @@ use crate::exec::{CacheOp, Limits};
 use crate::gpu::{Buffer, Device, Matmul, PlanBuilder};
 use crate::model::{CacheSpec, Program};
 use crate::ops::lower::{CacheBuffer, Layout, ValueBuffer};
-use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage, Op, matmul};
+use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
 /// Room for the rows of x that a prompt's products take in eight bits, if they do.
 pub(super) fn quants(device: &Device, prompt: &Program, layout: &Layout, limits: &Limits) -> Result<Buffer> {
-    let bytes = prompt.nodes.iter().filter_map(|node| match &node.op {
-        Op::Linear(op) if layout.tuning.multiplies(Matmul::Dot) => Some(matmul::quants_bytes(op.k)),
-        _ => None,
-    });
-    Buffer::new(device, "quants", (bytes.max().unwrap_or(0) * u64::from(limits.rows)).max(16))
+    let row = prompt.nodes.iter().map(|node| node.op.gpu_needs().int8_row).max();
+    let row = row.filter(|_| layout.tuning.multiplies(Matmul::Dot)).unwrap_or(0);
+    Buffer::new(device, "quants", (row * u64::from(limits.rows)).max(16))
 }
 
 /// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
@@ -139,7 +137,7 @@ pub(super) fn caches(
         }
         CacheSpec::State { .. } => {
             let op = program.nodes.iter().find(|node| node.op.state() == Some(CacheId(id)));
-            let len = op.map_or(0, |node| node.op.gpu_state_len());
+            let len = op.map_or(0, |node| node.op.gpu_needs().state);
             let bytes = len * 4 * u64::from(states(limits));
             let fits = |states| format!("{states} sequences and checkpoints fit");
             let buffer = buffer("state", "the states of a layer", len * 4, bytes, &fits)?;

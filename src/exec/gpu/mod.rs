@@ -21,11 +21,11 @@ use super::{
     CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, RowEntry, SeqStep, Step, StepOut, Ticket, Timing, seeded,
 };
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
-use crate::model::{Program, WeightSource};
+use crate::model::{FuseFor, Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
 use crate::ops::matmul::Tile;
 use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
-use crate::ops::{DrawEntry, KvStorage, Linear, Part, RING, ValueId};
+use crate::ops::{DrawEntry, KvStorage, Part, RING, ValueId};
 use crate::{Error, Result};
 use budget::{OWN, Rates, SHARED};
 use memory::Values;
@@ -121,7 +121,7 @@ impl GpuExecutor {
         let storage = options.kv.unwrap_or(options.numerics.kv());
         let fuse = |role| match options.unfused {
             true => program.clone(),
-            false => crate::model::fuse(program, role, storage == KvStorage::Q8, &Linear::folds_on_gpu),
+            false => crate::model::fuse(program, role, FuseFor::gpu(storage)),
         };
         let programs = [fuse(Role::Prompt), fuse(Role::Generated)];
         programs.iter().try_for_each(|program| program.on_gpu(storage))?;
@@ -165,7 +165,7 @@ impl GpuExecutor {
                 angles_at.push(bytes);
                 bytes += (u64::from(limits.rows) * table.divisors.len() as u64 * 8).next_multiple_of(256);
             }
-            let scratch = program.nodes.iter().map(|node| node.op.gpu_scratch(limits.rows)).max();
+            let scratch = program.nodes.iter().map(|node| node.op.gpu_needs().scratch(limits.rows)).max();
             Ok(RoleState {
                 values: Values::new(device, &program, &limits, &mut pool, options.keep_values)?,
                 step: Buffer::new(device, "step", step_words * 4)?,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::gpu::{Buffer, Device};
 use crate::model::{Program, Tensor, WeightSource, WeightSpec};
 use crate::ops::lower::{MAX_ROWS, Matrix, Piece};
-use crate::ops::{Epi, Linear, Op, Part, VectorId, WeightId};
+use crate::ops::{Part, Stack, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -47,28 +47,21 @@ impl Weights {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self> {
         let specs = &programs[0].weights;
-        // Parts of a fused linear lie one behind the other, so do experts and heads; every other matrix stands alone. With them,
-        // how many rows must stay together: a head of q, k, v, else the four that a workgroup takes.
-        let mut stacks: Vec<(Vec<WeightId>, u64)> = Vec::new();
+        // What an op takes as one is contiguous; every other matrix stands alone. With them, how many rows must stay together.
+        let mut stacks: Vec<(Vec<WeightId>, u32)> = Vec::new();
         let mut stacked = vec![false; specs.len()];
-        let linears = || {
-            programs.iter().flat_map(|p| &p.nodes).filter_map(|n| match &n.op {
-                Op::Linear(linear) => Some(linear),
-                _ => None,
-            })
-        };
-        let many = || programs.iter().flat_map(|p| &p.nodes).filter_map(|n| n.op.many_parts());
-        let fused = linears().filter(|l| l.parts.len() > 1).map(|l| l.parts.clone());
-        for parts in fused.chain(many()) {
+        let wanted: Vec<Stack> =
+            programs.iter().flat_map(|program| &program.nodes).filter_map(|node| node.op.stack()).collect();
+        for Stack { parts, .. } in wanted.iter().filter(|stack| stack.parts.len() > 1) {
             let ids: Vec<_> = parts.iter().map(|p| p.weight).collect();
             if ids.iter().all(|id| !stacked[id.index()]) {
                 ids.iter().for_each(|id| stacked[id.index()] = true);
-                let head = |op: &Linear| if let Epi::RopeKv(rope_kv) = &op.epi { rope_kv.head_dim } else { 4 };
-                let head = linears().filter(|l| l.parts == parts).map(head).max();
-                stacks.push((ids, head.unwrap_or(4).into()));
+                // Both phases' programs may have the same parts, with another unit.
+                let unit = wanted.iter().filter(|stack| stack.parts == *parts).map(|stack| stack.unit).max();
+                stacks.push((ids, unit.unwrap_or(Stack::UNIT)));
             }
         }
-        stacks.extend((0..specs.len()).filter(|&i| !stacked[i]).map(|i| (vec![WeightId(i as u32)], 4)));
+        stacks.extend((0..specs.len()).filter(|&i| !stacked[i]).map(|i| (vec![WeightId(i as u32)], Stack::UNIT)));
 
         // All buffers are made before a byte is read: a model that does not fit is not downloaded first.
         let mut matrices: Vec<Option<Matrix>> = vec![None; specs.len()];
@@ -77,7 +70,7 @@ impl Weights {
             for (stack, unit) in &stacks {
                 // A run of one block format shares buffers.
                 for ids in stack.chunk_by(|&a, &b| source.format(a) == source.format(b)) {
-                    place(device, specs, ids, source.format(ids[0]), *unit, &mut buffers, &mut matrices)?;
+                    place(device, specs, ids, source.format(ids[0]), u64::from(*unit), &mut buffers, &mut matrices)?;
                 }
             }
             Ok(())
@@ -116,14 +109,14 @@ impl Weights {
             elements.resize(elements.len().next_multiple_of(4), 0.0);
         }
         let mut biases = HashMap::new();
-        for parts in linears().map(|l| l.parts.clone()).chain(many()) {
-            let Some(key) = bias_key(&parts) else { continue };
+        for Stack { parts, .. } in &wanted {
+            let Some(key) = bias_key(parts) else { continue };
             if biases.contains_key(&key) {
                 continue;
             }
             let start = elements.len();
             biases.insert(key, start as u32);
-            for part in &parts {
+            for part in parts {
                 match part.bias {
                     Some(bias) => elements.extend_from_slice(&loaded[bias.index()]),
                     None => elements.resize(elements.len() + part.n as usize, 0.0),

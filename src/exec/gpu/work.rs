@@ -2,7 +2,6 @@
 
 use crate::exec::{Batch, Limits};
 use crate::model::Program;
-use crate::ops::Op;
 use crate::ops::attend::gpu::{ALL_PARTS, MAX_PARTS, TILE_ROWS, part_size};
 
 /// Bytes that parts may take until they are merged.
@@ -27,11 +26,7 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(program: &Program, limits: &Limits) -> Self {
-        let bytes = |node: &crate::model::Node| match &node.op {
-            Op::Attend(attend) => Some(attend.part_bytes()),
-            _ => None,
-        };
-        let part_bytes = program.nodes.iter().filter_map(bytes).max().unwrap_or(16);
+        let part_bytes = program.nodes.iter().map(|node| node.op.gpu_needs().kv_split).fold(16, u64::max);
         let fit = u32::try_from(PARTS_BYTES / part_bytes).unwrap_or(u32::MAX);
         let merges = limits.rows.min(DIVIDED_ROWS);
         let parts = (merges * MAX_PARTS.min(limits.context.div_ceil(part_size(0)))).min(fit);

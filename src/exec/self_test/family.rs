@@ -1,6 +1,6 @@
 //! The programs of the self-test: for each family of kernels a small one that has the ops of the models that use it.
 
-use crate::model::{Builder, CacheSpec, Out, Program};
+use crate::model::{Builder, CacheSpec, KeyHeads, Out, Program, StoredDecays};
 use crate::ops::{
     Act, Attend, Decay, Divide, Index, Kv, Mask, NormKind, NormSpec, Op, Pairing, Pooling, Rope, RopeId, RopeSpec,
     RouteSpec, Score, ValueId,
@@ -275,7 +275,13 @@ fn recurrent() -> Program {
     let decay = |b: &mut Builder, name: &str| {
         let x = linear(b, name, x, HEADS);
         let bias = b.vector(&format!("{name}.bias"), HEADS);
-        Decay { x, bias, a: b.decays(&format!("{name}.a"), HEADS, true), min: 0.0, max: f32::INFINITY }
+        Decay {
+            x,
+            bias,
+            a: b.decays(&format!("{name}.a"), HEADS, StoredDecays::Logarithms),
+            min: 0.0,
+            max: f32::INFINITY,
+        }
     };
     let [to, from] = ["to", "from"].map(|name| linear(&mut b, name, x, STATES));
     let step = decay(&mut b, "step");
@@ -290,7 +296,7 @@ fn recurrent() -> Program {
     let beta = linear(&mut b, "beta", x, HEADS);
     let beta = b.act("beta_act", beta, Act::Sigmoid);
     let decay = decay(&mut b, "delta");
-    let ruled = b.delta([q, k, x, beta], HEADS, DIM / HEADS, decay, false);
+    let ruled = b.delta([q, k, x, beta], KeyHeads { count: HEADS, tiled: false }, DIM / HEADS, decay);
     let x = b.add("sum", scanned, ruled);
     logits(b, x)
 }

@@ -3,7 +3,7 @@
 use super::{Arch, deepseek_v3};
 use crate::Result;
 use crate::model::config::Config;
-use crate::model::moe::Moe;
+use crate::model::layers::moe::Moe;
 use crate::model::program::Program;
 use crate::ops::{GroupScore, Pairing, Score};
 

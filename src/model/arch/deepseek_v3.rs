@@ -2,11 +2,11 @@
 
 use super::Arch;
 use crate::Result;
+use crate::model::config::keys::Keys;
 use crate::model::config::{Bias, Config};
-use crate::model::keys::Keys;
-use crate::model::latent::Latent;
+use crate::model::layers::latent::Latent;
+use crate::model::layers::moe::Moe;
 use crate::model::layers::{Head, Mlp, Net};
-use crate::model::moe::Moe;
 use crate::model::program::Program;
 use crate::ops::{Act, Pairing};
 

@@ -2,11 +2,11 @@
 
 use super::Arch;
 use crate::Result;
+use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config};
+use crate::model::layers::moe::Moe;
 use crate::model::layers::{Attention, Head, Mlp, Net};
-use crate::model::moe::Moe;
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
 use crate::ops::{Act, Divide, Pairing, Score};
 
 pub(super) static ARCH: Arch = Arch {

@@ -4,13 +4,13 @@
 
 use super::Arch;
 use crate::Result;
-use crate::model::altup::{self, AltUp};
+use crate::model::config::keys;
+use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config};
-use crate::model::keys;
+use crate::model::layers::altup::{self, AltUp};
+use crate::model::layers::shared::{PerLayer, Sharing};
 use crate::model::layers::{Attention, Head, Net, QkNorm};
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
-use crate::model::shared::{PerLayer, Sharing};
 use crate::ops::{Act, Pairing};
 
 pub(super) static ARCH: Arch = Arch {

@@ -3,11 +3,11 @@
 
 use super::Arch;
 use crate::Result;
+use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config, Heads};
+use crate::model::layers::shared::{PerLayer, Sharing};
 use crate::model::layers::{Attention, Head, Mlp, Net, QkNorm};
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
-use crate::model::shared::{PerLayer, Sharing};
 use crate::ops::{Act, Pairing};
 
 pub(super) static ARCH: Arch = Arch {

@@ -1,12 +1,12 @@
 //! gpt-oss (OpenAI 2025): sinks, windows in every other layer, experts with biases and a clamped activation.
 
 use super::Arch;
+use crate::model::config::keys;
+use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config};
-use crate::model::keys;
+use crate::model::layers::moe::{Gating, Moe};
 use crate::model::layers::{Attention, Head, Net};
-use crate::model::moe::{Gating, Moe};
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
 use crate::ops::{Act, Pairing, Score};
 use crate::{Error, Result};
 

@@ -3,9 +3,9 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::Config;
+use crate::model::config::rotary::Rotary;
 use crate::model::layers::{Attention, Head, Mlp, Net};
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
 use crate::ops::Act;
 
 pub(super) static ARCH: Arch = Arch {

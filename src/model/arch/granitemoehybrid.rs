@@ -2,12 +2,12 @@
 
 use super::Arch;
 use crate::Result;
+use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config};
+use crate::model::layers::moe::Moe;
+use crate::model::layers::recurrent::Mamba;
 use crate::model::layers::{Attention, Head, Mlp, Net};
-use crate::model::moe::Moe;
 use crate::model::program::Program;
-use crate::model::recurrent::Mamba;
-use crate::model::rotary::Rotary;
 use crate::ops::{Act, Score, ValueId};
 
 pub(super) static ARCH: Arch = Arch {

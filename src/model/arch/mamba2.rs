@@ -3,9 +3,9 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::Config;
+use crate::model::layers::recurrent::Mamba;
 use crate::model::layers::{Head, Net};
 use crate::model::program::Program;
-use crate::model::recurrent::Mamba;
 
 pub(super) static ARCH: Arch = Arch {
     model_types: &["mamba2"],

@@ -54,10 +54,10 @@ mod smollm3;
 mod stablelm;
 mod starcoder2;
 
-use super::config::{self, Config};
-use super::keys::Keys;
-use super::program::Program;
 use crate::file::{Description, ModelFile};
+use crate::model::config::keys::Keys;
+use crate::model::config::{self, Config};
+use crate::model::program::Program;
 use crate::{Error, Result};
 
 /// An architecture: how to recognise its models, what their files call things, and how to build their program.

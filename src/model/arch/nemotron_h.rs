@@ -2,10 +2,10 @@
 
 use super::Arch;
 use crate::model::config::Config;
+use crate::model::layers::moe::{Gating, Moe};
+use crate::model::layers::recurrent::Mamba;
 use crate::model::layers::{Attention, Head, Mlp, Net};
-use crate::model::moe::{Gating, Moe};
 use crate::model::program::Program;
-use crate::model::recurrent::Mamba;
 use crate::ops::{Act, Divide, GroupScore, Score};
 use crate::{Error, Result};
 

@@ -2,10 +2,10 @@
 
 use super::Arch;
 use crate::Result;
+use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config};
 use crate::model::layers::{Attention, Net};
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
 use crate::ops::{Act, Index, Pairing, Pooling};
 
 pub(super) static ARCH: Arch = Arch {

@@ -3,10 +3,10 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::Config;
+use crate::model::config::rotary::Rotary;
+use crate::model::layers::moe::Moe;
 use crate::model::layers::{Attention, Head, Net, QkNorm};
-use crate::model::moe::Moe;
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
 use crate::ops::{Divide, Pairing, Score};
 
 pub(super) static ARCH: Arch = Arch {

@@ -3,7 +3,7 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::{Bias, Config};
-use crate::model::delta_net::{GGUF_KEYS, Hybrid};
+use crate::model::layers::delta_net::{GGUF_KEYS, Hybrid};
 use crate::model::layers::{Head, Mlp, Net};
 use crate::model::program::Program;
 use crate::ops::{Act, ValueId};

@@ -3,9 +3,9 @@
 use super::{Arch, qwen3_5, qwen3_next};
 use crate::Result;
 use crate::model::config::Config;
-use crate::model::delta_net::{GGUF_KEYS, Hybrid};
 use crate::model::layers::Head;
-use crate::model::moe::Moe;
+use crate::model::layers::delta_net::{GGUF_KEYS, Hybrid};
+use crate::model::layers::moe::Moe;
 use crate::model::program::Program;
 use crate::ops::Score;
 

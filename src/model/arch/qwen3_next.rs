@@ -3,9 +3,9 @@
 use super::Arch;
 use crate::Result;
 use crate::model::config::{Bias, Config};
-use crate::model::delta_net::{GGUF_KEYS, Hybrid};
+use crate::model::layers::delta_net::{GGUF_KEYS, Hybrid};
+use crate::model::layers::moe::Moe;
 use crate::model::layers::{Head, Mlp, Net};
-use crate::model::moe::Moe;
 use crate::model::program::{Program, Runs};
 use crate::ops::{Act, Divide, Score, ValueId};
 

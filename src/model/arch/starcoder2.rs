@@ -2,10 +2,10 @@
 
 use super::Arch;
 use crate::Result;
+use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config};
 use crate::model::layers::{Attention, Head, Mlp, Net};
 use crate::model::program::Program;
-use crate::model::rotary::Rotary;
 use crate::ops::{Act, Pairing};
 
 pub(super) static ARCH: Arch = Arch {

@@ -1,7 +1,7 @@
 //! Factors that a folder applies to values and a GGUF file has multiplied into weights (Falcon-H1).
 
 use crate::model::program::{Node, Out, Program};
-use crate::ops::{Embed, KvWrite, Linear, Op, Pointwise, RowWise, ValueId};
+use crate::ops::{Embed, Linear, Op, OperandMut, Pointwise, ValueId};
 use crate::{Error, Result};
 
 /// What the weights of a program are multiplied by, one factor each.
@@ -71,7 +71,11 @@ pub(super) fn fold(folder: &Program, gguf: &Program) -> Result<(Program, Factors
             now[out.index()] = Some((ValueId(program.values.len() as u32), 1.0));
             program.values.push(folder.value(out).clone());
         }
-        values(&mut op, &mut |v| *v = now[v.index()].map_or(*v, |(now, _)| now));
+        op.operands_mut(&mut |_, operand| {
+            if let OperandMut::Value(v) = operand {
+                *v = now[v.index()].map_or(*v, |(now, _)| now);
+            }
+        });
         program.nodes.push(Node { layer: node.layer, op });
     }
     let mut uses = vec![0; folder.weights.len()];
@@ -119,43 +123,4 @@ fn keys_of<'p>(program: &'p Program, attend: &Op) -> Option<&'p Linear> {
         _ => None,
     });
     only_made_for(program, before.unwrap_or(keys))
-}
-
-/// Calls `f` with each value that an op reads or writes.
-fn values(op: &mut Op, f: &mut dyn FnMut(&mut ValueId)) {
-    let mut all = |values: &mut [&mut ValueId]| values.iter_mut().for_each(|v| f(v));
-    match op {
-        Op::Embed(op) => all(&mut [&mut op.out]),
-        Op::Norm(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::Linear(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::Rope(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::KvWrite(KvWrite { k, v, .. }) => {
-            all(&mut [k]);
-            v.iter_mut().for_each(f);
-        }
-        Op::RopeKv(_) => {} // which only fusion makes
-        Op::Attend(op) => {
-            all(&mut [&mut op.q, &mut op.out]);
-            if let crate::ops::Kv::Packed { k, v } = &mut op.kv {
-                all(&mut [k, v]);
-            }
-        }
-        Op::Conv(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::Scan(op) => all(&mut [&mut op.x, &mut op.b, &mut op.c, &mut op.decay.x, &mut op.out]),
-        Op::Delta(op) => all(&mut [&mut op.q, &mut op.k, &mut op.v, &mut op.beta, &mut op.decay.x, &mut op.out]),
-        Op::Pointwise(Pointwise::Add { a, b, out, .. } | Pointwise::Mul { a, b, out, .. }) => all(&mut [a, b, out]),
-        Op::Pointwise(
-            Pointwise::Act { x, out, .. } | Pointwise::Scale { x, out, .. } | Pointwise::Clamp { x, out, .. },
-        ) => all(&mut [x, out]),
-        Op::Slice(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::Pick(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::Pool(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::Route(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::ExpertLinear(op) => all(&mut [&mut op.x, &mut op.chosen, &mut op.out]),
-        Op::Combine(op) => all(&mut [&mut op.x, &mut op.weights, &mut op.out]),
-        Op::HeadLinear(op) => all(&mut [&mut op.x, &mut op.out]),
-        Op::Join(op) => all(&mut [&mut op.a, &mut op.b, &mut op.out]),
-        Op::RowWise(RowWise::Magnitude { x, like, out, .. }) => all(&mut [x, like, out]),
-        Op::RowWise(RowWise::Sparsify { x, out, .. } | RowWise::Weigh { x, out, .. }) => all(&mut [x, out]),
-    }
 }

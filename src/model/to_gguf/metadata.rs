@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use super::rope_type;
 use crate::file::{Array, Description, Metadata, ModelFile, Value};
+use crate::model::WeightSpec;
 use crate::model::arch::Arch;
 use crate::model::config::Config;
-use crate::model::names::Names;
+use crate::model::config::keys;
+use crate::model::files::names::Names;
 use crate::model::program::{CacheSpec, Node, Out, Program};
-use crate::model::{WeightSpec, keys};
 use crate::ops::{Attend, Divide, Mask, Op, Pooling, RowWise, Score};
 use crate::{Error, Result};
 

@@ -11,11 +11,11 @@ mod same;
 mod tensors;
 
 use super::Model;
-use super::arch::Arch;
-use super::config::Config;
-use super::embedding::{Embedding, Task};
-use super::program::{Node, Out, Program};
 use crate::file::Value;
+use crate::model::arch::Arch;
+use crate::model::config::Config;
+use crate::model::embedding::{Embedding, Task};
+use crate::model::program::{Node, Out, Program};
 use crate::ops::{Mask, Op, RopeSpec};
 use crate::{Error, Result};
 use tensors::{Part, What};

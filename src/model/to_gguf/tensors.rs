@@ -7,7 +7,7 @@ use super::Converted;
 use super::same::{Change, Changes};
 use crate::file::{ByteSource, Bytes, Description, Metadata, ModelFile, TensorInfo, TensorType, Value};
 use crate::model::config::Config;
-use crate::model::names::Names;
+use crate::model::files::names::Names;
 use crate::model::program::{Program, Runs, VectorSpec, WeightSpec};
 use crate::ops::{Op, VectorId, WeightId};
 use crate::quant::BlockFormat;

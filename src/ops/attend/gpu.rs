@@ -9,6 +9,7 @@ use crate::gpu::compose::lib;
 use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel};
 use crate::ops::lower::{Lower, Lowered};
+use crate::ops::operation::{GpuForm, GpuNeeds};
 
 params! {
     pub(crate) struct Params {
@@ -66,26 +67,8 @@ pub(crate) const MAX_PARTS: u32 = 32;
 /// An item of a work list that stands for all parts of its row.
 pub(crate) const ALL_PARTS: u32 = u32::MAX;
 
-impl Attend {
-    /// The fours of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
-    /// computed once a turn.
-    fn turns(&self) -> impl Iterator<Item = Range<u32>> + use<> {
-        let fours = self.v_dim.div_ceil(4);
-        (0..fours).step_by(V_FOURS as usize).map(move |first| first..fours.min(first + V_FOURS))
-    }
-
-    /// Bytes that a part of a row takes until it is merged with others.
-    pub(crate) fn part_bytes(&self) -> u64 {
-        u64::from(self.heads) * (1 + u64::from(self.v_dim.div_ceil(4))) * 16
-    }
-
-    /// Query heads of a workgroup, of at most `most`: so many that as few as possible are computed in vain.
-    pub(super) fn heads_together(&self, most: u32) -> u32 {
-        let group = self.heads / self.kv_heads;
-        group.div_ceil(group.div_ceil(most))
-    }
-
-    pub(crate) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+impl GpuForm for Attend {
+    fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         match l.layout.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
             None if l.generated => self.turns().try_for_each(|fours| self.lower_rows(l, fours)),
@@ -94,6 +77,26 @@ impl Attend {
                 None => self.lower_tiles(l, fours),
             }),
         }
+    }
+
+    fn gpu_needs(&self) -> GpuNeeds {
+        let kv_split = u64::from(self.heads) * (1 + u64::from(self.v_dim.div_ceil(4))) * 16;
+        GpuNeeds { kv_split, ..GpuNeeds::default() }
+    }
+}
+
+impl Attend {
+    /// The fours of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
+    /// computed once a turn.
+    fn turns(&self) -> impl Iterator<Item = Range<u32>> + use<> {
+        let fours = self.v_dim.div_ceil(4);
+        (0..fours).step_by(V_FOURS as usize).map(move |first| first..fours.min(first + V_FOURS))
+    }
+
+    /// Query heads of a workgroup, of at most `most`: so many that as few as possible are computed in vain.
+    pub(super) fn heads_together(&self, most: u32) -> u32 {
+        let group = self.heads / self.kv_heads;
+        group.div_ceil(group.div_ceil(most))
     }
 
     /// For single rows.

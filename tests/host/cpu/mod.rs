@@ -8,7 +8,7 @@ use std::sync::Arc;
 use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token,
 };
-use wgslm::model::{Builder, Out, Program, fuse};
+use wgslm::model::{Builder, FuseFor, Out, Program, fuse};
 use wgslm::ops::{
     Act, Attend, CpuWeights, GroupId, Index, Kv, KvStorage, Mask, NormKind, NormSpec, Op, Pairing, Pooling, RopeSpec,
     SampleSpec,
@@ -112,7 +112,7 @@ fn norms() {
             let (_, distance) = one_op(&op, &[F32], 7, 3.0, u64::from(n));
             let own = OneOp::new(&[n * groups], |b, x| {
                 let weight = Some(norm_weight(b, n * groups));
-                b.norm_of_groups("y", x[0], NormSpec { kind, n, weight, bias: None, eps: 1e-5 }, true)
+                b.norm_of_groups("y", x[0], NormSpec { kind, n, weight, bias: None, eps: 1e-5 })
             });
             let (_, with_own) = one_op(&own, &[F32], 7, 3.0, u64::from(n));
             assert!(with_own < EXACT || n == 1, "{kind:?}, own weights of {groups} groups of {n}: {with_own:e}");
@@ -390,7 +390,7 @@ fn programs_agree_with_the_oracle() {
             let mut cpu = executor(program, &weights, CpuOptions { fuse: fused, ..exact(threads) });
             let mut oracles = vec![Oracle::new(program, weights.clone(), limits())];
             if fused {
-                let programs = [Role::Prompt, Role::Generated].map(|role| fuse(program, role, false, &|_| true));
+                let programs = [Role::Prompt, Role::Generated].map(|role| fuse(program, role, FuseFor::CPU));
                 oracles.push(Oracle::of_roles(programs, weights.clone(), limits()));
             }
             let mut pool = Pool::new(&limits(), &mut rng);

@@ -86,7 +86,7 @@ fn users(kernel: &str) -> Vec<String> {
         for entry in fs::read_dir(folder).expect("a folder of ops") {
             let path = entry.expect("an entry").path();
             let name = path.strip_prefix(&root).expect("a file of ops").with_extension("");
-            let name = name.to_string_lossy().replace('\\', "/");
+            let name = name.to_string_lossy().replace('\\', "/").trim_end_matches("/mod").to_owned();
             if path.is_dir() {
                 folders.push(path);
             } else if fs::read_to_string(path).is_ok_and(|text| names(&text)) {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use wgslm::exec::{Limits, Outs, Role, SeqStep, Token};
 use wgslm::file::Bytes;
-use wgslm::model::{Builder, Out, Program};
+use wgslm::model::{Builder, KeyHeads, Out, Program, StoredDecays};
 use wgslm::ops::{
     Act, CpuWeights, Decay, Divide, GroupScore, Groups, Index, Mask, Matrix, NormKind, NormSpec, Op, Pairing, RopeSpec,
     RouteSpec, SampleSpec, Score, ValueId, VectorId,
@@ -293,7 +293,7 @@ pub fn norm_weight(b: &mut Builder, n: u32) -> VectorId {
 }
 
 fn decay(b: &mut Builder, x: ValueId, heads: u32, max: f32) -> Decay {
-    Decay { x, bias: b.vector("dt.bias", heads), a: b.decays("a", heads, true), min: 0.0, max }
+    Decay { x, bias: b.vector("dt.bias", heads), a: b.decays("a", heads, StoredDecays::Logarithms), min: 0.0, max }
 }
 
 /// A convolution, with its name.
@@ -325,7 +325,7 @@ pub fn delta(heads: u32, key_heads: u32, k_dim: u32, v_dim: u32, tiled: bool) ->
         let k = b.scale("k", k, 1.0 / (k_dim as f32).sqrt());
         let beta = b.act("beta", x[3], Act::Sigmoid);
         let decay = decay(b, x[4], heads, f32::INFINITY);
-        b.delta([x[0], k, x[2], beta], key_heads, v_dim, decay, tiled)
+        b.delta([x[0], k, x[2], beta], KeyHeads { count: key_heads, tiled }, v_dim, decay)
     });
     (format!("delta of {heads} heads of {v_dim}, {key_heads} key heads of {k_dim}, tiled: {tiled}"), op)
 }

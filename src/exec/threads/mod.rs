@@ -1,0 +1,174 @@
+//! How many threads suit a model on this machine, found by timing its own products when an executor is made.
+//!
+//! What the system offers is an upper bound: generated rows wait for memory, which a few cores may use up; two threads of one core
+//! help less than two cores; and a thread that a neighbour keeps from running holds up all others at the next barrier.
+
+mod probe;
+
+use std::time::Duration;
+
+use crate::cpu::Team;
+use crate::ops::{CpuWeights, Role};
+use crate::quant::Simd;
+use probe::Probe;
+
+/// Models with fewer bytes of weights run on two threads at most: a step of theirs takes no longer than finding out.
+const TINY: usize = 1 << 20;
+/// Rows of a prompt that are timed.
+const ROWS: usize = 16;
+/// How long one thread works at what is timed.
+const RUN: Duration = Duration::from_micros(700);
+/// How long reading the weights may take before; a file that must come from a disk takes longer.
+const TOUCH: Duration = Duration::from_millis(20);
+/// Threads at most where nothing could be timed.
+const UNKNOWN: usize = 8;
+/// What all timings of a role may take; each count is timed once in any case.
+const BUDGET: Duration = Duration::from_millis(6);
+/// How often each count is timed, each time at other weights.
+const ROUNDS: usize = 3;
+
+/// A team for the rows of each role.
+pub(super) struct Teams {
+    prompt: Team,
+    /// None: the same.
+    generated: Option<Team>,
+}
+
+impl Teams {
+    /// Of so many threads each; none: as many as suit the model.
+    pub(super) fn new(threads: Option<usize>, weights: &CpuWeights, eight_bits: Option<Simd>) -> Self {
+        let [prompt, generated] = threads.map_or_else(|| measured(weights, eight_bits), |n| [n; 2]);
+        let prompt = Team::new(prompt);
+        Self { generated: (generated != prompt.count()).then(|| Team::new(generated)), prompt }
+    }
+
+    pub(super) fn of(&mut self, role: Role) -> &mut Team {
+        match (role, &mut self.generated) {
+            (Role::Generated, Some(team)) => team,
+            _ => &mut self.prompt,
+        }
+    }
+
+    /// Members of a role's team.
+    pub(super) fn count(&self, role: Role) -> usize {
+        match (role, &self.generated) {
+            (Role::Generated, Some(team)) => team.count(),
+            _ => self.prompt.count(),
+        }
+    }
+
+    /// Members of the larger team.
+    pub(super) fn most(&self) -> usize {
+        Role::ALL.map(|role| self.count(role)).into_iter().fold(1, usize::max)
+    }
+}
+
+/// Threads for the prompts and for the generated rows of a model. Takes some 15 ms.
+fn measured(weights: &CpuWeights, eight_bits: Option<Simd>) -> [usize; 2] {
+    if cfg!(target_arch = "wasm32") {
+        return [1; 2];
+    }
+    let offered = std::thread::available_parallelism().map_or(1, usize::from);
+    let bytes: usize = weights.matrices.iter().map(|matrix| matrix.view().bytes()).sum();
+    if offered == 1 || bytes < TINY {
+        return [offered.min(2); 2];
+    }
+    let mut teams: Vec<Team> = counts(offered).map(Team::new).collect();
+    let probe = Probe::new(weights, eight_bits, ROWS, offered);
+    if !probe.touch(TOUCH) {
+        return [offered.min(UNKNOWN); 2];
+    }
+    [ROWS, 1].map(|rows| {
+        let bytes = calibrated(|bytes| probe.time(&mut teams[0], rows, 0..probe.behind(0, bytes)));
+        let mut first = 0;
+        let windows = [(); ROUNDS].map(|()| {
+            let window = first..probe.behind(first, bytes);
+            first = window.end;
+            window
+        });
+        let chosen = fastest(teams.len(), |i, round| {
+            // Members of the last team spin for a while before they sleep; those of this one must be awake.
+            std::thread::sleep(Duration::from_micros(100));
+            teams[i].run(&|_| {});
+            // In turns, so that no team finds its weights where the last one left them in a cache.
+            probe.time(&mut teams[i], rows, windows[(i + round) % ROUNDS].clone())
+        });
+        teams[chosen].count()
+    })
+}
+
+/// Bytes of weights at which one thread works for about [`RUN`].
+fn calibrated(mut time: impl FnMut(usize) -> Duration) -> usize {
+    const MOST: usize = 16 << 20;
+    let mut bytes = 128 << 10;
+    time(bytes); // the first time everything is cold
+    while bytes < MOST && 2 * time(bytes) < RUN {
+        bytes *= 2;
+    }
+    bytes
+}
+
+/// The counts to be timed: powers of two, half of the largest (cores may have two threads each), the largest.
+fn counts(most: usize) -> impl Iterator<Item = usize> {
+    (1..=most).filter(move |n| n.is_power_of_two() || *n == most || 2 * *n == most)
+}
+
+/// The index of the least of some times, each the best of a few rounds in turns; of those that are as good as equal, the first.
+fn fastest(count: usize, mut time: impl FnMut(usize, usize) -> Duration) -> usize {
+    let mut best = vec![Duration::MAX; count];
+    let mut spent = Duration::ZERO;
+    for round in 0..ROUNDS {
+        for (i, best) in best.iter_mut().enumerate() {
+            let took = time(i, round);
+            *best = took.min(*best);
+            spent += took;
+        }
+        if spent > BUDGET {
+            break;
+        }
+    }
+    let least = best.iter().min().map_or(Duration::ZERO, |least| *least + *least / 20);
+    best.iter().position(|time| *time <= least).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is chosen of counts that take so many microseconds in each round, and how many times were asked for.
+    fn chosen(rounds: &[&[u64]]) -> (usize, usize) {
+        let mut asked = 0;
+        let chosen = fastest(rounds[0].len(), |i, round| {
+            asked += 1;
+            Duration::from_micros(rounds[round.min(rounds.len() - 1)][i])
+        });
+        (chosen, asked)
+    }
+
+    #[test]
+    fn counts_are_powers_of_two_half_and_all() {
+        let of = |most| counts(most).collect::<Vec<_>>();
+        assert_eq!(of(1), [1]);
+        assert_eq!(of(2), [1, 2]);
+        assert_eq!(of(8), [1, 2, 4, 8]);
+        assert_eq!(of(12), [1, 2, 4, 6, 8, 12]);
+        assert_eq!(of(9), [1, 2, 4, 8, 9]);
+    }
+
+    #[test]
+    fn the_fastest_count_is_chosen_and_of_equals_the_smallest() {
+        assert_eq!(chosen(&[&[700, 380, 210, 300]]), (2, 12));
+        assert_eq!(chosen(&[&[700, 900]]).0, 0);
+        assert_eq!(chosen(&[&[700, 380, 370]]).0, 1, "380 is within a twentieth of 370");
+        assert_eq!(
+            chosen(&[&[700, 9000, 210], &[700, 380, 9000], &[700, 9000, 9000]]).0,
+            2,
+            "each count's best round counts"
+        );
+    }
+
+    #[test]
+    fn slow_timings_are_not_repeated() {
+        assert_eq!(chosen(&[&[5000, 2600, 2500], &[1, 1, 1]]), (1, 3));
+    }
+}

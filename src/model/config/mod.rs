@@ -1,0 +1,680 @@
+//! Hyper-parameters of a model, whatever file they come from: one typed reader for `config.json` and GGUF metadata.
+//!
+//! An architecture asks for what it needs under the names that most `config.json` files use (see [`keys`]); the reader
+//! checks ranges, names the key as the file spells it, and remembers what was asked for. What would change the
+//! arithmetic and was not asked for is refused afterwards: no field is silently ignored.
+
+pub(in crate::model) mod keys;
+pub(in crate::model) mod rotary;
+mod value;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use crate::file::{self, Description, Metadata, ModelFile};
+use crate::model::arch::Arch;
+use crate::model::embedding::Task;
+use crate::model::files::names::Names;
+use crate::ops::Act;
+use crate::{Error, Result};
+use value::Value;
+
+/// The hyper-parameters of a model, by name.
+pub(in crate::model) struct Config<'a> {
+    /// The tensors beside them: sizes are checked against what is there.
+    pub(in crate::model) names: Names<'a>,
+    /// What the model is opened for.
+    pub(in crate::model) task: Task,
+    entries: BTreeMap<String, Entry>,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+/// A hyper-parameter that a program follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// What it is called here.
+    pub key: String,
+    /// What the file calls it, if the file has it; tables within tables with dots.
+    pub source: Option<String>,
+}
+
+struct Entry {
+    /// Its name in the file.
+    source: String,
+    value: Value,
+}
+
+/// Whether a linear op has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::model) enum Bias {
+    /// It has.
+    Yes,
+    /// It has none.
+    No,
+    /// If there is a tensor for it: GGUF files have no key that says so.
+    IfPresent,
+}
+
+/// The largest size of any dimension but the vocabulary's, the most heads, and the largest size of what there are many of:
+/// beyond any model, and small enough that what is multiplied (heads and their elements, layers' widths and small factors)
+/// stays within 32 bits.
+const MAX_DIM: u32 = 1 << 20;
+const MAX_HEADS: u32 = 1 << 12;
+const MAX_PART: u32 = 1 << 15;
+
+impl<'a> Config<'a> {
+    /// Reads the hyper-parameters of a file that holds a model of an architecture.
+    pub(in crate::model) async fn read(file: &'a ModelFile, arch: &'static Arch, task: Task) -> Result<Self> {
+        let names = Names { file, arch };
+        let mut config = Self { names, task, entries: BTreeMap::new(), asked: RefCell::default() };
+        match &file.description {
+            Description::Gguf(meta) => {
+                config.read_gguf(meta)?;
+                config.read_factors(file).await?;
+            }
+            Description::Folder(_) => config.read_folder(&config_json(file)?),
+        }
+        Ok(config)
+    }
+
+    fn read_folder(&mut self, json: &serde_json::Map<String, serde_json::Value>) {
+        let mut flat = Vec::new();
+        flatten("", json, &mut flat);
+        for (source, value) in flat {
+            let own = keys::translate(self.names.arch.keys, &source);
+            let key = own.or_else(|| keys::translate(keys::FOLDER, &source));
+            match key {
+                // The newer name counts where a file has both.
+                Some(key) => _ = self.entries.entry(key).or_insert(Entry { source, value }),
+                None => _ = self.entries.insert(source.clone(), Entry { source, value }),
+            }
+        }
+        let of_kinds = self.has_any("rope_parameters.full_attention.");
+        let defaults = keys::DEFAULTS.iter().find(|(arch, _)| *arch == self.names.arch.name());
+        for (key, value) in defaults.into_iter().flat_map(|(_, defaults)| *defaults) {
+            if !(self.entries.contains_key(*key) || of_kinds && key.starts_with("rope_parameters.")) {
+                let value = if value.fract() == 0.0 { Value::Int(*value as i128) } else { Value::Float(*value) };
+                self.insert(key, key, value);
+            }
+        }
+    }
+
+    fn read_gguf(&mut self, meta: &Metadata) -> Result<()> {
+        let prefix = meta.str("general.architecture")?;
+        for (source, value) in meta.iter() {
+            let name = source.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('.'));
+            let key = name.and_then(|name| {
+                keys::translate(self.names.arch.gguf_keys, name).or_else(|| keys::translate(keys::GGUF, name))
+            });
+            if let Some(key) = key {
+                self.insert(&key, source, Value::from_gguf(value));
+            }
+        }
+        let tied = self.names.file.find("output.weight").is_none();
+        self.insert("tie_word_embeddings", "output.weight", Value::Bool(tied));
+        if !self.entries.contains_key("vocab_size")
+            && let Some(table) = self.names.find(self.names.arch.embedding)
+        {
+            self.insert("vocab_size", "rows of token_embd.weight", Value::Int(table.rows().into()));
+        }
+        Ok(())
+    }
+
+    /// Factors of the rotary frequencies are tensors of divisors in GGUF files: Llama 3's, and LongRoPE's two lists.
+    async fn read_factors(&mut self, file: &ModelFile) -> Result<()> {
+        const LONGEST: u64 = (MAX_HEADS / 2) as u64;
+        for (tensor, key) in [
+            ("rope_freqs.weight", "rope_parameters.freq_factors"),
+            ("rope_factors_short.weight", "rope_parameters.short_factor"),
+            ("rope_factors_long.weight", "rope_parameters.long_factor"),
+        ] {
+            if let Some(info) = file.find(tensor) {
+                if info.len() > LONGEST {
+                    return Err(Error::Model(format!("tensor {tensor} has {} elements; {LONGEST} fit", info.len())));
+                }
+                let factors = file.read_f32(info).await?;
+                let factors = factors.into_iter().map(|f| Value::Float(f.into())).collect();
+                self.insert(key, tensor, Value::List(factors));
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, key: &str, source: &str, value: Value) {
+        self.entries.insert(key.to_owned(), Entry { source: source.to_owned(), value });
+    }
+
+    /// Whether the model comes from a GGUF file: some have their rows in another order.
+    pub(in crate::model) fn is_gguf(&self) -> bool {
+        self.names.file.gguf().is_some()
+    }
+
+    /// The rows of a matrix, if it is there.
+    pub(in crate::model) fn rows(&self, tensor: &str) -> Option<u32> {
+        self.names.find(tensor).and_then(|info| u32::try_from(info.rows()).ok())
+    }
+
+    /// The keys that were asked for so far.
+    pub(in crate::model) fn asked(&self) -> Vec<Asked> {
+        let source = |key: &String| self.entries.get(key).map(|entry| entry.source.clone());
+        self.asked.borrow().iter().map(|key| Asked { key: key.clone(), source: source(key) }).collect()
+    }
+
+    /// Refuses what would change the arithmetic and was not asked for, in a program with or without logits.
+    pub(in crate::model) fn refuse_ignored(&self, logits: bool) -> Result<()> {
+        let asked = self.asked.borrow();
+        for (key, neutral) in keys::ARITHMETIC {
+            if !logits && keys::OF_LOGITS.contains(key) {
+                continue;
+            }
+            let Some(entry) = self.entries.get(*key).filter(|e| !asked.contains(*key) && e.value != Value::Null) else {
+                continue;
+            };
+            if !neutral.iter().any(|n| entry.value.is(n)) {
+                let what = format!("{} = {} in a {} model", entry.source, entry.value, self.names.arch.name());
+                let works = neutral.first().map_or("it works where it is absent".into(), |n| format!("{n} works"));
+                return Err(Error::unsupported(what, works));
+            }
+        }
+        // Rotary parameters by kind of layer are one level deeper than those for all.
+        let nested = |key: &&String| key.matches('.').count() > 1 && key.starts_with("rope_parameters.");
+        if let Some(key) = self.entries.keys().filter(nested).find(|key| !asked.contains(*key)) {
+            let what = format!("{key} in a {} model", self.names.arch.name());
+            return Err(Error::unsupported(what, "one set of rotary parameters for all layers works"));
+        }
+        Ok(())
+    }
+
+    /// What the file has for a key; nothing if it is absent or null.
+    fn get(&self, key: &str) -> Option<&Entry> {
+        self.asked.borrow_mut().insert(key.to_owned());
+        self.entries.get(key).filter(|entry| entry.value != Value::Null)
+    }
+
+    /// The value of a key, whoever asks for it; none if it is absent or null.
+    pub(in crate::model) fn value(&self, key: &str) -> Option<&Value> {
+        self.entries.get(key).map(|entry| &entry.value).filter(|value| **value != Value::Null)
+    }
+
+    /// A key as the file would spell it.
+    fn spelled(&self, key: &str) -> String {
+        let arch = self.names.arch;
+        if let Some(entry) = self.entries.get(key) {
+            entry.source.clone()
+        } else if self.is_gguf() {
+            let name = keys::original(arch.gguf_keys, key).or_else(|| keys::original(keys::GGUF, key));
+            name.map_or(key.to_owned(), |name| format!("{}.{name}", arch.gguf.first().unwrap_or(&"")))
+        } else {
+            keys::original(arch.keys, key).unwrap_or(key).to_owned()
+        }
+    }
+
+    /// A value that does not work, and what would.
+    pub(in crate::model) fn wrong(&self, key: &str, works: &str) -> Error {
+        Error::Model(match self.entries.get(key) {
+            Some(entry) if entry.value != Value::Null => {
+                format!("{} is {}; {works} works", self.spelled(key), entry.value)
+            }
+            _ => format!("{} is missing; {works} works", self.spelled(key)),
+        })
+    }
+
+    /// A whole number that may be absent.
+    pub(in crate::model) fn maybe_int(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<u32>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        match entry.value {
+            Value::Int(v) => u32::try_from(v).ok().filter(|v| range.contains(v)),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a whole number from {} to {}", range.start(), range.end())))
+    }
+
+    /// A whole number that must be there.
+    pub(in crate::model) fn int(&self, key: &str, range: RangeInclusive<u32>) -> Result<u32> {
+        let works = format!("a whole number from {} to {}", range.start(), range.end());
+        self.maybe_int(key, range)?.ok_or_else(|| self.wrong(key, &works))
+    }
+
+    /// A dimension that must be there.
+    pub(in crate::model) fn dim(&self, key: &str) -> Result<u32> {
+        self.int(key, 1..=MAX_DIM)
+    }
+
+    /// The size of one of many: of a head, an expert, a state.
+    pub(in crate::model) fn part(&self, key: &str) -> Result<u32> {
+        self.int(key, 1..=MAX_PART)
+    }
+
+    /// The size of one of many, which may be absent.
+    pub(in crate::model) fn maybe_part(&self, key: &str) -> Result<Option<u32>> {
+        self.maybe_int(key, 1..=MAX_PART)
+    }
+
+    /// A dimension that may be absent.
+    pub(in crate::model) fn maybe_dim(&self, key: &str) -> Result<Option<u32>> {
+        self.maybe_int(key, 1..=MAX_DIM)
+    }
+
+    /// A finite number that may be absent.
+    pub(in crate::model) fn maybe_float(&self, key: &str, range: RangeInclusive<f64>) -> Result<Option<f64>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        match entry.value {
+            Value::Int(v) => Some(v as f64),
+            Value::Float(v) => Some(v),
+            _ => None,
+        }
+        .filter(|v| range.contains(v))
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a number from {:?} to {:?}", range.start(), range.end())))
+    }
+
+    /// A finite number that must be there.
+    pub(in crate::model) fn float(&self, key: &str, range: RangeInclusive<f64>) -> Result<f64> {
+        let works = format!("a number from {:?} to {:?}", range.start(), range.end());
+        self.maybe_float(key, range)?.ok_or_else(|| self.wrong(key, &works))
+    }
+
+    /// What a norm adds to the mean square or the variance.
+    pub(in crate::model) fn eps(&self, key: &str) -> Result<f32> {
+        Ok(self.float(key, 0.0..=1.0)? as f32)
+    }
+
+    /// A list of positive numbers that may be absent.
+    pub(in crate::model) fn maybe_floats(&self, key: &str) -> Result<Option<Vec<f64>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let number = |value: &Value| match *value {
+            Value::Int(v) => Some(v as f64),
+            Value::Float(v) => Some(v),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) => {
+                list.iter().map(|v| number(v).filter(|v| *v > 0.0 && v.is_finite())).collect::<Option<Vec<_>>>()
+            }
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, "a list of positive numbers"))
+    }
+
+    /// Whether there is any key that begins so.
+    pub(in crate::model) fn has_any(&self, prefix: &str) -> bool {
+        self.entries.iter().any(|(key, entry)| key.starts_with(prefix) && entry.value != Value::Null)
+    }
+
+    /// A whole number for each layer: a list, or one for all.
+    pub(in crate::model) fn per_layer(&self, key: &str, layers: u32, range: RangeInclusive<u32>) -> Result<Vec<u32>> {
+        let Some(Entry { value: Value::List(list), .. }) = self.get(key) else {
+            return Ok(vec![self.int(key, range)?; layers as usize]);
+        };
+        let number = |v: &Value| match v {
+            Value::Int(v) => u32::try_from(*v).ok().filter(|v| range.contains(v)),
+            _ => None,
+        };
+        let list = list.iter().map(number).collect::<Option<Vec<_>>>().filter(|list| list.len() == layers as usize);
+        let works = format!("a whole number from {} to {}, or one for each layer,", range.start(), range.end());
+        list.ok_or_else(|| self.wrong(key, &works))
+    }
+
+    /// A number of any kind for each layer, if there is a list.
+    pub(in crate::model) fn maybe_numbers(&self, key: &str, layers: u32) -> Result<Option<Vec<f64>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let number = |value: &Value| match *value {
+            Value::Int(v) => Some(v as f64),
+            Value::Float(v) => Some(v),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) if list.len() == layers as usize => list.iter().map(number).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of {layers} numbers")))
+    }
+
+    /// Yes or no for each layer, as numbers or as flags, if there is a list.
+    pub(in crate::model) fn maybe_flags(&self, key: &str, layers: u32) -> Result<Option<Vec<bool>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let flag = |v: &Value| match v {
+            Value::Bool(v) => Some(*v),
+            Value::Int(v) => Some(*v != 0),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) if list.len() == layers as usize => list.iter().map(flag).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of {layers} flags")))
+    }
+
+    /// For each layer, the positions that it sees if it does not see all: `sliding_window`, for the layers that `layer_types`
+    /// or `sliding_window_pattern` name, or else those that `sliding` does.
+    pub(in crate::model) fn windows(&self, layers: u32, sliding: impl Fn(u32) -> bool) -> Result<Vec<Option<u32>>> {
+        let window = self.maybe_int("sliding_window", 0..=1 << 30)?.filter(|&window| window > 0);
+        let named = match self.layer_types(layers)? {
+            Some(types) => {
+                let works = || format!("a list of {layers}, each full_attention or sliding_attention,");
+                let kind = |kind: &String| match kind.as_str() {
+                    "full_attention" => Some(false),
+                    "sliding_attention" => Some(true),
+                    _ => None,
+                };
+                let kinds: Option<Vec<bool>> = types.iter().map(kind).collect();
+                Some(kinds.ok_or_else(|| self.wrong("layer_types", &works()))?)
+            }
+            None => self.window_pattern(layers)?,
+        };
+        if named.as_ref().is_some_and(|kinds| kinds.contains(&true)) && window.is_none() {
+            return Err(self.wrong("sliding_window", "the number of positions that some layers see"));
+        }
+        let slides = |layer: u32| named.as_ref().map_or_else(|| sliding(layer), |kinds| kinds[layer as usize]);
+        Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect())
+    }
+
+    /// The same for a model without windows, whatever `sliding_window` says.
+    pub(in crate::model) fn no_windows(&self, layers: u32) -> Result<Vec<Option<u32>>> {
+        self.get("sliding_window");
+        if self.layer_types(layers)?.is_some_and(|types| types.iter().any(|kind| kind != "full_attention")) {
+            return Err(self.wrong("layer_types", &format!("a list of {layers}, each full_attention,")));
+        }
+        Ok(vec![None; layers as usize])
+    }
+
+    /// The kind of each layer, if `layer_types` names it.
+    pub(in crate::model) fn layer_types(&self, layers: u32) -> Result<Option<Vec<String>>> {
+        let key = "layer_types";
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let text = |v: &Value| if let Value::Text(text) = v { Some(text.clone()) } else { None };
+        match &entry.value {
+            Value::List(list) if list.len() == layers as usize => list.iter().map(text).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of {layers} names")))
+    }
+
+    /// Which layers `sliding_window_pattern` gives a window: every n-th has none; or a flag for each (GGUF); or a word that
+    /// repeats, like "LLLG".
+    fn window_pattern(&self, layers: u32) -> Result<Option<Vec<bool>>> {
+        let key = "sliding_window_pattern";
+        let kinds = match self.get(key).map(|entry| &entry.value) {
+            None => return Ok(None),
+            Some(Value::Int(n)) if (1..=1 << 16).contains(n) => {
+                (1..=i128::from(layers)).map(|layer| layer % n != 0).collect()
+            }
+            Some(Value::Text(word)) if !word.is_empty() && word.bytes().all(|c| c == b'L' || c == b'G') => {
+                word.bytes().cycle().map(|c| c == b'L').take(layers as usize).collect()
+            }
+            Some(Value::List(_)) => return self.maybe_flags(key, layers),
+            Some(_) => {
+                return Err(self.wrong(key, "a whole number from 1, a flag for each layer or a word like \"LLLG\""));
+            }
+        };
+        Ok(Some(kinds))
+    }
+
+    /// A list of whole numbers; none where there is none.
+    pub(in crate::model) fn ints(&self, key: &str) -> Result<Vec<u32>> {
+        let int = |v: &Value| if let Value::Int(v) = v { u32::try_from(*v).ok() } else { None };
+        match self.get(key).map(|entry| &entry.value) {
+            None => Ok(Vec::new()),
+            Some(Value::List(list)) => {
+                let ints: Option<Vec<u32>> = list.iter().map(int).collect();
+                ints.ok_or_else(|| self.wrong(key, "a list of whole numbers"))
+            }
+            Some(_) => Err(self.wrong(key, "a list of whole numbers")),
+        }
+    }
+
+    /// A factor that is 1 where nothing is said.
+    pub(in crate::model) fn factor(&self, key: &str) -> Result<f32> {
+        Ok(self.maybe_float(key, 1e-9..=1e9)?.unwrap_or(1.0) as f32)
+    }
+
+    /// A soft cap; 0 is none.
+    pub(in crate::model) fn softcap(&self, key: &str) -> Result<f32> {
+        Ok(self.maybe_float(key, 0.0..=1e9)?.unwrap_or(0.0) as f32)
+    }
+
+    /// Yes or no.
+    pub(in crate::model) fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        match self.get(key).map(|entry| &entry.value) {
+            None => Ok(default),
+            Some(Value::Bool(v)) => Ok(*v),
+            Some(_) => Err(self.wrong(key, "true or false")),
+        }
+    }
+
+    /// A word.
+    pub(in crate::model) fn text(&self, key: &str) -> Result<Option<&str>> {
+        match self.get(key).map(|entry| &entry.value) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(key, "a string")),
+        }
+    }
+
+    /// An activation function, by the names that `config.json` files use.
+    pub(in crate::model) fn activation(&self, key: &str, default: Act) -> Result<Act> {
+        Ok(match self.text(key)? {
+            None => default,
+            Some("silu" | "swish") => Act::Silu,
+            Some("gelu") => Act::GeluErf,
+            Some("gelu_new" | "gelu_pytorch_tanh" | "gelu_fast") => Act::GeluTanh,
+            Some("relu") => Act::Relu,
+            Some("relu2") => Act::Relu2,
+            Some(_) => return Err(self.wrong(key, "silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2")),
+        })
+    }
+
+    /// Whether some linear ops have biases: a flag in `config.json`, presence in GGUF files.
+    pub(in crate::model) fn bias(&self, key: &str, default: bool) -> Result<Bias> {
+        let flag = self.flag(key, default)?;
+        Ok(match (self.is_gguf(), flag) {
+            (true, _) => Bias::IfPresent,
+            (false, true) => Bias::Yes,
+            (false, false) => Bias::No,
+        })
+    }
+
+    /// The number of layers: not more than the tensors are for.
+    pub(in crate::model) fn layers(&self) -> Result<u32> {
+        let key = "num_hidden_layers";
+        let there = self.names.layers().max(1);
+        let works = || format!("a whole number from 1 to {there}, the layers that the file has tensors for,");
+        let layers = self.maybe_int(key, 1..=there).map_err(|_| self.wrong(key, &works()))?;
+        // Some configurations list the layers and do not count them.
+        let listed = || match self.entries.get("layer_types").map(|entry| &entry.value) {
+            Some(Value::List(list)) => u32::try_from(list.len()).ok().filter(|n| (1..=there).contains(n)),
+            _ => None,
+        };
+        layers.or_else(listed).ok_or_else(|| self.wrong(key, &works()))
+    }
+
+    /// The size of the vocabulary: the rows of the embedding table.
+    pub(in crate::model) fn vocab(&self) -> Result<u32> {
+        let vocab = self.int("vocab_size", 1..=1 << 24)?;
+        match self.names.find(self.names.arch.embedding) {
+            Some(table) if table.rows() != u64::from(vocab) => {
+                let works = format!("{}, the rows of tensor {} (shape {:?}),", table.rows(), table.name, table.shape);
+                Err(self.wrong("vocab_size", &works))
+            }
+            _ => Ok(vocab),
+        }
+    }
+
+    /// The positions that the model was made for.
+    pub(in crate::model) fn context(&self) -> Result<u32> {
+        self.int("max_position_embeddings", 1..=1 << 30)
+    }
+
+    /// Whether each layer attends, by its key and value heads (GGUF).
+    pub(in crate::model) fn attending(&self, layers: u32) -> Result<Vec<bool>> {
+        const KEY: &str = "num_key_value_heads";
+        let all = self.maybe_ints(KEY, 0..=MAX_HEADS)?.filter(|all| all.len() == layers as usize);
+        let all = all.ok_or_else(|| self.wrong(KEY, &format!("a list of {layers} numbers")))?;
+        Ok(all.into_iter().map(|n| n > 0).collect())
+    }
+
+    /// A list of whole numbers that may be absent.
+    pub(in crate::model) fn maybe_ints(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<Vec<u32>>> {
+        let Some(entry) = self.get(key) else { return Ok(None) };
+        let number = |value: &Value| match *value {
+            Value::Int(v) => u32::try_from(v).ok().filter(|v| range.contains(v)),
+            _ => None,
+        };
+        match &entry.value {
+            Value::List(list) => list.iter().map(number).collect::<Option<Vec<_>>>(),
+            _ => None,
+        }
+        .map(Some)
+        .ok_or_else(|| self.wrong(key, &format!("a list of whole numbers from {} to {}", range.start(), range.end())))
+    }
+
+    /// A list of N factors; ones if it is absent.
+    pub(in crate::model) fn factors<const N: usize>(&self, key: &str) -> Result<[f32; N]> {
+        let Some(list) = self.maybe_floats(key)? else { return Ok([1.0; N]) };
+        let list: Vec<f32> = list.into_iter().map(|factor| factor as f32).collect();
+        list.try_into().map_err(|_| self.wrong(key, &format!("a list of {N} factors")))
+    }
+
+    /// A least and a largest number, which may be infinite.
+    pub(in crate::model) fn bounds(&self, key: &str, default: [f32; 2]) -> Result<[f32; 2]> {
+        let number = |value: &Value| match *value {
+            Value::Int(v) => Some(v as f32),
+            Value::Float(v) => Some(v as f32),
+            _ => None,
+        };
+        let bounds = match self.get(key).map(|entry| &entry.value) {
+            None => return Ok(default),
+            Some(Value::List(list)) => list.iter().map(number).collect::<Option<Vec<_>>>(),
+            Some(_) => None,
+        };
+        match bounds.as_deref() {
+            Some(&[least, largest]) if least <= largest => Ok([least, largest]),
+            _ => Err(self.wrong(key, "a list of two numbers, the smaller first,")),
+        }
+    }
+
+    /// The number of token types: the rows of their table.
+    pub(in crate::model) fn types(&self, table: &str) -> Result<u32> {
+        match (self.maybe_dim("type_vocab_size")?, self.rows(table)) {
+            (Some(types), _) | (None, Some(types)) => Ok(types),
+            (None, None) => Err(self.wrong("type_vocab_size", "a whole number")),
+        }
+    }
+
+    /// Fails if an encoder's rows shall not see what follows them.
+    pub(in crate::model) fn sees_both_sides(&self) -> Result<()> {
+        if self.flag("is_causal", false)? { Err(self.wrong("is_causal", "false")) } else { Ok(()) }
+    }
+
+    /// The heads of grouped-query attention.
+    pub(in crate::model) fn heads(&self) -> Result<Heads> {
+        let hidden = self.dim("hidden_size")?;
+        let heads = self.int("num_attention_heads", 1..=MAX_HEADS)?;
+        let kv_heads = self.maybe_int("num_key_value_heads", 1..=heads)?.unwrap_or(heads);
+        self.heads_with(heads, kv_heads, hidden)
+    }
+
+    /// Notes that keys were looked at and found to be without effect in this model.
+    pub(in crate::model) fn without_effect(&self, keys: &[&str]) {
+        self.asked.borrow_mut().extend(keys.iter().map(|key| (*key).to_owned()));
+    }
+
+    /// The same for a model whose layers do not all attend: a list has 0 for those that do not (GGUF).
+    pub(in crate::model) fn hybrid_heads(&self) -> Result<Heads> {
+        const KEY: &str = "num_key_value_heads";
+        if !matches!(self.get(KEY), Some(Entry { value: Value::List(_), .. })) {
+            return self.heads();
+        }
+        let heads = self.int("num_attention_heads", 1..=MAX_HEADS)?;
+        let all = self.maybe_ints(KEY, 0..=heads)?.unwrap_or_default();
+        let mut some = all.iter().filter(|&&n| n > 0);
+        let first = some.next().copied().unwrap_or(heads);
+        if some.any(|&n| n != first) {
+            return Err(self.wrong(KEY, "a list of one number, and 0 for layers that do not attend,"));
+        }
+        self.heads_with(heads, first, self.dim("hidden_size")?)
+    }
+
+    fn heads_with(&self, heads: u32, kv_heads: u32, hidden: u32) -> Result<Heads> {
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(self.wrong("num_key_value_heads", &format!("a divisor of {heads}, the number of query heads,")));
+        }
+        let head_dim = match self.maybe_int("head_dim", 1..=MAX_HEADS)? {
+            Some(head_dim) => head_dim,
+            None if hidden.is_multiple_of(heads) => hidden / heads,
+            None => {
+                return Err(self.wrong("num_attention_heads", &format!("a divisor of {hidden}, the hidden size,")));
+            }
+        };
+        if self.maybe_int("v_head_dim", 0..=u32::MAX)?.is_some_and(|v| v != head_dim) {
+            return Err(self.wrong("v_head_dim", &format!("{head_dim}, the length of keys,")));
+        }
+        Ok(Heads { heads, kv_heads, head_dim })
+    }
+}
+
+/// The heads of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::model) struct Heads {
+    /// Query heads.
+    pub(in crate::model) heads: u32,
+    /// Key and value heads; divides `heads`.
+    pub(in crate::model) kv_heads: u32,
+    /// Elements of a head.
+    pub(in crate::model) head_dim: u32,
+}
+
+impl Heads {
+    /// Columns of the queries.
+    pub(in crate::model) fn q(&self) -> u32 {
+        self.heads * self.head_dim
+    }
+
+    /// Columns of the keys, and of the values.
+    pub(in crate::model) fn kv(&self) -> u32 {
+        self.kv_heads * self.head_dim
+    }
+}
+
+/// `config.json` of a folder. What a model of several parts says of its language model stands in `text_config`.
+pub(in crate::model) fn config_json(file: &ModelFile) -> Result<serde_json::Map<String, serde_json::Value>> {
+    const NAME: &str = "config.json";
+    let missing = || Error::Model(format!("{NAME} is missing beside {}", file.name()));
+    let mut json: serde_json::Map<_, _> = file::json::parse(NAME, &infinite(file.text(NAME).ok_or_else(missing)?))?;
+    if let Some(serde_json::Value::Object(text)) = json.remove("text_config") {
+        json.extend(text);
+    }
+    Ok(json)
+}
+
+/// Python writes an infinite number as `Infinity`, which is no JSON: here it is a table, as newer files have it.
+pub(in crate::model) fn infinite(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // Every second part lies within quotes; a quote behind a backslash does not end one.
+    let mut quoted = false;
+    for part in text.split_inclusive('"') {
+        out.push_str(&if quoted { part.to_owned() } else { part.replace("Infinity", r#"{"__float__": "Infinity"}"#) });
+        let escaped = part
+            .strip_suffix('"')
+            .is_none_or(|rest| quoted && (rest.len() - rest.trim_end_matches('\\').len()) % 2 == 1);
+        quoted ^= !escaped;
+    }
+    out
+}
+
+/// `{"a": {"b": 1}}` as `a.b = 1`. Recursion ends: the parser limits nesting.
+fn flatten(prefix: &str, map: &serde_json::Map<String, serde_json::Value>, out: &mut Vec<(String, Value)>) {
+    for (name, value) in map {
+        let name = format!("{prefix}{name}");
+        match value {
+            serde_json::Value::Object(inner) => flatten(&format!("{name}."), inner, out),
+            value => out.push((name, Value::from_json(value))),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Rotary embeddings as hyper-parameters describe them: which elements of a head turn, and by what angles.
+
+use crate::model::config::Config;
+use crate::model::program::RopeTable;
+use crate::ops::Pairing;
+use crate::{Error, Result};
+
+/// A rotary embedding: which elements turn, by what angles.
+///
+/// Pair i of d rotated elements turns by `position / theta^(2i/d)`, as scaled by `rope_parameters`:
+/// * `linear`: positions divided by `factor` (Chen et al. 2023)
+/// * `llama3`: long waves as in `linear`, short ones as they are, those between interpolated (Llama 3.1)
+/// * `yarn`: the same by the number of turns in the original context, and longer vectors (Peng et al. 2023)
+/// * `longrope`: each pair divided by a factor of its own, one for short contexts and one for long ones (Ding et al. 2024)
+/// * `dynamic` with `alpha`: theta times `alpha^(d/(d-2))` (Hunyuan)
+/// * `proportional`: the angles of a whole head, of which only the first ones turn (Gemma 4)
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::model) struct Rotary {
+    /// The angles; in f64: rounding them to f32, as transformers does, brings the logits of its fixtures no nearer.
+    pub(in crate::model) table: RopeTable,
+    /// Which elements make a pair.
+    pub(in crate::model) pairing: Pairing,
+}
+
+const FACTOR: std::ops::RangeInclusive<f64> = 1e-6..=1e6;
+const THETA: std::ops::RangeInclusive<f64> = 1e-3..=1e15;
+const ORIGINAL: &str = "original_max_position_embeddings";
+
+impl Rotary {
+    /// How elements pair up in a model whose GGUF converter reorders the rows of q and k so that pairs are neighbours.
+    pub(in crate::model) fn reordered(c: &Config<'_>) -> Pairing {
+        if c.is_gguf() { Pairing::Interleaved } else { Pairing::Neox }
+    }
+
+    /// The rotation of all layers, for heads of a size.
+    pub(in crate::model) fn read(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
+        Section { c, head_dim, inner: None, theta: 1e4, part: 1.0 }.read(pairing)
+    }
+
+    /// The same with another `theta` where nothing is said.
+    pub(in crate::model) fn read_with_theta(
+        c: &Config<'_>,
+        head_dim: u32,
+        pairing: Pairing,
+        theta: f64,
+    ) -> Result<Self> {
+        Section { c, head_dim, inner: None, theta, part: 1.0 }.read(pairing)
+    }
+
+    /// The same for a model that turns a part of each head where nothing is said.
+    pub(in crate::model) fn read_part(c: &Config<'_>, head_dim: u32, pairing: Pairing, part: f64) -> Result<Self> {
+        Section { c, head_dim, inner: None, theta: 1e4, part }.read(pairing)
+    }
+
+    /// The rotation of the layers that see everything, in a model whose other layers have their own: in
+    /// `rope_parameters.full_attention`, or else where a model has that of all its layers.
+    pub(in crate::model) fn of_full(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
+        const INNER: &str = "rope_parameters.full_attention.";
+        Section { c, head_dim, inner: c.has_any(INNER).then_some(INNER), theta: 1e4, part: 1.0 }.read(pairing)
+    }
+
+    /// The rotation of the layers that see a window, in a model whose other layers have their own: plain with `theta` where
+    /// nothing else is said.
+    pub(in crate::model) fn of_window(c: &Config<'_>, head_dim: u32, pairing: Pairing, theta: f64) -> Result<Self> {
+        Section { c, head_dim, inner: Some("rope_parameters.sliding_attention."), theta, part: 1.0 }.read(pairing)
+    }
+
+    /// Elements of a head that turn.
+    pub(in crate::model) fn dims(&self) -> u32 {
+        2 * self.table.divisors.len() as u32
+    }
+}
+
+/// The rotary parameters of a kind of layers.
+struct Section<'c> {
+    c: &'c Config<'c>,
+    head_dim: u32,
+    /// Where they are, if not with those of all layers.
+    inner: Option<&'static str>,
+    /// Where nothing is said.
+    theta: f64,
+    /// The part of a head that turns where nothing is said.
+    part: f64,
+}
+
+impl Section<'_> {
+    /// The whole name of a parameter.
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.inner.unwrap_or("rope_parameters."))
+    }
+
+    fn float(&self, name: &str) -> Result<f64> {
+        self.c.float(&self.key(name), FACTOR)
+    }
+
+    fn maybe_float(&self, name: &str) -> Result<Option<f64>> {
+        self.c.maybe_float(&self.key(name), FACTOR)
+    }
+
+    fn read(&self, pairing: Pairing) -> Result<Rotary> {
+        let c = self.c;
+        let mut theta = c.maybe_float(&self.key("rope_theta"), THETA)?.unwrap_or(self.theta);
+        let kind = c.text(&self.key("rope_type"))?.unwrap_or("default");
+        // GGUF files of longrope models have the factors and no name for them.
+        let kind = if c.names.file.find("rope_factors_long.weight").is_some() { "longrope" } else { kind };
+        let (dims, of) = match kind {
+            "proportional" => (self.turning()?, self.head_dim),
+            _ => (self.rotated()?, self.rotated()?),
+        };
+        if kind == "dynamic" {
+            let alpha = self.key("alpha");
+            let Some(alpha) = c.maybe_float(&alpha, FACTOR)?.filter(|_| dims > 2) else {
+                let what = format!("rope_type = \"dynamic\" without alpha in a {} model", c.names.arch.name());
+                return Err(Error::unsupported(what, "a fixed alpha works, and so do the other types"));
+            };
+            theta *= alpha.powf(f64::from(dims) / f64::from(dims - 2));
+        }
+        let mut divisors: Vec<f64> = (0..dims / 2).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(of))).collect();
+        let mut table = RopeTable::default();
+        match kind {
+            "default" | "none" | "dynamic" => {}
+            "linear" => {
+                let factor = self.float("factor")?;
+                divisors.iter_mut().for_each(|f| *f /= factor);
+            }
+            "llama3" => self.llama3(&mut divisors)?,
+            "yarn" => table.factor = self.yarn(&mut divisors, theta)? as f32,
+            "longrope" | "su" => {
+                let (beyond, factor) = self.longrope()?;
+                let long = c.maybe_floats(&self.key("long_factor"))?;
+                let long = self.divided(&divisors, "long_factor", long)?;
+                let short = c.maybe_floats(&self.key("short_factor"))?;
+                divisors = self.divided(&divisors, "short_factor", short)?;
+                (table.long, table.factor) = (Some((beyond, long)), factor as f32);
+            }
+            "proportional" => {
+                let factor = self.maybe_float("factor")?.unwrap_or(1.0);
+                divisors.iter_mut().for_each(|f| *f /= factor);
+                divisors.resize(self.head_dim as usize / 2, 0.0);
+            }
+            other => {
+                let what = format!("rope_type = {other:?} in a {} model", c.names.arch.name());
+                let works = "default, linear, llama3, yarn, longrope, dynamic with alpha, and proportional work";
+                return Err(Error::unsupported(what, works));
+            }
+        }
+        if let factors @ Some(_) = c.maybe_floats(&self.key("freq_factors"))? {
+            divisors = self.divided(&divisors, "freq_factors", factors)?;
+        }
+        table.divisors = divisors;
+        Ok(Rotary { table, pairing })
+    }
+
+    /// How many elements of a head are rotated.
+    fn rotated(&self) -> Result<u32> {
+        let (c, head_dim) = (self.c, self.head_dim);
+        let whole =
+            if self.inner == Some("rope_parameters.sliding_attention.") { "rotary_dim_swa" } else { "rotary_dim" };
+        let (key, dims) = match c.maybe_int(whole, 2..=head_dim.max(2))? {
+            Some(dims) => (whole.to_owned(), dims),
+            None => {
+                let key = self.key("partial_rotary_factor");
+                let part = match c.maybe_float(&key, 1e-6..=1.0)? {
+                    None if self.inner.is_some() => {
+                        c.maybe_float("rope_parameters.partial_rotary_factor", 1e-6..=1.0)?
+                    }
+                    part => part,
+                };
+                (key, (f64::from(head_dim) * part.unwrap_or(self.part)) as u32)
+            }
+        };
+        if dims < 2 || dims > head_dim || !dims.is_multiple_of(2) {
+            let works = format!("rope turns {dims} of a head's {head_dim} elements by that, an even number");
+            return Err(c.wrong(&key, &works));
+        }
+        Ok(dims)
+    }
+
+    /// How many elements of a head turn at all where the angles are those of a whole head.
+    fn turning(&self) -> Result<u32> {
+        let part = self.c.maybe_float(&self.key("partial_rotary_factor"), 0.0..=1.0)?.unwrap_or(1.0);
+        Ok(2 * (part * f64::from(self.head_dim / 2)) as u32)
+    }
+
+    /// The divisors by a list of factors, one each.
+    fn divided(&self, divisors: &[f64], name: &str, factors: Option<Vec<f64>>) -> Result<Vec<f64>> {
+        match factors.filter(|factors| factors.len() == divisors.len()) {
+            Some(factors) => Ok(divisors.iter().zip(factors).map(|(f, by)| f / by).collect()),
+            None => Err(self.c.wrong(&self.key(name), &format!("one of {} elements", divisors.len()))),
+        }
+    }
+
+    /// The context that a model had before it was stretched.
+    fn original(&self) -> Result<u32> {
+        let key = self.key(ORIGINAL);
+        match self.c.maybe_int(ORIGINAL, 1..=1 << 30)? {
+            Some(outside) => Ok(outside),
+            None => Ok(self.c.maybe_int(&key, 1..=1 << 30)?.map_or_else(|| self.c.context(), Ok)?),
+        }
+    }
+
+    /// Llama 3.1's scaling, by the length of a pair's wave in positions.
+    fn llama3(&self, divisors: &mut [f64]) -> Result<()> {
+        let (factor, low, high) =
+            (self.float("factor")?, self.float("low_freq_factor")?, self.float("high_freq_factor")?);
+        let context = f64::from(self.original()?);
+        if low >= high {
+            let works = format!("a number above {low}, low_freq_factor,");
+            return Err(self.c.wrong(&self.key("high_freq_factor"), &works));
+        }
+        for f in divisors {
+            let waves = context * *f / std::f64::consts::TAU; // in the original context
+            let keep = ((waves - low) / (high - low)).clamp(0.0, 1.0);
+            *f = (1.0 - keep) * *f / factor + keep * *f;
+        }
+        Ok(())
+    }
+
+    /// YaRN's scaling, by the number of turns that a pair makes in the original context. Gives the factor on the vectors.
+    fn yarn(&self, divisors: &mut [f64], theta: f64) -> Result<f64> {
+        let factor = self.float("factor")?;
+        let context = f64::from(self.original()?);
+        let pairs = divisors.len() as f64;
+        // The pair that makes so many turns.
+        let pair = |turns: f64| pairs * (context / (turns * std::f64::consts::TAU)).ln() / theta.ln();
+        let fast = pair(self.maybe_float("beta_fast")?.unwrap_or(32.0));
+        let slow = pair(self.maybe_float("beta_slow")?.unwrap_or(1.0));
+        // GGUF files do not say it; gpt-oss is the one that does not round.
+        let rounds = !(self.c.is_gguf() && self.c.names.arch.name() == "gpt_oss");
+        let whole = self.c.flag(&self.key("truncate"), rounds)?;
+        let (low, high) = if whole { (fast.floor(), slow.ceil()) } else { (fast, slow) };
+        let (low, mut high) = (low.max(0.0), high.min(2.0 * pairs - 1.0));
+        if low == high {
+            high += 0.001;
+        }
+        for (i, f) in divisors.iter_mut().enumerate() {
+            let stretched = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            *f = stretched * *f / factor + (1.0 - stretched) * *f;
+        }
+        let all = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
+        let scale = |name: &str| self.c.maybe_float(&self.key(name), 0.0..=1e6);
+        let (given, mut mscale, mscale_all) = (scale("attention_factor")?, scale("mscale")?, scale("mscale_all_dim")?);
+        if self.c.is_gguf() && mscale_all.is_some() {
+            mscale = mscale.or(Some(1.0)); // which GGUF files have no key for
+        }
+        let known = match (mscale.unwrap_or(0.0), mscale_all.unwrap_or(0.0)) {
+            (mscale, mscale_all) if mscale != 0.0 && mscale_all != 0.0 => all(mscale) / all(mscale_all),
+            _ => all(1.0),
+        };
+        // GGUF files have what comes to the known one, folders have the whole.
+        Ok(if self.c.is_gguf() { given.unwrap_or(1.0) * known } else { given.unwrap_or(known) })
+    }
+
+    /// The context beyond which LongRoPE's other factors hold, and the factor on the vectors.
+    fn longrope(&self) -> Result<(u32, f64)> {
+        let original = self.original()?;
+        let stretch = match self.maybe_float("factor")? {
+            Some(factor) => factor,
+            None => f64::from(self.c.context()?) / f64::from(original),
+        };
+        let factor = if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / f64::from(original).ln()).sqrt() };
+        Ok((original, self.c.maybe_float(&self.key("attention_factor"), 0.0..=1e6)?.unwrap_or(factor)))
+    }
+}

@@ -1,0 +1,11 @@
+//! A model and its files: which tensor is which matrix, where it lies, in which form it is read.
+
+pub(in crate::model) mod names;
+pub(in crate::model) mod open;
+mod quantize;
+mod source;
+pub(in crate::model) mod weights;
+
+pub use open::{Model, Specials, architectures};
+pub use source::{Tensor, WeightSource};
+pub use weights::{Located, MatrixAt, VectorAt};

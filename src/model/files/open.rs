@@ -1,0 +1,181 @@
+//! A model, opened: everything that follows from its files before a weight is read.
+
+use crate::file::{self, Description, ModelFile};
+use crate::model::arch::Arch;
+use crate::model::config::{Asked, Config, infinite};
+use crate::model::embedding::Task;
+use crate::model::files::names::Names;
+use crate::model::files::quantize::Quantized;
+use crate::model::files::weights::{self, Located};
+use crate::model::program::Program;
+use crate::ops::CpuWeights;
+use crate::{Error, Result};
+
+/// A model's files, its program, and where the program's weights lie in the files.
+pub struct Model {
+    /// The files.
+    pub file: ModelFile,
+    /// The architecture, as `model_type` names it.
+    pub arch: &'static str,
+    /// What people call the model.
+    pub name: String,
+    /// The forward pass.
+    pub program: Program,
+    /// Where its weights are.
+    pub located: Located,
+    /// Tokens with a meaning for generation, as the model's configuration has them.
+    pub specials: Specials,
+    /// The chat template, in Jinja, if the model has one.
+    pub chat_template: Option<String>,
+    /// Numbers in all tensors.
+    pub parameters: u64,
+    /// The hyper-parameters that the program follows, by name.
+    pub keys: Vec<Asked>,
+    pub(in crate::model) quantized: Option<Quantized>,
+}
+
+/// Tokens with a meaning for generation; all are within the vocabulary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Specials {
+    /// Starts a text.
+    pub bos: Option<u32>,
+    /// Any of them ends a text.
+    pub eos: Vec<u32>,
+}
+
+/// Every architecture that can be opened, by the names that `model_type` has for it.
+pub fn architectures() -> impl Iterator<Item = &'static [&'static str]> {
+    Arch::all().iter().map(|arch| arch.model_types)
+}
+
+impl Model {
+    /// Understands a model's files: finds its architecture, builds its program, finds and checks the weights.
+    ///
+    /// No weight is read, and nothing is allocated that its header does not account for. Fails, by name, on what the
+    /// engine cannot run and on what would change the arithmetic unseen.
+    pub async fn open(file: ModelFile) -> Result<Self> {
+        Self::open_for(file, Task::Own).await
+    }
+
+    /// [`Model::open`] for a task: any model can give vectors.
+    pub async fn open_for(file: ModelFile, task: Task) -> Result<Self> {
+        let arch = Arch::of(&file)?;
+        let config = Config::read(&file, arch, task).await?;
+        let program = (arch.build)(&config)?;
+        program.check(&[])?;
+        config.refuse_ignored(program.logits().is_some())?;
+        let located = weights::locate(&program, config.names)?;
+        let keys = config.asked();
+        let specials = specials(&file, program.vocab)?;
+        let parameters = file.tensors().iter().map(|t| t.len()).fold(0, u64::saturating_add);
+        let (name, chat_template) = (name(&file), chat_template(&file)?);
+        let arch = arch.name();
+        let quantized = None;
+        Ok(Self { arch, name, program, located, specials, chat_template, parameters, keys, quantized, file })
+    }
+}
+
+impl Model {
+    /// The program's weights for a CPU executor, where they lie in the file if that is in memory. `progress` is told bytes
+    /// done and bytes in all.
+    pub async fn cpu_weights(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CpuWeights> {
+        match &self.quantized {
+            Some(quantized) => self.quantized_weights(quantized, progress).await,
+            None => self.located.cpu_weights(&self.file, progress).await,
+        }
+    }
+}
+
+impl Model {
+    /// What GGUF files call a tensor that the program names.
+    pub(in crate::model) fn gguf_name(&self, tensor: &str) -> String {
+        match Arch::of(&self.file) {
+            Ok(arch) => Names { file: &self.file, arch }.translated(tensor).0,
+            Err(_) => tensor.to_owned(),
+        }
+    }
+}
+
+fn name(file: &ModelFile) -> String {
+    let given = file.gguf().and_then(|meta| meta.get::<&str>("general.name").ok()?);
+    let mut path = file.name().rsplit(['/', '\\']);
+    let last = path.next().unwrap_or_default();
+    let from_path = match &file.description {
+        Description::Gguf(_) => last.strip_suffix(".gguf").unwrap_or(last),
+        Description::Folder(_) => path.next().unwrap_or(last),
+    };
+    given.unwrap_or(from_path).to_owned()
+}
+
+fn specials(file: &ModelFile, vocab: u32) -> Result<Specials> {
+    let in_vocab = |key: &str, id: i64| {
+        let fits = u32::try_from(id).ok().filter(|&id| id < vocab);
+        fits.ok_or_else(|| Error::Model(format!("{key} is token {id}, out of range: the vocabulary has {vocab}")))
+    };
+    let mut specials = Specials::default();
+    match &file.description {
+        Description::Gguf(meta) => {
+            if let Some(tokens) = meta.get::<&file::Strings>("tokenizer.ggml.tokens")?
+                && tokens.len() as u64 != u64::from(vocab)
+            {
+                let problem = format!("tokenizer.ggml.tokens has {} tokens, the vocabulary {vocab}", tokens.len());
+                return Err(Error::Model(problem));
+            }
+            let id = |key: &str| meta.get::<u32>(key)?.map(|id| in_vocab(key, id.into())).transpose();
+            specials.bos = id("tokenizer.ggml.bos_token_id")?;
+            for key in ["eos", "eot", "eom"] {
+                specials.eos.extend(id(&format!("tokenizer.ggml.{key}_token_id"))?);
+            }
+        }
+        Description::Folder(_) => {
+            // generation_config.json has the last word: chat models add the end of a turn there.
+            for name in ["generation_config.json", "config.json"] {
+                let Some(text) = file.text(name) else { continue };
+                let json: serde_json::Map<String, serde_json::Value> = file::json::parse(name, &infinite(text))?;
+                let ids = |key: &str| match json.get(key) {
+                    None | Some(serde_json::Value::Null) => Ok(Vec::new()),
+                    Some(serde_json::Value::Array(ids)) => ids.iter().map(|id| special(key, id)).collect(),
+                    Some(id) => special(key, id).map(|id| vec![id]),
+                };
+                let ids = |key: &str| ids(key)?.into_iter().map(|id| in_vocab(key, id)).collect::<Result<Vec<_>>>();
+                let (bos, eos) = (ids("bos_token_id")?, ids("eos_token_id")?);
+                specials.bos = specials.bos.or(bos.first().copied());
+                if specials.eos.is_empty() {
+                    specials.eos = eos;
+                }
+            }
+        }
+    }
+    specials.eos.dedup();
+    Ok(specials)
+}
+
+fn special(key: &str, id: &serde_json::Value) -> Result<i64> {
+    id.as_i64().ok_or_else(|| Error::Model(format!("{key} is {id}; a token id or a list of them works")))
+}
+
+fn chat_template(file: &ModelFile) -> Result<Option<String>> {
+    if let Some(meta) = file.gguf() {
+        return Ok(meta.get::<&str>("tokenizer.chat_template")?.map(str::to_owned));
+    }
+    if let Some(template) = file.text("chat_template.jinja") {
+        return Ok(Some(template.to_owned()));
+    }
+    for name in ["chat_template.json", "tokenizer_config.json"] {
+        let Some(text) = file.text(name) else { continue };
+        let json: serde_json::Map<String, serde_json::Value> = file::json::parse(name, text)?;
+        let template = match json.get("chat_template") {
+            Some(serde_json::Value::String(template)) => Some(template.as_str()),
+            // Several, by name.
+            Some(serde_json::Value::Array(all)) => {
+                let is_default = |t: &&serde_json::Value| t.get("name").and_then(|n| n.as_str()) == Some("default");
+                all.iter().find(is_default).or(all.first()).and_then(|t| t.get("template")?.as_str())
+            }
+            _ => None,
+        };
+        if let Some(template) = template {
+            return Ok(Some(template.to_owned()));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,113 @@
+//! Weights in another format than the file's: encoded while they are loaded.
+
+use crate::Result;
+use crate::file::Bytes;
+use crate::model::files::open::Model;
+use crate::model::files::source::WeightSource as _;
+use crate::model::program::Program;
+use crate::ops::{Attend, CpuWeights, Matrix, Op, VectorId, WeightId};
+use crate::quant::BlockFormat;
+use crate::quant::mix::{FileType, Place};
+
+/// Weights that are decoded and encoded at a time.
+const SLICE: usize = 4 << 20;
+
+/// What the matrices of a model become when they are loaded.
+pub(in crate::model) struct Quantized {
+    pub(in crate::model) to: FileType,
+    /// One a [`WeightId`].
+    pub(in crate::model) formats: Vec<BlockFormat>,
+    threads: usize,
+}
+
+impl Model {
+    /// From now on, the model's matrices are given as a file of type `to` would have them, encoded by so many threads while they are
+    /// loaded. What such a file keeps in f32 (norms, routers) stays as it is. Weights that are quantised already lose twice.
+    pub fn quantize(&mut self, to: FileType, threads: usize) {
+        let names: Vec<String> = self.program.weights.iter().map(|spec| self.gguf_name(&spec.tensor)).collect();
+        let tied = names.iter().all(|name| name != "output.weight");
+        let (layers, group) = (self.program.layers(), group(&self.program));
+        let format = |(name, at): (&String, &crate::model::files::weights::MatrixAt)| {
+            let shape = [u64::from(at.n), u64::from(at.k)];
+            let place = Place { name, shape: &shape, layers, group, tied };
+            match to.format_of(&place) {
+                BlockFormat::F32 if to.format != BlockFormat::F32 => at.format,
+                format => format,
+            }
+        };
+        let formats = names.iter().zip(&self.located.weights).map(format).collect();
+        self.quantized = Some(Quantized { to, formats, threads });
+    }
+
+    /// The type that the model is loaded as, if not its file's.
+    pub fn quantized(&self) -> Option<FileType> {
+        self.quantized.as_ref().map(|quantized| quantized.to)
+    }
+
+    /// Rows of a matrix, encoded, as [`WeightSource::rows`](crate::model::WeightSource::rows) gives them.
+    pub(in crate::model) async fn quantized_rows(
+        &self,
+        quantized: &Quantized,
+        weight: WeightId,
+        slice: usize,
+        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let at = &self.located.weights[weight.index()];
+        let (from, to) = (at.format, quantized.formats[weight.index()]);
+        if from == to {
+            return self.located.read_rows(&self.file, weight, slice, each).await;
+        }
+        let k = at.k as usize;
+        let [stored, encoded] = [from.row_bytes(k as u64)? as usize, to.row_bytes(k as u64)? as usize];
+        let rows = (slice / encoded.max(1)).min(SLICE / k.max(1)).max(1);
+        let mut decoded = Vec::new();
+        let mut encode = |first: u32, bytes: &[u8]| {
+            decoded.resize(bytes.len() / stored.max(1) * k, 0.0);
+            from.decode(bytes, &mut decoded)?;
+            each(first, &to.encode_rows(&decoded, k, quantized.threads)?)
+        };
+        self.located.read_rows(&self.file, weight, rows * stored, &mut encode).await
+    }
+
+    /// The weights for a CPU, as [`Model::cpu_weights`] gives them.
+    pub(in crate::model) async fn quantized_weights(
+        &self,
+        quantized: &Quantized,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<CpuWeights> {
+        let sizes: Vec<u64> = self.located.weights.iter().map(|at| at.size()).collect();
+        let all = sizes.iter().sum();
+        let (mut weights, mut done) = (CpuWeights::default(), 0);
+        for (i, at) in self.located.weights.iter().enumerate() {
+            let id = WeightId(i as u32);
+            let format = quantized.formats[i];
+            weights.matrices.push(if format == at.format {
+                self.located.cpu_matrix(&self.file, id).await?
+            } else {
+                let mut bytes = Vec::new();
+                let mut keep = |_, rows: &[u8]| {
+                    bytes.extend_from_slice(rows);
+                    Ok(())
+                };
+                self.quantized_rows(quantized, id, usize::MAX, &mut keep).await?;
+                let copy = std::sync::Arc::new(Bytes::new(at.tensor.name.clone(), bytes));
+                Matrix::new(copy, 0, format, at.n, at.k)?
+            });
+            done += sizes[i];
+            progress(done, all);
+        }
+        for i in 0..self.located.vectors.len() {
+            weights.vectors.push(self.vector(VectorId(i as u32)).await?);
+        }
+        Ok(weights)
+    }
+}
+
+/// Query heads to a KV head; mixes spend more on values that many heads share.
+fn group(program: &Program) -> u32 {
+    let attention = |node: &crate::model::Node| match &node.op {
+        Op::Attend(Attend { heads, kv_heads, .. }) => Some(heads / kv_heads.max(&1)),
+        _ => None,
+    };
+    program.nodes.iter().find_map(attention).unwrap_or(1)
+}

@@ -1,0 +1,375 @@
+//! `attend`: scaled dot-product attention of each row over what its sequence has cached. Its kernels are planned in `gpu.rs`,
+//! `cooperative.rs` and `v1.rs`.
+
+mod cooperative;
+pub(crate) mod gpu;
+pub(in crate::ops) mod softmax;
+mod v1;
+
+use std::ops::Range;
+
+use crate::Result;
+use crate::cpu::{Kind, Pages, Shared, simd};
+use crate::ops::check::{Shapes, holds, same};
+use crate::ops::cpu::CpuRun;
+use crate::ops::operation::{Access, CpuForm, Operation, OracleForm, operands};
+use crate::ops::oracle::{OracleRun, Rows64, heads};
+use crate::ops::{CacheId, Cost, Load, ValueId, VectorId, WeightId};
+use crate::quant::BlockFormat;
+
+/// `out[r, h] = Σ_t softmax_t(scale * q[r, h] · k[t, h / g]) v[t, h / g]` over the positions t that the mask allows.
+///
+/// q (rows, heads * k_dim) f32 | out (rows, heads * v_dim) f32, with g = heads / kv_heads query heads to a KV head.
+/// A score of minus infinity weighs nothing, and a row that may see nothing, or nothing with a higher score, gives zeros. One that sees
+/// a score of NaN or plus infinity gives NaN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attend {
+    /// (rows, heads * k_dim)
+    pub q: ValueId,
+    /// Query heads.
+    pub heads: u32,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: u32,
+    /// Elements of a query and a key.
+    pub k_dim: u32,
+    /// Elements of a value.
+    pub v_dim: u32,
+    /// Where keys and values are.
+    pub kv: Kv,
+    /// Which positions a row sees.
+    pub mask: Mask,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// `cap * tanh(score / cap)` if not zero.
+    pub softcap: f32,
+    /// (heads): a score that takes part in the softmax and has no value.
+    pub sinks: Option<VectorId>,
+    /// (heads): what a score loses for each position of distance (ALiBi, Press et al. 2022).
+    pub slopes: Option<VectorId>,
+    /// (rows, heads * v_dim)
+    pub out: ValueId,
+}
+
+/// Where keys and values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kv {
+    /// In the pages of a cache, written before in this step or earlier.
+    Cache(CacheId),
+    /// In this step's rows (encoders): a row sees the rows of its own sequence.
+    Packed {
+        /// (rows, kv_heads * k_dim)
+        k: ValueId,
+        /// (rows, kv_heads * v_dim)
+        v: ValueId,
+    },
+}
+
+/// Which positions a row sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// Its own and all before.
+    Causal,
+    /// Its own and the `n - 1` before.
+    Window(u32),
+    /// All of its sequence.
+    Full,
+    /// Its own and the `n` on either side.
+    Near(u32),
+}
+
+operands!(Attend, f, Attend { q, kv, sinks, slopes, out, .. } => {
+    f(Access::Read, q.into());
+    match kv {
+        Kv::Cache(cache) => f(Access::Read, cache.into()),
+        Kv::Packed { k, v } => {
+            f(Access::Read, k.into());
+            f(Access::Read, v.into());
+        }
+    }
+    for vector in [sinks, slopes] {
+        if let Some(vector) = vector {
+            f(Access::Read, vector.into());
+        }
+    }
+    f(Access::Write, out.into());
+});
+
+impl Operation for Attend {
+    fn name(&self) -> &'static str {
+        "attend"
+    }
+
+    fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let Self { q, heads, kv_heads, k_dim, v_dim, kv, sinks, slopes, out, .. } = *self;
+        let name = self.name();
+        holds(name, kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads), || {
+            format!("{heads} query heads are no multiple of {kv_heads} KV heads")
+        })?;
+        holds(name, k_dim > 0 && v_dim > 0, || format!("keys of {k_dim} elements, values of {v_dim}"))?;
+        same(name, "q", (s.width)(q), heads * k_dim)?;
+        same(name, "out", (s.width)(out), heads * v_dim)?;
+        for (what, vector) in [("sinks", sinks), ("slopes", slopes)] {
+            if let Some(vector) = vector {
+                same(name, what, (s.vector)(vector), heads)?;
+            }
+        }
+        if let Kv::Packed { k, v } = kv {
+            same(name, "k", (s.width)(k), kv_heads * k_dim)?;
+            same(name, "v", (s.width)(v), kv_heads * v_dim)?;
+        }
+        Ok(())
+    }
+
+    fn cost(&self, load: &Load, _rows: u32, _format: &dyn Fn(WeightId) -> BlockFormat) -> Cost {
+        let dims = f64::from(self.k_dim) + f64::from(self.v_dim);
+        // What the rows from `pos` on see: each its own position and those before.
+        let (mut seen, mut most) = (0.0, 0u32);
+        for own in load.pos..load.pos.saturating_add(load.rows) {
+            let sees = match self.mask {
+                Mask::Causal => own + 1,
+                Mask::Window(n) => n.min(own + 1),
+                Mask::Full => load.rows,
+                Mask::Near(n) => n.saturating_mul(2).saturating_add(1).min(load.rows),
+            };
+            seen += f64::from(sees);
+            most = most.max(sees.saturating_add(own - load.pos).min(own + 1));
+        }
+        let bytes = match self.kv {
+            Kv::Cache(_) => {
+                let vectors = [self.k_dim, self.v_dim].map(|dim| load.kv.vector_bytes(dim));
+                f64::from(most) * f64::from(self.kv_heads) * vectors.map(f64::from).iter().sum::<f64>()
+            }
+            Kv::Packed { .. } => 0.0,
+        };
+        Cost { bytes, flops: 2.0 * seen * f64::from(self.heads) * dims }
+    }
+
+    fn cost_depends_on_position(&self) -> bool {
+        true
+    }
+}
+
+// CPU
+
+/// Positions whose scores are taken together: tile i holds positions `64 i .. 64 (i + 1)` of the sequence, whatever the
+/// row, the block size, or how the positions came, so that a row's result depends on nothing else.
+const TILE: usize = 64;
+/// Positions whose keys or values are converted at once: few enough that they stay in the first cache.
+const RUN: usize = 16;
+/// No finite score lies below it: the kernels' `NEVER`.
+const LOWEST: f32 = f32::MIN;
+
+impl CpuForm for Attend {
+    /// Splits (row, head) pairs, in turns since later rows see more.
+    ///
+    /// Online softmax (Milakov & Gimelshein 2018) over tiles.
+    fn cpu(&self, run: &CpuRun<'_>) {
+        let [heads, kv_heads, k_dim, v_dim] = [self.heads, self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
+        let (q, out) = (run.value(self.q), run.value(self.out));
+        let (scores, scratch) = run.scratch().split_at_mut(TILE);
+        for item in run.member.turns(run.step.rows.len() * heads) {
+            let (r, head) = (item / heads, item % heads);
+            let kv_head = head / (heads / kv_heads);
+            let keys = Keys::new(self, run, r);
+            let seen = self.mask.sees(keys.own, keys.count);
+            let q = q.slice(item * k_dim..(item + 1) * k_dim);
+            let out = out.slice_mut(item * v_dim..(item + 1) * v_dim);
+            out.fill(0.0);
+            let (mut max, mut sum) = (LOWEST, 0.0);
+            let mut first = seen.start;
+            while first < seen.end {
+                let tile = first..seen.end.min((first / TILE + 1) * TILE);
+                let scores = &mut scores[..tile.len()];
+                let mut run_from = first;
+                while run_from < tile.end {
+                    let (keys, stride, n) = keys.load(Kind::K, run_from..tile.end, kv_head, k_dim, scratch);
+                    simd::row_dots(keys, stride, q, &mut scores[run_from - first..][..n]);
+                    run_from += n;
+                }
+                let mut tile_max = max;
+                for (score, t) in scores.iter_mut().zip(tile.clone()) {
+                    let dot = *score * self.scale;
+                    *score = if self.softcap == 0.0 { dot } else { self.softcap * (dot / self.softcap).tanh() };
+                    if let Some(slopes) = self.slopes {
+                        *score -= run.vector(slopes)[head] * keys.own.abs_diff(t) as f32;
+                    }
+                    tile_max = tile_max.max(*score);
+                }
+                if tile_max > max {
+                    let shrink = (max - tile_max).exp();
+                    out.iter_mut().for_each(|o| *o *= shrink);
+                    sum *= shrink;
+                    max = tile_max;
+                }
+                simd::exp_below(scores, max);
+                sum += simd::sum(scores, |weight| weight);
+                let mut run_from = first;
+                while run_from < tile.end {
+                    let (values, stride, n) = keys.load(Kind::V, run_from..tile.end, kv_head, v_dim, scratch);
+                    simd::add_rows(out, &scores[run_from - first..][..n], values, stride);
+                    run_from += n;
+                }
+                first = tile.end;
+            }
+            if let Some(sinks) = self.sinks {
+                let sink = run.vector(sinks)[head];
+                let both = max.max(sink);
+                let shrink = (max - both).exp();
+                out.iter_mut().for_each(|o| *o *= shrink);
+                sum = sum * shrink + (sink - both).exp();
+            }
+            // 0: no score was finite.
+            if sum != 0.0 {
+                out.iter_mut().for_each(|o| *o /= sum);
+            }
+        }
+    }
+
+    fn cpu_scratch(&self, _rows: usize) -> usize {
+        TILE + RUN * self.k_dim.max(self.v_dim) as usize
+    }
+}
+
+impl Mask {
+    /// The positions of a sequence of `count` that the row at `own` sees.
+    fn sees(self, own: usize, count: usize) -> Range<usize> {
+        match self {
+            Self::Causal => 0..own + 1,
+            Self::Window(n) => (own + 1).saturating_sub(n as usize)..own + 1,
+            Self::Full => 0..count,
+            Self::Near(n) => own.saturating_sub(n as usize)..(own + n as usize + 1).min(count),
+        }
+    }
+}
+
+/// The keys and values that a row may see, by their number in its sequence.
+struct Keys<'a> {
+    run: &'a CpuRun<'a>,
+    seq: usize,
+    /// The row's own number, and how many there are.
+    own: usize,
+    count: usize,
+    kv: Held<'a>,
+}
+
+enum Held<'a> {
+    Cache(&'a Pages),
+    /// From the sequence's first row.
+    Rows {
+        k: &'a Shared<f32>,
+        v: &'a Shared<f32>,
+        row0: usize,
+        kv_heads: usize,
+    },
+}
+
+impl<'a> Keys<'a> {
+    fn new(op: &Attend, run: &'a CpuRun<'a>, r: usize) -> Self {
+        let row = run.step.rows[r];
+        let span = run.step.seqs[row.seq as usize];
+        let (own, count, kv) = match op.kv {
+            Kv::Cache(id) => (row.pos as usize, span.context as usize, Held::Cache(run.cache(id))),
+            Kv::Packed { k, v } => {
+                let row0 = span.row0 as usize;
+                let kv_heads = op.kv_heads as usize;
+                (r - row0, span.rows as usize, Held::Rows { k: run.value(k), v: run.value(v), row0, kv_heads })
+            }
+        };
+        Self { run, seq: row.seq as usize, own, count, kv }
+    }
+
+    /// Keys or values of `n` elements of the first of some positions, how far it is from one to the next, and of how many they are.
+    #[inline]
+    fn load<'b>(
+        &'b self,
+        kind: Kind,
+        positions: Range<usize>,
+        head: usize,
+        n: usize,
+        scratch: &'b mut [f32],
+    ) -> (&'b [f32], usize, usize) {
+        let t = positions.start;
+        match &self.kv {
+            Held::Cache(pages) => {
+                let block = self.run.step.block;
+                let count = positions.len().min(RUN).min(block - t % block);
+                let at = self.run.step.kv_slot(pages.group, self.seq, t);
+                let (rows, stride) = pages.load(kind, at, count, head, scratch);
+                (rows, stride, count)
+            }
+            Held::Rows { k, v, row0, kv_heads } => {
+                let (start, stride) = (((row0 + t) * kv_heads + head) * n, kv_heads * n);
+                let rows = if matches!(kind, Kind::K) { k } else { v };
+                (rows.slice(start..start + (positions.len() - 1) * stride + n), stride, positions.len())
+            }
+        }
+    }
+}
+
+// Oracle
+
+impl OracleForm for Attend {
+    fn oracle(&self, run: &mut OracleRun<'_>) {
+        let [sinks, slopes] = [self.sinks, self.slopes].map(|v| v.map(|v| run.vector(v)));
+        let mut out = Vec::new();
+        for r in 0..run.step.rows.len() {
+            let (own, all) = self.oracle_keys(run, r);
+            let allowed = |t: usize| match self.mask {
+                Mask::Causal => t <= own,
+                Mask::Window(n) => t <= own && own - t < n as usize,
+                Mask::Full => true,
+                Mask::Near(n) => t.abs_diff(own) <= n as usize,
+            };
+            let seen: Vec<_> = (0..all).filter(|&t| allowed(t)).map(|t| (t, self.oracle_kv(run, r, t))).collect();
+            let mut row = Vec::new();
+            for (h, q) in heads(&run.value(self.q)[r], self.k_dim).iter().enumerate() {
+                let kv_head = h * self.kv_heads as usize / self.heads as usize;
+                let slope = slopes.as_ref().map_or(0.0, |s| s[h]);
+                let score = |(t, (k, _)): &(usize, (Rows64, Rows64))| {
+                    let score = f64::from(self.scale) * q.iter().zip(&k[kv_head]).map(|(q, k)| q * k).sum::<f64>();
+                    let cap = f64::from(self.softcap);
+                    let capped = if cap == 0.0 { score } else { cap * (score / cap).tanh() };
+                    capped - slope * own.abs_diff(*t) as f64
+                };
+                let scores: Vec<f64> = seen.iter().map(score).collect();
+                let sink = sinks.as_ref().map(|s| s[h]);
+                let max = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = scores.iter().copied().chain(sink).map(|s| (s - max).exp()).sum();
+                let mut head = vec![0.0; self.v_dim as usize];
+                if max == f64::NEG_INFINITY && scores.iter().all(|score| !score.is_nan()) {
+                    row.extend(head);
+                    continue;
+                }
+                for (score, (_, (_, v))) in scores.iter().zip(&seen) {
+                    head.iter_mut().zip(&v[kv_head]).for_each(|(o, v)| *o += (score - max).exp() / total * v);
+                }
+                row.extend(head);
+            }
+            out.push(row);
+        }
+        run.set(self.out, out);
+    }
+}
+
+impl Attend {
+    /// A row's own number among the keys of its sequence, and how many there are.
+    fn oracle_keys(&self, run: &OracleRun<'_>, r: usize) -> (usize, usize) {
+        let row = run.step.rows[r];
+        let span = run.step.seqs[row.seq as usize];
+        match self.kv {
+            Kv::Cache(_) => (row.pos as usize, span.context as usize),
+            Kv::Packed { .. } => (r - span.row0 as usize, span.rows as usize),
+        }
+    }
+
+    /// The key and value heads at number t of a row's sequence.
+    fn oracle_kv(&self, run: &OracleRun<'_>, r: usize, t: usize) -> (Rows64, Rows64) {
+        match self.kv {
+            Kv::Cache(cache) => run.caches[cache.index()].1[&run.slot(cache, r, t)].clone(),
+            Kv::Packed { k, v } => {
+                let at = run.step.seqs[run.step.rows[r].seq as usize].row0 as usize + t;
+                (heads(&run.value(k)[at], self.k_dim), heads(&run.value(v)[at], self.v_dim))
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What a CPU form is given: the step's rows, the buffers, the weights, and the member of the team that it runs on.
+//!
+//! All members call the same op at the same time, each does its share of the rows or columns, and the executor puts a
+//! barrier wherever the next op touches what this one wrote.
+
+use crate::cpu::{Cache, Member, Pages, Shared};
+use crate::ops::weights::{CpuWeights, WeightView};
+use crate::ops::{CacheId, Rows, ValueId, VectorId, WeightId};
+use crate::quant::Simd;
+
+/// The rows of one role in a step, as ops read them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepRows<'a> {
+    pub(crate) rows: &'a [Row],
+    pub(crate) seqs: &'a [Span],
+    /// The row of each output row.
+    pub(crate) outs: &'a [u32],
+    /// For each group, (seqs, table_stride) block ids.
+    pub(crate) tables: &'a [Vec<u32>],
+    pub(crate) table_stride: usize,
+    /// For each rope table, (rows, pairs) of (cosine, sine).
+    pub(crate) angles: &'a [Vec<[f32; 2]>],
+    /// Positions in a block.
+    pub(crate) block: usize,
+    /// The rows are generated ones.
+    pub(crate) generated: bool,
+}
+
+/// A row: its token, the token's type, its position, its sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) token: u32,
+    pub(crate) kind: u32,
+    pub(crate) pos: u32,
+    pub(crate) seq: u32,
+}
+
+/// A sequence: its rows, and the positions that its cache holds once they are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) row0: u32,
+    pub(crate) rows: u32,
+    /// Where its states lie.
+    pub(crate) slot: u32,
+    pub(crate) context: u32,
+}
+
+impl StepRows<'_> {
+    /// The (block, slot) of a position of a sequence.
+    pub(crate) fn kv_slot(&self, group: usize, seq: usize, pos: usize) -> (usize, usize) {
+        (self.tables[group][seq * self.table_stride + pos / self.block] as usize, pos % self.block)
+    }
+}
+
+/// Everything that a CPU form works with.
+pub(crate) struct CpuRun<'a> {
+    pub(crate) member: &'a Member<'a>,
+    pub(crate) step: &'a StepRows<'a>,
+    pub(crate) weights: &'a CpuWeights,
+    /// The buffer of each value; values that are not alive together may have the same.
+    pub(crate) values: &'a [Shared<f32>],
+    /// For each value, its buffer and what its rows stand for.
+    pub(crate) places: &'a [Place],
+    pub(crate) caches: &'a [Cache],
+    /// Activations are rounded to eight bits where a block format multiplies whole numbers, by these instructions.
+    pub(crate) eight_bits: Option<Simd>,
+    /// This member's own memory, as large as [`Op::cpu_scratch`](crate::ops::Op::cpu_scratch) asked for.
+    pub(crate) scratch: &'a Shared<f32>,
+    pub(crate) scratch_len: usize,
+}
+
+/// Where a value lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) buffer: usize,
+    pub(crate) rows: Rows,
+}
+
+impl<'a> CpuRun<'a> {
+    pub(in crate::ops) fn value(&self, id: ValueId) -> &'a Shared<f32> {
+        &self.values[self.places[id.index()].buffer]
+    }
+
+    /// Rows of a value in this step.
+    pub(in crate::ops) fn rows(&self, id: ValueId) -> usize {
+        match self.places[id.index()].rows {
+            Rows::Step => self.step.rows.len(),
+            Rows::Outs => self.step.outs.len(),
+            Rows::Seqs => self.step.seqs.len(),
+        }
+    }
+
+    pub(crate) fn weight(&self, id: WeightId) -> WeightView<'a> {
+        self.weights.matrices[id.index()].view()
+    }
+
+    pub(in crate::ops) fn vector(&self, id: VectorId) -> &'a [f32] {
+        &self.weights.vectors[id.index()]
+    }
+
+    pub(in crate::ops) fn cache(&self, id: CacheId) -> &'a Pages {
+        match &self.caches[id.index()] {
+            Cache::Pages(pages) => pages,
+            Cache::State(_) => panic!("the program was checked: an op that needs pages has them"),
+        }
+    }
+
+    /// `len` elements of the state of a slot, from element `start` on: only this member's before the next barrier.
+    #[allow(clippy::mut_from_ref, reason = "members take disjoint parts")]
+    pub(in crate::ops) fn state(&self, id: CacheId, slot: u32, start: usize, len: usize) -> &'a mut [f32] {
+        match &self.caches[id.index()] {
+            Cache::State(state) => state.part(slot as usize, start, len),
+            Cache::Pages(_) => panic!("the program was checked: an op that needs a state has it"),
+        }
+    }
+
+    /// This member's own memory.
+    #[allow(clippy::mut_from_ref, reason = "an op takes it once")]
+    pub(crate) fn scratch(&self) -> &'a mut [f32] {
+        let start = self.member.index * self.scratch_len;
+        self.scratch.slice_mut(start..start + self.scratch_len)
+    }
+}

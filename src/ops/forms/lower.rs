@@ -1,0 +1,371 @@
+//! What an op's GPU lowering works with: buffers for its operands, and the plan that it adds dispatches to.
+
+use crate::gpu::compose::lib;
+use crate::gpu::{
+    Arg, Buffer, Caps, Dim, Fragment, Kernel, KernelSource, Matmul, Matrices, PlanBuilder, Products, Tuning,
+};
+use crate::ops::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
+use crate::quant::BlockFormat;
+use crate::{Error, Result};
+
+/// A value's buffer. Rows are `stride` elements apart: the width, rounded up to 4 so that kernels load `vec4<f32>`.
+#[derive(Clone, Debug)]
+pub(crate) struct ValueBuffer {
+    pub(crate) buffer: Buffer,
+    pub(crate) width: u32,
+    /// What its rows stand for.
+    pub(crate) rows: Rows,
+}
+
+impl ValueBuffer {
+    pub(crate) fn stride(&self) -> u32 {
+        self.width.next_multiple_of(4)
+    }
+
+    /// The word of the step buffer that counts its rows.
+    pub(crate) fn rows_at(&self) -> u32 {
+        match self.rows {
+            Rows::Step => 0,
+            Rows::Seqs => 1,
+            Rows::Outs => 2,
+        }
+    }
+
+    /// Workgroups, if each takes `per` rows.
+    pub(crate) fn rows(&self, per: u32) -> Dim {
+        match self.rows {
+            Rows::Step => Dim::Rows(per),
+            Rows::Seqs => Dim::Seqs(per),
+            Rows::Outs => Dim::Outs(per),
+        }
+    }
+}
+
+/// Where a matrix lies: some rows of one buffer, or, past a binding's limit, of several.
+#[derive(Clone, Debug)]
+pub(crate) struct Matrix {
+    pub(crate) format: BlockFormat,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+/// Rows of a matrix in a buffer, at most: a dispatch of four rows a workgroup (two pairs, gated) stays below 65,535 of them.
+pub(crate) const MAX_ROWS: u32 = 131_072;
+
+/// Consecutive rows of a matrix in a buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    /// Which of the executor's weight buffers.
+    pub(crate) buffer: usize,
+    /// The first row's place in the buffer, in rows.
+    pub(crate) at: u32,
+    /// The first row's number in the matrix.
+    pub(crate) row: u32,
+    /// Rows.
+    pub(crate) n: u32,
+}
+
+/// A cache's buffer: of pages, or of states.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheBuffer {
+    pub(crate) buffer: Buffer,
+    pub(crate) shape: CacheShape,
+    /// The group whose block tables say which block holds which positions.
+    pub(crate) group: u32,
+    /// Elements of a state; 0 if it holds pages.
+    pub(crate) state: u32,
+}
+
+/// A rope table's angles on the GPU.
+#[derive(Clone, Debug)]
+pub(crate) struct Angles {
+    pub(crate) buffer: Buffer,
+    /// The byte of `buffer` where they begin.
+    pub(crate) at: u64,
+    pub(crate) source: AngleSource,
+}
+
+/// Where cosines and sines come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum AngleSource {
+    /// The host, for each row.
+    Host,
+    /// Computed from positions and a table of turns a position; `factor` is on both.
+    Turns { factor: f32 },
+    /// Computed from positions and `turns[i] = freq_scale / 2π * theta^(-2i/dims)`.
+    Power { factor: f32, theta: f64, freq_scale: f64 },
+}
+
+/// How the step buffer is laid out, and what holds for all kernels of an executor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Rows of a step, at most.
+    pub(crate) rows: u32,
+    /// Word of the first sequence.
+    pub(crate) seqs: u32,
+    /// Word of the first output.
+    pub(crate) outs: u32,
+    /// Word of the first block table.
+    pub(crate) tables: u32,
+    /// Words of all block tables of a group.
+    pub(crate) table_words: u32,
+    /// Word of the work list of rows.
+    pub(crate) items: u32,
+    /// Word of the list of rows whose parts are merged.
+    pub(crate) merges: u32,
+    /// Word of the list of tiles of rows.
+    pub(crate) tiles: u32,
+    /// Rows say where they stand; else they are one sequence's, from the step's first position on.
+    pub(crate) pos_ids: bool,
+    /// Reductions use subgroups.
+    pub(crate) subgroups: bool,
+    /// Threads of a workgroup that reduces.
+    pub(crate) reduce: u32,
+    /// Threads that have a head of `rope_kv` or `norm_rope_kv` together, at most.
+    pub(crate) head: u32,
+    /// The smallest subgroup that there may be.
+    pub(crate) subgroup_min: u32,
+    /// Threads of a workgroup of `attend`, at least.
+    pub(crate) attend: u32,
+    /// Tiles of rows search for their sequence instead of looking it up.
+    pub(crate) search: bool,
+    /// Word of the list of paths, if rows are drafts of a tree; else 0.
+    pub(crate) tree: u32,
+    /// Attention keeps all scores of a row in workgroup memory (V1): of the positions in so many blocks.
+    pub(crate) v1: Option<u32>,
+    /// What products are tuned by.
+    pub(crate) tuning: Tuning,
+    /// The small matrices of its cooperative form, if the device has that.
+    pub(crate) matrices: Option<Matrices>,
+    /// The same for attention, which is taken wherever it fits.
+    pub(crate) attend_matrices: Option<Matrices>,
+}
+
+impl Layout {
+    /// What a device asks for. Sequences and outputs lie where they are said to; tables and lists are for the caller to place.
+    pub(crate) fn new(caps: &Caps, seqs: u32, outs: u32) -> Self {
+        Self {
+            rows: u32::MAX,
+            seqs,
+            outs,
+            tables: outs,
+            table_words: 0,
+            items: 0,
+            merges: 0,
+            tiles: 0,
+            pos_ids: true,
+            subgroups: caps.subgroups.is_some(),
+            reduce: caps.tuning.reduce,
+            head: caps.tuning.head,
+            subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
+            attend: caps.tuning.attend,
+            search: false,
+            tree: 0,
+            v1: None,
+            tuning: caps.tuning.with_matmul(|_, _| Matmul::Registers),
+            matrices: caps.cooperative,
+            attend_matrices: None,
+        }
+    }
+}
+
+/// The lowering of one program.
+pub(crate) struct Lower<'a> {
+    pub(crate) plan: PlanBuilder<'a>,
+    pub(crate) layout: Layout,
+    pub(crate) values: &'a [ValueBuffer],
+    pub(crate) matrices: &'a [Matrix],
+    pub(crate) weights: &'a [Buffer],
+    pub(crate) vectors: &'a Buffer,
+    /// The element of `vectors` where each vector lies; a multiple of 4.
+    pub(crate) vector_at: &'a [u32],
+    /// The element of `vectors` where the biases of a list of parts lie one behind the other.
+    pub(crate) bias_at: &'a dyn Fn(&[crate::ops::Part]) -> Option<u32>,
+    pub(crate) caches: &'a [CacheBuffer],
+    pub(crate) step: &'a Buffer,
+    /// One for each rope table.
+    pub(crate) angles: &'a [Angles],
+    /// The rows are generated ones: matrix times vector.
+    pub(crate) generated: bool,
+    /// What an op's kernels hand each other.
+    pub(crate) scratch: &'a Buffer,
+    /// The chosen experts whose pairs lie sorted in `scratch`.
+    pub(crate) sorted: Option<ValueId>,
+    /// Rows of x in eight bits, for matrix times matrix.
+    pub(crate) quants: &'a Buffer,
+    /// The value whose rows lie there.
+    pub(crate) quantized: Option<ValueId>,
+    /// The token drawn last, by slot.
+    pub(crate) drawn: &'a Buffer,
+    /// Parts of attention, until they are merged.
+    pub(crate) parts: &'a Buffer,
+}
+
+impl<'a> Lower<'a> {
+    pub(crate) fn value(&self, id: ValueId) -> &'a ValueBuffer {
+        &self.values[id.index()]
+    }
+
+    pub(crate) fn matrix(&self, id: WeightId) -> &'a Matrix {
+        &self.matrices[id.index()]
+    }
+
+    pub(crate) fn cache(&self, id: CacheId) -> &'a CacheBuffer {
+        &self.caches[id.index()]
+    }
+
+    /// The element of `vectors` where a vector lies.
+    pub(crate) fn vector(&self, id: VectorId) -> u32 {
+        self.vector_at[id.index()]
+    }
+
+    /// The angles of a rope table; without one, something that can be bound.
+    pub(crate) fn angles(&self, id: Option<RopeId>) -> Arg<'a> {
+        id.map_or(Arg::read(self.step), |id| {
+            let angles = &self.angles[id.index()];
+            Arg::Read(&angles.buffer, angles.at)
+        })
+    }
+
+    /// Sets the overrides of a kernel that rotates.
+    pub(crate) fn rope(&self, kernel: &mut Kernel, spec: Option<&RopeSpec>) {
+        let dims = spec.map_or(0, |s| s.dims);
+        let neox = spec.is_some_and(|s| s.pairing == crate::ops::Pairing::Neox);
+        kernel.set("ROPE_DIMS", dims);
+        kernel.set("NEOX", neox);
+    }
+
+    /// Fills the slot `angles`: where cosines and sines come from.
+    pub(crate) fn angle_source(&self, kernel: &mut Kernel, spec: Option<&RopeSpec>) {
+        let source = spec.map_or(AngleSource::Host, |s| self.angles[s.table.index()].source);
+        let (fragment, factor) = match source {
+            AngleSource::Host => (lib::ANGLES_TABLE, 1.0),
+            AngleSource::Turns { factor } | AngleSource::Power { factor, .. } => (lib::ANGLES_COMPUTED, factor),
+        };
+        kernel.fill("angles", fragment);
+        if source != AngleSource::Host {
+            kernel.set("ROPE_FACTOR", factor);
+        }
+        if let (AngleSource::Power { theta, freq_scale, .. }, Some(spec)) = (source, spec) {
+            // A logarithm of base 2 in two words, since pair * step must keep 26 bits behind its point.
+            let step = theta.log2() * 2.0 / f64::from(spec.dims) * f64::from(1 << 26);
+            let low = ((step - step.floor()) * f64::from(1 << 24)).floor();
+            let turns = (freq_scale / std::f64::consts::TAU * (1u64 << 32) as f64).floor();
+            kernel.set("POW", true);
+            kernel.set("ROPE_STEP", step as u32);
+            kernel.set("ROPE_STEP_LOW", low as u32);
+            kernel.set("ROPE_TURNS", turns as u32);
+        }
+    }
+
+    /// A kernel with the overrides that every step reader has.
+    pub(crate) fn kernel(&self, source: KernelSource) -> Kernel {
+        let l = &self.layout;
+        let mut kernel = source.kernel();
+        if kernel.uses(lib::STEP) {
+            kernel.set("STEP_SEQS", l.seqs);
+            kernel.set("STEP_OUTS", l.outs);
+            kernel.set("STEP_TABLES", l.tables);
+            kernel.set("POS_IDS", l.pos_ids);
+        }
+        kernel
+    }
+
+    /// What products with matrices of a format are tuned by.
+    pub(crate) fn products(&self, format: BlockFormat) -> &Products {
+        self.layout.tuning.products(format)
+    }
+
+    /// Fills the slot `reduce`: how a workgroup of `threads` adds up.
+    pub(crate) fn reduce(&self, kernel: &mut Kernel, threads: u32) {
+        let fragment = if self.layout.subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE };
+        kernel.fill("reduce", fragment);
+        kernel.set("WG", threads);
+    }
+
+    /// Fills the slot `sums`: how a workgroup of `threads` adds up so many sums at once.
+    pub(crate) fn sums(&self, kernel: &mut Kernel, threads: u32, sums: u32) {
+        let (mut fragment, mut parts) = (lib::SUMS, threads);
+        if self.layout.subgroups {
+            let least = self.layout.subgroup_min;
+            (fragment, parts) = (lib::SUMS_SUBGROUP, (threads / least).max(1));
+            kernel.set("SUBGROUP_MIN", least);
+        }
+        kernel.fill("sums", fragment);
+        kernel.set("WG", threads);
+        kernel.set("PARTS", parts * sums);
+    }
+
+    /// Fills the slot `max`: how a workgroup finds its maxima.
+    pub(crate) fn max(&self, kernel: &mut Kernel) {
+        if self.layout.subgroups {
+            kernel.set("SUBGROUP_MIN", self.layout.subgroup_min);
+        }
+        kernel.fill("max", if self.layout.subgroups { lib::MAX_SUBGROUP } else { lib::MAX });
+    }
+
+    /// Sets the overrides of a cache's layout, and fills the slot `cache` with it where a kernel has that.
+    pub(crate) fn paged(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
+        let shape = &cache.shape;
+        kernel.set("PAGE_SLOTS", shape.slots);
+        kernel.set("PAGE_TABLE", cache.group * self.layout.table_words);
+        kernel.set("PAGE_TABLES", shape.layout != KvLayout::Contiguous);
+        kernel.set("PAGE_BLOCKS", shape.blocks);
+        kernel.set("PAGE_EXTRA", shape.extra());
+        kernel.set("KV_HEADS", shape.kv_heads);
+        kernel.set("K_DIM", shape.k_room());
+        kernel.set("V_DIM", shape.v_room());
+        let vectorised = shape.layout == KvLayout::Vectorised;
+        if kernel.has_slot("cache") {
+            kernel.fill("cache", if vectorised { lib::VECTORISED } else { lib::PAGED });
+        } else if vectorised && !kernel.uses(lib::VECTORISED) {
+            return Err(no_kernel(&format!("{} with a vectorised cache", kernel.name)));
+        }
+        Ok(())
+    }
+
+    /// Fills the slot `kv` (`kv_cache`): how KV elements are loaded.
+    pub(crate) fn kv_load(&self, kernel: &mut Kernel, cache: &CacheBuffer) {
+        let fragment = match cache.shape.storage {
+            KvStorage::F32 => lib::KV_F32,
+            KvStorage::F16 => lib::KV_F16,
+            KvStorage::Q8 => lib::KV_Q8,
+        };
+        kernel.fill(if kernel.has_slot("kv_cache") { "kv_cache" } else { "kv" }, fragment);
+    }
+
+    /// Fills the slot `kv_store` (`head_store`): how KV elements are stored.
+    pub(crate) fn kv_store(&self, kernel: &mut Kernel, cache: &CacheBuffer) -> Lowered {
+        let whole_heads = kernel.has_slot("head_store");
+        let fragment = match cache.shape.storage {
+            KvStorage::F32 => lib::KV_STORE_F32,
+            KvStorage::F16 => lib::KV_STORE_F16,
+            KvStorage::Q8 if whole_heads => lib::KV_STORE_Q8,
+            KvStorage::Q8 => return Err(no_kernel(&format!("{} with an 8-bit cache", kernel.name))),
+        };
+        kernel.fill(if whole_heads { "head_store" } else { "kv_store" }, fragment);
+        Ok(())
+    }
+}
+
+/// Fills the slot `weights` (`ints`): how a block format is decoded.
+pub(crate) fn weights(kernel: &mut Kernel, format: BlockFormat) {
+    let info = format.info();
+    let slot = if kernel.has_slot("ints") { "ints" } else { "weights" };
+    kernel.fill(slot, Fragment { name: info.name, source: info.wgsl });
+}
+
+/// An op, or a form of it, that has no kernel yet.
+pub(crate) fn no_kernel(op: &str) -> Error {
+    Error::unsupported(format!("{op} on the GPU"), "--device cpu runs it")
+}
+
+/// Threads of an element-wise kernel's workgroup, as its override WG has it.
+pub(crate) const WIDE: u32 = 64;
+
+/// Workgroups of element-wise kernels for n elements.
+pub(crate) fn wide(n: u32) -> Dim {
+    Dim::Fixed(n.div_ceil(WIDE))
+}
+
+/// The result of a lowering.
+pub(crate) type Lowered = Result<()>;

@@ -1,0 +1,55 @@
+//! Names for what a program holds, roles of rows, and what rows stand for.
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+        impl $name {
+            /// The id as an index into the list that it numbers.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// A value of a program: a matrix of f32, one row for each row of the step (or of its outputs).
+    ValueId,
+    /// A matrix of weights `(n, k)`, in any block format.
+    WeightId,
+    /// A vector of weights `(n)`, always f32 in memory.
+    VectorId,
+    /// A cache that a layer owns: the pages of its keys and values, or its state.
+    CacheId,
+    /// A set of caches that share one block table.
+    GroupId,
+    /// A table of rotary divisors; the step carries its cosines and sines for each row.
+    RopeId,
+}
+
+/// Whether rows are read or written by the model: prompt, or generated text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Rows of a prompt: the matrix-times-matrix family.
+    Prompt,
+    /// Rows that were generated (or are drafted): the matrix-times-vector family.
+    Generated,
+}
+
+/// What the rows of a value stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rows {
+    /// The rows of the step, one a token.
+    Step,
+    /// The step's output rows, those that somebody wants logits of.
+    Outs,
+    /// The step's sequences.
+    Seqs,
+}
+
+impl Role {
+    /// Both, in the order in which a step runs them.
+    pub const ALL: [Self; 2] = [Self::Generated, Self::Prompt];
+}

@@ -1,0 +1,169 @@
+//! The forms of matrix times matrix, for the rows of prompts: which one a dispatch takes, and its rows of x.
+
+use crate::Result;
+use crate::gpu::compose::lib;
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Dim, Kernel, Matmul};
+use crate::ops::kernels;
+use crate::ops::lower::{self, Layout, Lower, Lowered};
+use crate::ops::{Role, ValueId};
+use crate::quant::BlockFormat;
+
+/// Rows of x in a tile for steps of few: a tile that is not full costs as much as one that is.
+const SMALL_TILE: u32 = 16;
+
+/// Steps of so many rows at most have small tiles.
+pub(in crate::ops) const FEW: u32 = 2 * SMALL_TILE;
+
+/// Rows of x that a workgroup of the mat-vec kernels takes, if there are several.
+pub(in crate::ops) const COLS: u32 = 8;
+
+/// Threads of a workgroup in each direction make so many results.
+const OF_THREAD: u32 = 8;
+
+/// The tiles of a form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tile {
+    /// Rows of W.
+    pub(crate) w: u32,
+    /// Rows of x.
+    pub(crate) x: u32,
+    /// Rows of x, for steps of few rows.
+    pub(crate) few: u32,
+}
+
+impl Tile {
+    /// Rows of x in the tiles of a step of so many rows.
+    pub(crate) fn rows(self, rows: u32) -> u32 {
+        if rows <= FEW { self.few } else { self.x }
+    }
+
+    /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
+    pub(crate) fn made_rows(self, role: Role, rows: u32) -> u32 {
+        match role {
+            Role::Prompt => rows.next_multiple_of(self.rows(rows)),
+            Role::Generated if rows > 1 => rows.next_multiple_of(COLS),
+            Role::Generated => rows,
+        }
+    }
+}
+
+impl Layout {
+    /// The tiles of the form for weights of a format.
+    pub(crate) fn tile(&self, format: BlockFormat) -> Tile {
+        let products = self.tuning.products(format);
+        match (products.matmul, self.matrices) {
+            // What is empty costs them little beside unpacking W.
+            (Matmul::Cooperative, Some(matrices)) => {
+                Tile { w: 4 * matrices.side, x: 4 * matrices.side, few: 4 * matrices.side }
+            }
+            _ => Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE },
+        }
+    }
+}
+
+/// The overrides of a tile that threads make, of `x` rows of x: its threads, and the runs of 16 columns that go through the workgroup's
+/// memory at a time, as many as there is room for.
+fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, u32); 3] {
+    // Runs at most, and bytes of each: of floats, or of quants with their scale and what they add up to.
+    let (most, bytes) = match form {
+        Matmul::Dot => (4, 16 + 8),
+        Matmul::Halves => (2, 16 * 2),
+        Matmul::Registers | Matmul::Cooperative => (2, 16 * 4),
+    };
+    let runs = if most * bytes * (w + x) <= room { most } else { most / 2 };
+    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("RUNS", runs)]
+}
+
+/// Bytes of a row of k columns in eight bits: quants, then a scale for each 32, in whole units of 16 bytes.
+pub(crate) fn quants_bytes(k: u32) -> u64 {
+    (u64::from(k) + u64::from(k / 32) * 4).next_multiple_of(16)
+}
+
+params! {
+    pub(crate) struct Params {
+        k: u32,
+        rows_at: u32,
+    }
+}
+
+impl<'a> Lower<'a> {
+    /// The kernel for weights of a format, and the same for few rows of x if it has smaller tiles for them.
+    pub(in crate::ops) fn matmul_kernels(
+        &self,
+        mut kernel: Kernel,
+        form: Matmul,
+        tile: Tile,
+    ) -> (Kernel, Option<Kernel>) {
+        if form == Matmul::Cooperative {
+            return (kernel, None);
+        }
+        let room = self.plan.device().caps().workgroup_memory;
+        let mut small = kernel.clone();
+        overrides(form, tile.w, tile.few, room).into_iter().for_each(|(name, n)| small.set(name, n));
+        overrides(form, tile.w, tile.x, room).into_iter().for_each(|(name, n)| kernel.set(name, n));
+        (kernel, Some(small))
+    }
+
+    /// The kernel of a form.
+    pub(in crate::ops) fn matmul_kernel(&self, form: Matmul) -> Kernel {
+        let held = |fragment| {
+            let mut kernel = self.kernel(kernels::MATMUL);
+            kernel.fill("held", fragment);
+            kernel
+        };
+        match (form, self.layout.matrices) {
+            (Matmul::Cooperative, Some(matrices)) => {
+                let mut kernel = self.kernel(kernels::MATMUL_COOPERATIVE);
+                matrices.lower(&mut kernel);
+                kernel
+            }
+            (Matmul::Dot, _) => self.kernel(kernels::MATMUL_DOT),
+            (Matmul::Halves, _) => held(lib::TILE_F16),
+            _ => held(lib::TILE_F32),
+        }
+    }
+
+    /// The rows of x as a form reads them. Rounds them to eight bits, unless the last ones that were are the same.
+    pub(in crate::ops) fn matmul_rows(&mut self, form: Matmul, x: ValueId) -> Result<Arg<'a>> {
+        if form == Matmul::Dot && self.quantized != Some(x) {
+            self.quantize(x)?;
+            self.quantized = Some(x);
+        }
+        Ok(Arg::read(if form == Matmul::Dot { self.quants } else { &self.value(x).buffer }))
+    }
+
+    fn quantize(&mut self, x: ValueId) -> Lowered {
+        let x = self.value(x);
+        let mut kernel = self.kernel(kernels::QUANTIZE);
+        kernel.set("WG", lower::WIDE);
+        let params = Params { k: x.width, rows_at: x.rows_at() };
+        let args = [Arg::read(self.step), Arg::read(&x.buffer), Arg::Write(self.quants)];
+        let grid = [lower::wide(x.width / 32), x.rows(1), Dim::Fixed(1)];
+        self.plan.dispatch(&kernel, &params, &args, grid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What every device has, in bytes.
+    const ROOM: u32 = 16 << 10;
+
+    #[test]
+    fn tiles_take_as_many_runs_as_there_is_room_for() {
+        let runs = |form, w, x, room| overrides(form, w, x, room)[2].1;
+        assert_eq!(overrides(Matmul::Registers, 128, 64, ROOM), [("THREADS_N", 16), ("THREADS_M", 8), ("RUNS", 1)]);
+        assert_eq!(runs(Matmul::Registers, 128, 64, 2 * ROOM), 2);
+        assert_eq!(runs(Matmul::Registers, 64, 64, ROOM), 2);
+        assert_eq!(runs(Matmul::Halves, 128, 64, ROOM), 2);
+        assert_eq!([64, 128].map(|w| runs(Matmul::Dot, w, 64, ROOM)), [4, 2]);
+        // All fit everywhere.
+        for (w, x) in [64, 128].into_iter().flat_map(|w| [SMALL_TILE, 64, 128].map(|x| (w, x))) {
+            assert!(runs(Matmul::Registers, w, x, ROOM) * 64 * (w + x) <= ROOM);
+            assert!(runs(Matmul::Dot, w, x, ROOM) * 24 * (w + x) <= ROOM);
+            assert!(w * x / OF_THREAD.pow(2) <= 256, "{w} x {x}");
+        }
+    }
+}

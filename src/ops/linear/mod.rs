@@ -1,0 +1,505 @@
+//! `linear`: y = W x, the op that nine tenths of the time goes to, with what `fuse` folds into it.
+
+pub(crate) mod matmul;
+pub(crate) mod product;
+
+use crate::Result;
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Dim, Kernel, Products, Small};
+use crate::ops::check::{Shapes, holds, same};
+use crate::ops::cost::row_bytes;
+use crate::ops::cpu::CpuRun;
+use crate::ops::kernels;
+use crate::ops::lower::{self, Layout, Lower, Lowered};
+use crate::ops::matmul::{COLS, FEW, Tile, quants_bytes};
+use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, operands};
+use crate::ops::oracle::{OracleRun, Rows64};
+use crate::ops::product::{X, product, product_scratch, q8_scratch};
+use crate::ops::{Act, Cost, Load, NormKind, NormSpec, RopeKv, RopeSpec, Rows, Stack, ValueId, VectorId, WeightId};
+use crate::quant::{BlockFormat, LANES};
+
+/// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
+///
+/// x (rows, k) f32 | parts (nᵢ, k) any block format, each its own | out (rows, Σ nᵢ) f32, or what the epilogue says.
+/// A canonical linear has one part, no `pre` and no `epi`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linear {
+    /// (rows, k)
+    pub x: ValueId,
+    /// Columns of every part.
+    pub k: u32,
+    /// The rows of W, stacked. More than one part is *set by fuse only*.
+    pub parts: Vec<Part>,
+    /// *Set by fuse only.*
+    pub pre: Pre,
+    /// *Set by fuse only.*
+    pub epi: Epi,
+    /// (rows, width of the epilogue's result)
+    pub out: ValueId,
+}
+
+/// Some rows of a stacked weight matrix.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part {
+    /// (n, k)
+    pub weight: WeightId,
+    /// Rows.
+    pub n: u32,
+    /// (n)
+    pub bias: Option<VectorId>,
+}
+
+/// What happens to a row of x before the product.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pre {
+    /// Nothing.
+    None,
+    /// A norm over the whole row.
+    Norm(NormSpec),
+}
+
+/// What happens to a row of W x + b before it is stored.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Epi {
+    /// Nothing: out (rows, Σ nᵢ).
+    None,
+    /// `out = residual + y`; residual and out (rows, n).
+    Add(ValueId),
+    /// `out = act(y)`.
+    Act(Act),
+    /// Two parts of the same n, gate then up: `out = act(gate) * up`, (rows, n).
+    Gated(Act),
+    /// Three parts q, k, v: q is rotated into `out` (rows, heads * head_dim); k, rotated, and v go to the cache.
+    /// The operands `q`, `k`, `v` and `out` inside are not used: the rows of W x + b, and the linear's own, stand for them.
+    RopeKv(RopeKv),
+}
+
+impl Linear {
+    /// Whether nothing was folded into it.
+    pub(in crate::ops) fn is_canonical(&self) -> bool {
+        self.parts.len() == 1 && self.pre == Pre::None && self.epi == Epi::None
+    }
+
+    /// Rows of the stacked matrix.
+    pub fn n(&self) -> u32 {
+        self.parts.iter().map(|p| p.n).sum()
+    }
+}
+
+operands!(Linear, f, Linear { x, parts, pre, epi, out, .. } => {
+    f(Access::Read, x.into());
+    for Part { weight, bias, .. } in parts {
+        f(Access::Read, weight.into());
+        if let Some(bias) = bias {
+            f(Access::Read, bias.into());
+        }
+    }
+    if let Pre::Norm(spec) = pre {
+        spec.operands(f);
+    }
+    match epi {
+        Epi::Add(residual) => f(Access::Read, residual.into()),
+        Epi::RopeKv(RopeKv { rope, cache, .. }) => {
+            if let Some(RopeSpec { table, .. }) = rope {
+                f(Access::Read, table.into());
+            }
+            f(Access::Write, cache.into());
+        }
+        Epi::None | Epi::Act(_) | Epi::Gated(_) => {}
+    }
+    f(Access::Write, out.into());
+});
+
+impl Operation for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        let name = self.name();
+        same(name, "x", (s.width)(self.x), self.k)?;
+        for part in &self.parts {
+            let (n, k) = (s.matrix)(part.weight);
+            holds(name, (n, k) == (part.n, self.k), || {
+                format!("w is ({n}, {k}), but ({}, {}) is needed", part.n, self.k)
+            })?;
+            if let Some(bias) = part.bias {
+                same(name, "a bias", (s.vector)(bias), part.n)?;
+            }
+        }
+        if let Pre::Norm(norm) = &self.pre {
+            norm.check(name, 1, s)?;
+            same(name, "the norm of x", norm.n, self.k)?;
+        }
+        let out = match &self.epi {
+            Epi::Gated(_) => {
+                let halves = self.parts.len() == 2 && self.parts[0].n == self.parts[1].n;
+                holds(name, halves, || "a gated pair needs two parts of one size".to_owned())?;
+                self.parts[0].n
+            }
+            Epi::RopeKv(op) => {
+                let qkv = (op.heads + 2 * op.kv_heads) * op.head_dim;
+                same(name, "q, k, v together", self.n(), qkv)?;
+                op.heads * op.head_dim
+            }
+            Epi::Add(residual) => {
+                same(name, "the residual", (s.width)(*residual), self.n())?;
+                self.n()
+            }
+            Epi::None | Epi::Act(_) => self.n(),
+        };
+        same(name, "out", (s.width)(self.out), out)
+    }
+
+    fn cost(&self, _load: &Load, rows: u32, format: &dyn Fn(WeightId) -> BlockFormat) -> Cost {
+        let cost = |part: &Part| Cost {
+            bytes: f64::from(part.n) * row_bytes(format(part.weight), self.k),
+            flops: 2.0 * f64::from(rows) * f64::from(part.n) * f64::from(self.k),
+        };
+        self.parts.iter().map(cost).sum()
+    }
+
+    /// A head of q, k and v must lie in one buffer: a workgroup rotates it.
+    fn stack(&self) -> Option<Stack> {
+        let unit = if let Epi::RopeKv(rope_kv) = &self.epi { rope_kv.head_dim } else { Stack::UNIT };
+        Some(Stack { parts: self.parts.clone(), unit })
+    }
+}
+
+// CPU
+
+impl CpuForm for Linear {
+    /// Splits the rows of W. A folded norm is computed by every member for itself: cheaper than a barrier.
+    fn cpu(&self, run: &CpuRun<'_>) {
+        let (k, rows) = (self.k as usize, run.rows(self.x));
+        let (own, rest) = run.scratch().split_at_mut(if self.pre == Pre::None { 0 } else { rows * k });
+        let stored = run.value(self.x);
+        let x: &[f32] = match self.pre {
+            Pre::None => stored.slice(0..rows * k),
+            Pre::Norm(spec) => {
+                for r in 0..rows {
+                    let row = r * k..(r + 1) * k;
+                    spec.cpu(run, 0, stored.slice(row.clone()), &mut own[row]);
+                }
+                own
+            }
+        };
+        let (eight, rest) = rest.split_at_mut(q8_scratch(rows, self.k));
+        let x = &X::new(run, x, self.k, self.parts.iter().map(|part| part.weight), eight);
+        let out = run.value(self.out);
+        match &self.epi {
+            Epi::None => self.each(run, x, rest, |at, y| out.set(at, y)),
+            Epi::Act(act) => self.each(run, x, rest, |at, y| out.set(at, act.f32(y))),
+            Epi::Add(residual) => {
+                let residual = run.value(*residual);
+                self.each(run, x, rest, |at, y| out.set(at, residual.get(at) + y));
+            }
+            Epi::Gated(act) => {
+                let [gate, up] = [&self.parts[0], &self.parts[1]];
+                let n = gate.n as usize;
+                let columns = run.member.share(n, LANES);
+                product(run, gate, columns.clone(), x, 0..rows, rest, |r, j, y| out.set(r * n + j, act.f32(y)));
+                product(run, up, columns, x, 0..rows, rest, |r, j, y| out.set(r * n + j, out.get(r * n + j) * y));
+            }
+            Epi::RopeKv(rope_kv) => {
+                let dim = rope_kv.head_dim as usize;
+                let (heads, rest) = rest.split_at_mut(rows * dim);
+                for unit in run.member.share(rope_kv.units(), 1) {
+                    let (part, head) = rope_kv.unit(unit);
+                    let columns = head * dim..(head + 1) * dim;
+                    let store = |r: usize, j: usize, y| heads[r * dim + j - head * dim] = y;
+                    product(run, &self.parts[part as usize], columns, x, 0..rows, rest, store);
+                    for (r, head) in heads.chunks_exact_mut(dim).enumerate() {
+                        rope_kv.finish(run, unit, r, head);
+                    }
+                }
+            }
+        }
+    }
+
+    fn cpu_scratch(&self, rows: usize) -> usize {
+        let norm = if self.pre == Pre::None { 0 } else { rows * self.k as usize };
+        let heads = if let Epi::RopeKv(rope_kv) = &self.epi { rows * rope_kv.head_dim as usize } else { 0 };
+        norm + heads + q8_scratch(rows, self.k) + product_scratch(self.k)
+    }
+}
+
+impl Linear {
+    /// Calls `store` with the place in `out` and the value of every element that is this member's.
+    fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
+        let n = self.n() as usize;
+        let (own, rows) = (run.member.share(n, LANES), run.rows(self.x));
+        let mut start = 0;
+        for part in &self.parts {
+            let end = start + part.n as usize;
+            let columns = own.start.clamp(start, end) - start..own.end.clamp(start, end) - start;
+            product(run, part, columns, x, 0..rows, scratch, |r, j, y| store(r * n + start + j, y));
+            start = end;
+        }
+    }
+}
+
+// Oracle
+
+impl OracleForm for Linear {
+    fn oracle(&self, run: &mut OracleRun<'_>) {
+        let x: Rows64 = match self.pre {
+            Pre::None => run.value(self.x).clone(),
+            Pre::Norm(spec) => run.value(self.x).iter().map(|row| spec.oracle(run, 0, row)).collect(),
+        };
+        let mut y: Rows64 = vec![Vec::new(); x.len()];
+        for part in &self.parts {
+            let bias = part.bias.map(|b| run.vector(b));
+            for j in 0..part.n as usize {
+                let w = run.weight_row(part.weight, j);
+                for (x, y) in x.iter().zip(&mut y) {
+                    let dot: f64 = w.iter().zip(x).map(|(w, x)| w * x).sum();
+                    y.push(dot + bias.as_ref().map_or(0.0, |b| b[j]));
+                }
+            }
+        }
+        match &self.epi {
+            Epi::None => run.set(self.out, y),
+            Epi::Act(act) => {
+                y.iter_mut().flatten().for_each(|y| *y = act.f64(*y));
+                run.set(self.out, y);
+            }
+            Epi::Add(residual) => {
+                let residual = run.value(*residual).iter().flatten();
+                y.iter_mut().flatten().zip(residual).for_each(|(y, r)| *y += r);
+                run.set(self.out, y);
+            }
+            Epi::Gated(act) => {
+                let gated = |row: &Vec<f64>| {
+                    let (gate, up) = row.split_at(row.len() / 2);
+                    gate.iter().zip(up).map(|(gate, up)| act.f64(*gate) * up).collect()
+                };
+                let out = y.iter().map(gated).collect();
+                run.set(self.out, out);
+            }
+            Epi::RopeKv(rope_kv) => {
+                let out = rope_kv.oracle_of(run, &y);
+                run.set(self.out, out);
+            }
+        }
+    }
+}
+
+// GPU
+
+params! {
+    pub(crate) struct Params {
+        n: u32,
+        k: u32,
+        row0: u32,
+        up: u32,
+        out0: u32,
+        rows_at: u32,
+        out_stride: u32,
+        bias_at: u32,
+        norm_w: u32,
+        bias_up: u32,
+        eps: f32,
+    }
+}
+
+/// Consecutive rows of a matrix, or of a stack of them, that lie in one buffer, in one block format.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    format: BlockFormat,
+    buffer: usize,
+    /// The first row's place in the buffer.
+    at: u32,
+    /// The first row's number in the stack.
+    row: u32,
+    n: u32,
+}
+
+/// What a dispatch does with its products, by the override EPI of the kernels.
+#[derive(Clone, Copy, Debug)]
+enum Stored {
+    Alone,
+    Plus(ValueId),
+    Act(Act),
+    /// `act(gate) * up`: the segment has the gates, and so many rows behind each is its up.
+    Gated(Act, u32),
+    /// Times what is there already: the ups of gates that another dispatch made.
+    Times,
+}
+
+impl GpuForm for Linear {
+    fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let bias = (l.bias_at)(&self.parts);
+        let stored = match &self.epi {
+            Epi::RopeKv(rope_kv) => {
+                return self.segments(l, &self.parts).iter().try_for_each(|s| self.lower_qkv(l, s, bias, rope_kv));
+            }
+            Epi::Gated(act) => return self.lower_gated(l, bias, *act),
+            Epi::None => Stored::Alone,
+            Epi::Add(residual) => Stored::Plus(*residual),
+            Epi::Act(act) => Stored::Act(*act),
+        };
+        self.segments(l, &self.parts).iter().try_for_each(|s| self.lower_segment(l, s, bias, stored))
+    }
+
+    fn gpu_needs(&self) -> GpuNeeds {
+        GpuNeeds { int8_row: quants_bytes(self.k), ..GpuNeeds::default() }
+    }
+
+    fn tile(&self, layout: &Layout, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
+        Some(layout.tile(format(self.parts[0].weight)))
+    }
+}
+
+impl Linear {
+    /// Whether the kernels of W x take a norm over: RMS norms, of which only the sum of squares must be known, and only behind
+    /// the products.
+    pub(crate) fn folds_on_gpu(norm: &NormSpec) -> bool {
+        norm.kind == NormKind::Rms && norm.bias.is_none()
+    }
+
+    fn segments(&self, l: &Lower<'_>, parts: &[Part]) -> Vec<Segment> {
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut row = 0;
+        for part in parts {
+            let matrix = l.matrix(part.weight);
+            for piece in &matrix.pieces {
+                let (format, buffer, at, n) = (matrix.format, piece.buffer, piece.at, piece.n);
+                match segments.last_mut() {
+                    Some(s) if s.format == format && s.buffer == buffer && s.at + s.n == at => s.n += n,
+                    _ => segments.push(Segment { format, buffer, at, row, n }),
+                }
+                row += n;
+            }
+        }
+        segments
+    }
+
+    /// In one dispatch, if the pair is of one block format and lies in one buffer; else first the gates, then the ups.
+    fn lower_gated(&self, l: &mut Lower<'_>, bias: Option<u32>, act: Act) -> Lowered {
+        let [gates, ups] = [0, 1].map(|part| self.segments(l, &self.parts[part..=part]));
+        if let ([gate], [up]) = (&gates[..], &ups[..])
+            && (gate.format, gate.buffer) == (up.format, up.buffer)
+            && let Some(apart) = up.at.checked_sub(gate.at)
+        {
+            return self.lower_segment(l, gate, bias, Stored::Gated(act, apart));
+        }
+        gates.iter().try_for_each(|s| self.lower_segment(l, s, bias, Stored::Act(act)))?;
+        let bias = bias.map(|bias| bias + self.parts[0].n);
+        ups.iter().try_for_each(|s| self.lower_segment(l, s, bias, Stored::Times))
+    }
+
+    /// What all kernels of a linear have in common: their slots, overrides and parameters for a segment.
+    fn common(&self, l: &Lower<'_>, kernel: &mut Kernel, segment: &Segment, bias: Option<u32>) -> Params {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let mut params = Params {
+            n: segment.n,
+            k: self.k,
+            row0: segment.at,
+            out0: segment.row,
+            rows_at: x.rows_at(),
+            out_stride: out.stride(),
+            ..Params::default()
+        };
+        lower::weights(kernel, segment.format);
+        if let Pre::Norm(norm) = self.pre {
+            kernel.set("NORM", true);
+            params.eps = norm.eps;
+            if let Some(weight) = norm.weight {
+                kernel.set("HAS_NORM_W", true);
+                params.norm_w = l.vector(weight) / 4;
+            }
+        }
+        if let Some(bias) = bias {
+            kernel.set("HAS_BIAS", true);
+            params.bias_at = bias + segment.row;
+            params.bias_up = bias + self.parts[0].n;
+        }
+        params
+    }
+
+    fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, stored: Stored) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let vectors = l.generated || x.rows != Rows::Step;
+        let form = l.products(segment.format).matmul;
+        let mut kernel = if vectors { l.kernel(kernels::MATVEC) } else { l.matmul_kernel(form) };
+        let mut params = self.common(l, &mut kernel, segment, bias);
+        // Rows of W that a row of out takes.
+        let mut rows = segment.n;
+        let (epi, act, residual): (u32, _, _) = match stored {
+            Stored::Alone => (0, None, None),
+            Stored::Plus(residual) => (1, None, Some(residual)),
+            Stored::Act(act) => (2, Some(act), None),
+            Stored::Gated(act, apart) => {
+                params.up = apart;
+                rows *= 2;
+                (3, Some(act), None)
+            }
+            Stored::Times => (4, None, None),
+        };
+        kernel.set("EPI", epi);
+        if let Some(act) = act {
+            act.lower(&mut kernel);
+        }
+        // A binding must be bound even where the kernel does not use it.
+        let residual = residual.map_or(l.vectors, |r| &l.value(r).buffer);
+        let w = Arg::read(&l.weights[segment.buffer]);
+        let x_rows = if vectors { Arg::read(&x.buffer) } else { l.matmul_rows(form, self.x)? };
+        let args = [Arg::read(l.step), x_rows, Arg::read(l.vectors), w, Arg::read(residual), Arg::Write(&out.buffer)];
+        if vectors {
+            return self.vectors(l, kernel, segment, &params, &args, rows);
+        }
+        let tile = l.layout.tile(segment.format);
+        let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile.w)), x.rows(rows_of_x), Dim::Fixed(1)];
+        match l.matmul_kernels(kernel, form, tile) {
+            (_, Some(small)) if l.layout.rows <= FEW => l.plan.dispatch(&small, &params, &args, grid(tile.few)),
+            (kernel, small) => {
+                let form = |kernel| Small { kernel, rows: x.rows(1), most: FEW, grid: grid(tile.few) };
+                l.plan.dispatch_forms(&kernel, &params, &args, grid(tile.x), small.as_ref().map(form))
+            }
+        }
+    }
+
+    fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {
+        let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
+        let mut kernel = l.kernel(kernels::MATVEC_QKV);
+        let params = self.common(l, &mut kernel, segment, bias);
+        l.paged(&mut kernel, cache)?;
+        l.kv_store(&mut kernel, cache)?;
+        l.rope(&mut kernel, rope_kv.rope.as_ref());
+        kernel.set("HEADS", rope_kv.heads);
+        kernel.set("HEAD_DIM", rope_kv.head_dim);
+        let (w, angles) = (Arg::read(&l.weights[segment.buffer]), l.angles(rope_kv.rope.map(|r| r.table)));
+        let (x_arg, out, kv) = (Arg::read(&x.buffer), Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
+        let args = [Arg::read(l.step), x_arg, Arg::read(l.vectors), w, angles, out, kv];
+        self.vectors(l, kernel, segment, &params, &args, segment.n)
+    }
+
+    /// A dispatch of a matrix-times-vector kernel over so many rows of W, in two forms: for several rows of x and for one, which
+    /// must not pay for the registers and, where both sides of a branch are run, the time of the others.
+    fn vectors(
+        &self,
+        l: &mut Lower<'_>,
+        kernel: Kernel,
+        segment: &Segment,
+        params: &Params,
+        args: &[Arg<'_>],
+        rows: u32,
+    ) -> Lowered {
+        let x = l.value(self.x);
+        let Products { lanes, fours: lone, fours_batch: many, .. } = *l.products(segment.format);
+        // Of squares, four in one.
+        let squares = |cols: u32| if matches!(self.pre, Pre::Norm(_)) { cols.div_ceil(4) } else { 0 };
+        let form = |l: &Lower<'_>, cols: u32, fours: u32| {
+            let mut kernel = kernel.clone();
+            l.sums(&mut kernel, lanes, cols * fours + squares(cols));
+            kernel.set("COLS", cols);
+            kernel.set("FOURS", fours);
+            (kernel, [Dim::Fixed(rows.div_ceil(4 * fours)), x.rows(cols), Dim::Fixed(1)])
+        };
+        let (several, several_grid) = form(l, COLS, many);
+        let (one, grid) = form(l, 1, lone);
+        let small = Small { kernel: &one, rows: x.rows(1), most: 1, grid };
+        l.plan.dispatch_forms(&several, params, args, several_grid, Some(small))
+    }
+}

@@ -1,0 +1,401 @@
+//! What `scan` and `delta` share: each head keeps a matrix S (v, k) that decays and learns, row after row,
+//!
+//! `S ← e^g S + u kᵀ`, `out = S q`, where `u = gain * (x - e^g S k)` by the delta rule and `u = gain * x` without it.
+//!
+//! Two forms compute it. Generated rows take the **step form**, the lines above. Prompt rows take the **chunked form** (Yang et
+//! al. 2024; Dao & Gu 2024): inside a tile of [`TILE`] positions S stays as it was at the tile's beginning, and a row adds what the
+//! tile's rows before it have learnt, `out = e^b S q + Σ_s e^(b - b_s) (k_s · q) u_s` with b the sum of g since then, and u alike.
+//! S is read once for all rows of a tile that a step has, and written once a tile.
+//!
+//! Tiles lie at multiples of [`TILE`], and a state holds the rows of the tile that is not full. So a row is computed from the
+//! same numbers in the same order however a prompt was cut into steps.
+
+pub(in crate::ops) mod conv;
+pub(in crate::ops) mod delta;
+pub(in crate::ops) mod scan;
+
+use crate::Result;
+use crate::cpu::simd;
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Dim};
+use crate::ops::check::{Shapes, same};
+use crate::ops::cpu::CpuRun;
+use crate::ops::kernels;
+use crate::ops::lower::{self, Lower, Lowered};
+use crate::ops::operation::{Access, GpuNeeds, operands};
+use crate::ops::oracle::{OracleRun, Rows64};
+use crate::ops::{CacheId, ValueId, VectorId};
+
+/// How much a row makes a head forget: `g = a * Δ` with `Δ = clamp(softplus(x + bias), min, max)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decay {
+    /// (rows, heads)
+    pub x: ValueId,
+    /// (heads)
+    pub bias: VectorId,
+    /// (heads), negative
+    pub a: VectorId,
+    /// The least Δ.
+    pub min: f32,
+    /// The largest Δ.
+    pub max: f32,
+}
+
+operands!(Decay, f, Decay { x, bias, a, .. } => {
+    f(Access::Read, x.into());
+    f(Access::Read, bias.into());
+    f(Access::Read, a.into());
+});
+
+impl Decay {
+    pub(in crate::ops) fn check(&self, op: &str, heads: u32, s: &Shapes<'_>) -> Result<()> {
+        same(op, "its decay", (s.width)(self.x), heads)?;
+        same(op, "the bias of its decay", (s.vector)(self.bias), heads)?;
+        same(op, "the factor of its decay", (s.vector)(self.a), heads)
+    }
+
+    /// Δ and g of a row and head.
+    pub(in crate::ops) fn cpu(&self, run: &CpuRun<'_>, heads: usize, row: usize, head: usize) -> (f32, f32) {
+        let x = run.value(self.x).get(row * heads + head) + run.vector(self.bias)[head];
+        // Beyond 20 the two agree in every bit.
+        let softplus = if x > 20.0 { x } else { x.exp().ln_1p() };
+        let delta = softplus.max(self.min).min(self.max);
+        (delta, run.vector(self.a)[head] * delta)
+    }
+
+    pub(in crate::ops) fn oracle(&self, run: &OracleRun<'_>, row: usize, head: usize) -> (f64, f64) {
+        let x = run.value(self.x)[row][head] + run.vector(self.bias)[head];
+        let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
+        let delta = softplus.max(self.min.into()).min(self.max.into());
+        (delta, delta * run.vector(self.a)[head])
+    }
+}
+
+/// Positions of a tile: at 16 the tile's own products cost less than those with S, and a state grows by little.
+pub(in crate::ops) const TILE: usize = 16;
+
+/// The sizes of a head, and its rule.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Head {
+    pub(in crate::ops) k: usize,
+    pub(in crate::ops) v: usize,
+    /// Learns the difference to what it would have said: the delta rule.
+    pub(in crate::ops) corrects: bool,
+}
+
+/// One row of a head.
+pub(in crate::ops) struct Input<'a> {
+    pub(in crate::ops) q: &'a [f32],
+    pub(in crate::ops) k: &'a [f32],
+    pub(in crate::ops) x: &'a [f32],
+    pub(in crate::ops) gain: f32,
+    pub(in crate::ops) g: f32,
+}
+
+/// The state of a head, taken apart.
+struct State<'a> {
+    /// Rows of the tile that are not in S.
+    count: &'a mut f32,
+    /// (v, k)
+    s: &'a mut [f32],
+    /// (TILE, k)
+    keys: &'a mut [f32],
+    /// (TILE, v): u
+    updates: &'a mut [f32],
+    /// (TILE): b
+    decays: &'a mut [f32],
+}
+
+impl Head {
+    /// Elements of a head's state.
+    pub(in crate::ops) fn state_len(self) -> usize {
+        1 + self.v * self.k + TILE * (self.k + self.v + 1)
+    }
+
+    /// Numbers of scratch memory.
+    pub(in crate::ops) fn scratch(self) -> usize {
+        2 * TILE * self.v
+    }
+
+    fn split(self, state: &mut [f32]) -> State<'_> {
+        let (count, rest) = state.split_at_mut(1);
+        let (s, rest) = rest.split_at_mut(self.v * self.k);
+        let (keys, rest) = rest.split_at_mut(TILE * self.k);
+        let (updates, decays) = rest.split_at_mut(TILE * self.v);
+        State { count: &mut count[0], s, keys, updates, decays }
+    }
+
+    /// Takes rows at consecutive positions, the first at `pos`, and gives each one's result to `out`.
+    pub(in crate::ops) fn rows<'i>(
+        self,
+        state: &mut [f32],
+        scratch: &mut [f32],
+        (pos, rows, generated): (usize, usize, bool),
+        input: impl Fn(usize) -> Input<'i>,
+        out: impl Fn(usize) -> &'i mut [f32],
+    ) {
+        let mut state = self.split(state);
+        if pos == 0 {
+            *state.count = 0.0;
+            state.s.fill(0.0);
+        }
+        if generated {
+            self.fold(&mut state);
+            return (0..rows).for_each(|r| self.step(&mut state, &input(r), out(r)));
+        }
+        let mut first = 0;
+        while first < rows {
+            let end = rows.min(first + TILE - (pos + first) % TILE);
+            self.tile(&mut state, scratch, first..end, &input, &out);
+            if (pos + end).is_multiple_of(TILE) {
+                self.fold(&mut state);
+            }
+            first = end;
+        }
+    }
+
+    /// The step form.
+    fn step(self, state: &mut State<'_>, row: &Input<'_>, out: &mut [f32]) {
+        let keep = row.g.exp();
+        for ((s, x), out) in state.s.chunks_exact_mut(self.k).zip(row.x).zip(out) {
+            s.iter_mut().for_each(|s| *s *= keep);
+            let known = if self.corrects { simd::dot(s, row.k) } else { 0.0 };
+            simd::add_scaled(s, row.gain * (x - known), row.k);
+            *out = simd::dot(s, row.q);
+        }
+    }
+
+    /// The chunked form of rows within a tile.
+    fn tile<'i>(
+        self,
+        state: &mut State<'_>,
+        scratch: &mut [f32],
+        rows: std::ops::Range<usize>,
+        input: &impl Fn(usize) -> Input<'i>,
+        out: &impl Fn(usize) -> &'i mut [f32],
+    ) {
+        let (k, v) = (self.k, self.v);
+        let (from_q, from_k) = scratch.split_at_mut(TILE * v);
+        for (j, s) in state.s.chunks_exact(k).enumerate() {
+            for (i, r) in rows.clone().enumerate() {
+                let row = input(r);
+                from_q[i * v + j] = simd::dot(s, row.q);
+                if self.corrects {
+                    from_k[i * v + j] = simd::dot(s, row.k);
+                }
+            }
+        }
+        for (i, r) in rows.enumerate() {
+            let (row, out, m) = (input(r), out(r), *state.count as usize);
+            let b = row.g + if m > 0 { state.decays[m - 1] } else { 0.0 };
+            state.decays[m] = b;
+            state.keys[m * k..(m + 1) * k].copy_from_slice(row.k);
+            let (before, u) = state.updates[..(m + 1) * v].split_at_mut(m * v);
+            u.copy_from_slice(row.x);
+            let keys = state.keys.chunks_exact(k).zip(&*state.decays);
+            if self.corrects {
+                simd::add_scaled(u, -b.exp(), &from_k[i * v..(i + 1) * v]);
+                for ((key, decay), learnt) in keys.clone().zip(before.chunks_exact(v)) {
+                    simd::add_scaled(u, -(b - decay).exp() * simd::dot(key, row.k), learnt);
+                }
+            }
+            u.iter_mut().for_each(|u| *u *= row.gain);
+            out.fill(0.0);
+            simd::add_scaled(out, b.exp(), &from_q[i * v..(i + 1) * v]);
+            for ((key, decay), learnt) in keys.zip(state.updates[..(m + 1) * v].chunks_exact(v)) {
+                simd::add_scaled(out, (b - decay).exp() * simd::dot(key, row.q), learnt);
+            }
+            *state.count += 1.0;
+        }
+    }
+
+    /// Puts the rows of the tile into S.
+    fn fold(self, state: &mut State<'_>) {
+        let m = *state.count as usize;
+        let Some(&b) = state.decays[..m].last() else { return };
+        let keep = b.exp();
+        let left: [f32; TILE] = std::array::from_fn(|i| if i < m { (b - state.decays[i]).exp() } else { 0.0 });
+        for (j, s) in state.s.chunks_exact_mut(self.k).enumerate() {
+            s.iter_mut().for_each(|s| *s *= keep);
+            for (i, key) in state.keys[..m * self.k].chunks_exact(self.k).enumerate() {
+                simd::add_scaled(s, left[i] * state.updates[i * self.v + j], key);
+            }
+        }
+        *state.count = 0.0;
+    }
+
+    /// The recurrence in f64, on a state of v rows of k.
+    pub(in crate::ops) fn oracle(
+        self,
+        s: &mut [Vec<f64>],
+        q: &[f64],
+        k: &[f64],
+        x: &[f64],
+        gain: f64,
+        g: f64,
+    ) -> Vec<f64> {
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let mut out = Vec::new();
+        for (s, x) in s.iter_mut().zip(x) {
+            s.iter_mut().for_each(|s| *s *= g.exp());
+            let u = gain * (x - if self.corrects { dot(s, k) } else { 0.0 });
+            s.iter_mut().zip(k).for_each(|(s, k)| *s += u * k);
+            out.push(dot(s, q));
+        }
+        out
+    }
+}
+
+/// Calls `each` with the number of every sequence, its rows, and its state of `rows` vectors of `n`, which is kept.
+pub(in crate::ops) fn oracle_sequences(
+    run: &mut OracleRun<'_>,
+    state: crate::ops::CacheId,
+    (rows, n): (usize, usize),
+    mut each: impl FnMut(&OracleRun<'_>, std::ops::Range<usize>, &mut Rows64) -> Rows64,
+) -> Rows64 {
+    let mut out = Rows64::new();
+    for seq in 0..run.step.seqs.len() {
+        let span = run.step.seqs[seq];
+        let mut kept = run.take_state(state, seq, rows, n);
+        out.extend(each(run, span.row0 as usize..(span.row0 + span.rows) as usize, &mut kept));
+        run.put_state(state, seq, kept);
+    }
+    out
+}
+
+// GPU
+
+/// Elements of a head's values that a workgroup has, at most.
+const BLOCK: u32 = 64;
+
+/// The operands of `scan` and `delta`, as the kernels name them.
+pub(in crate::ops) struct Recurrence<'a> {
+    /// (rows, key_heads * k)
+    pub(in crate::ops) q: ValueId,
+    /// (rows, key_heads * k)
+    pub(in crate::ops) keys: ValueId,
+    /// (rows, heads * v)
+    pub(in crate::ops) x: ValueId,
+    pub(in crate::ops) heads: u32,
+    pub(in crate::ops) key_heads: u32,
+    /// Head h has key head `h mod key_heads`.
+    pub(in crate::ops) tiled: bool,
+    pub(in crate::ops) head: Head,
+    pub(in crate::ops) decay: &'a Decay,
+    /// (rows, heads): the gains, if they are not the decay's Δ.
+    pub(in crate::ops) beta: Option<ValueId>,
+    /// (heads): what of x goes straight to the result.
+    pub(in crate::ops) skip: Option<VectorId>,
+    pub(in crate::ops) state: CacheId,
+    /// (rows, heads * v)
+    pub(in crate::ops) out: ValueId,
+}
+
+params! {
+    pub(crate) struct DecayParams {
+        heads: u32,
+        x_stride: u32,
+        beta_stride: u32,
+        bias: u32,
+        a: u32,
+        low: f32,
+        high: f32,
+    }
+}
+
+params! {
+    pub(crate) struct Params {
+        heads: u32,
+        key_heads: u32,
+        tiled: u32,
+        k: u32,
+        v: u32,
+        q_stride: u32,
+        k_stride: u32,
+        x_stride: u32,
+        out_stride: u32,
+        skip: u32,
+        state_len: u32,
+        part_len: u32,
+    }
+}
+
+impl Head {
+    /// Threads of a workgroup, each with a column of S.
+    fn block(self) -> u32 {
+        (self.v as u32).next_power_of_two().clamp(8, BLOCK)
+    }
+
+    /// Elements of a workgroup's part of a state. Workgroups of a head keep the keys of a tile each for themselves: none waits
+    /// for another.
+    fn part_len(self) -> u64 {
+        let (block, k, tile) = (u64::from(self.block()), self.k as u64, TILE as u64);
+        ((k + tile + 1) * block + tile * (k + 1)).next_multiple_of(4)
+    }
+
+    /// Elements of a state of so many heads on the GPU.
+    fn gpu_state_len(self, heads: u32) -> u64 {
+        u64::from(heads) * u64::from((self.v as u32).div_ceil(self.block())) * self.part_len()
+    }
+}
+
+/// What the kernels of so many heads need.
+pub(in crate::ops) fn gpu_needs(head: Head, heads: u32) -> GpuNeeds {
+    // Gains and decays.
+    GpuNeeds { state: head.gpu_state_len(heads), scratch_of_row: u64::from(heads) * 8, ..GpuNeeds::default() }
+}
+
+impl Recurrence<'_> {
+    pub(in crate::ops) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        self.lower_decay(l)?;
+        let [q, keys, x, out] = [self.q, self.keys, self.x, self.out].map(|id| l.value(id));
+        let state = l.cache(self.state);
+        let mut kernel = l.kernel(if l.generated { kernels::RECUR_STEP } else { kernels::RECUR_TILE });
+        let block = self.head.block();
+        kernel.set("WG", block);
+        kernel.set("CORRECTS", self.head.corrects);
+        kernel.set("HAS_SKIP", self.skip.is_some());
+        let (k, v) = (self.head.k as u32, self.head.v as u32);
+        let params = Params {
+            heads: self.heads,
+            key_heads: self.key_heads,
+            tiled: u32::from(self.tiled),
+            k,
+            v,
+            q_stride: q.stride(),
+            k_stride: keys.stride(),
+            x_stride: x.stride(),
+            out_stride: out.stride(),
+            skip: self.skip.map_or(0, |skip| l.vector(skip)),
+            state_len: state.state,
+            part_len: self.head.part_len() as u32,
+        };
+        let [q, keys, x] = [q, keys, x].map(|value| Arg::read(&value.buffer));
+        let (gates, vectors) = (Arg::read(l.scratch), Arg::read(l.vectors));
+        let (state, out) = (Arg::Write(&state.buffer), Arg::Write(&out.buffer));
+        let args = [Arg::read(l.step), q, keys, x, gates, vectors, state, out];
+        let grid = [Dim::Fixed(v.div_ceil(block)), Dim::Fixed(self.heads), Dim::Seqs(1)];
+        l.plan.dispatch(&kernel, &params, &args, grid)
+    }
+
+    /// Gains and decays of all rows and heads to the scratch memory.
+    fn lower_decay(&self, l: &mut Lower<'_>) -> Lowered {
+        l.sorted = None; // it lay in the scratch memory
+        let x = l.value(self.decay.x);
+        let beta = self.beta.map_or(x, |beta| l.value(beta));
+        let mut kernel = l.kernel(kernels::DECAY);
+        kernel.set("HAS_BETA", self.beta.is_some());
+        let params = DecayParams {
+            heads: self.heads,
+            x_stride: x.stride(),
+            beta_stride: beta.stride(),
+            bias: l.vector(self.decay.bias),
+            a: l.vector(self.decay.a),
+            low: self.decay.min.max(f32::MIN),
+            high: self.decay.max.min(f32::MAX),
+        };
+        let (x, beta, vectors) = (Arg::read(&x.buffer), Arg::read(&beta.buffer), Arg::read(l.vectors));
+        let args = [Arg::read(l.step), x, beta, vectors, Arg::Write(l.scratch)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.heads), Dim::Rows(1), Dim::Fixed(1)])
+    }
+}

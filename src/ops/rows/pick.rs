@@ -1,0 +1,81 @@
+//! `pick`: the rows whose logits somebody asked for.
+
+use crate::Result;
+use crate::gpu::params::params;
+use crate::gpu::{Arg, Dim};
+use crate::ops::ValueId;
+use crate::ops::check::{Shapes, same};
+use crate::ops::cpu::CpuRun;
+use crate::ops::kernels;
+use crate::ops::lower::{self, Lower, Lowered};
+use crate::ops::operation::{Access, CpuForm, GpuForm, Operation, OracleForm, operands};
+use crate::ops::oracle::OracleRun;
+
+/// `out[o, :] = x[row of output o, :]`.
+///
+/// x (rows, n) f32 | out (outs, n) f32: from here on a program works on the step's output rows only.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pick {
+    /// (rows, n)
+    pub x: ValueId,
+    /// Columns.
+    pub n: u32,
+    /// (outs, n)
+    pub out: ValueId,
+}
+
+operands!(Pick, f, Pick { x, out, .. } => {
+    f(Access::Read, x.into());
+    f(Access::Write, out.into());
+});
+
+impl Operation for Pick {
+    fn name(&self) -> &'static str {
+        "pick"
+    }
+
+    fn check(&self, s: &Shapes<'_>) -> Result<()> {
+        same(self.name(), "x", (s.width)(self.x), self.n)?;
+        same(self.name(), "out", (s.width)(self.out), self.n)
+    }
+}
+
+// CPU
+
+impl CpuForm for Pick {
+    /// Splits output rows.
+    fn cpu(&self, run: &CpuRun<'_>) {
+        let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
+        for o in run.member.share(run.step.outs.len(), 1) {
+            let row = run.step.outs[o] as usize;
+            out.slice_mut(o * n..(o + 1) * n).copy_from_slice(x.slice(row * n..(row + 1) * n));
+        }
+    }
+}
+
+// Oracle
+
+impl OracleForm for Pick {
+    fn oracle(&self, run: &mut OracleRun<'_>) {
+        let out = run.step.outs.iter().map(|&row| run.value(self.x)[row as usize].clone()).collect();
+        run.set(self.out, out);
+    }
+}
+
+// GPU
+
+params! {
+    pub(crate) struct Params {
+        fours: u32,
+    }
+}
+
+impl GpuForm for Pick {
+    fn lower(&self, l: &mut Lower<'_>) -> Lowered {
+        let (x, out) = (l.value(self.x), l.value(self.out));
+        let kernel = l.kernel(kernels::PICK);
+        let params = Params { fours: x.stride() / 4 };
+        let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(params.fours), Dim::Outs(1), Dim::Fixed(1)])
+    }
+}
