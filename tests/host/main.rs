@@ -1,6 +1,7 @@
 //! Tests on the host: files, text, the text of kernels, the CPU executor, the house rules.
 
 mod cpu;
+mod documents;
 mod files;
 mod templates;
 mod text;
