@@ -1,10 +1,10 @@
-//! One kernel and no engine: heads in a host's own buffer are rotated in place, in the host's own compute pass.
+//! One kernel and no engine: heads in an application's buffer are rotated in place, in the application's compute pass.
 use wgslm::gpu::{Buffer, Device, Pipelines, wgpu};
 use wgslm::ops::{Op, Pairing, Room, Rope, RopeSpec, Rotation, Single, StepBuffer};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    pollster::block_on(async {
-        // The host's device and buffer: 3 rows of 2 heads of 8 elements.
+    wgslm::block_on(async {
+        // The application's device and buffer: 3 rows of 2 heads of 8 elements.
         let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
         let adapter = instance.request_adapter(&Default::default()).await?;
         let (device, queue) = adapter.request_device(&Default::default()).await?;
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         single.add(Op::Rope(Rope { x, heads, head_dim, spec, out: x }))?;
         let plan = single.finish()?;
 
-        // Whenever there are rows: where they stand, and a pass of the host's.
+        // Whenever there are rows: where they stand, and a pass of the application's.
         let counts = step.write_run(&shared, rows, 100, &[])?;
         let mut encoder = device.create_command_encoder(&Default::default());
         plan.encode(&mut encoder.begin_compute_pass(&Default::default()), counts);

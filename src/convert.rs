@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use crate::file::{Description, ModelFile, NewTensor, TensorInfo, Value, gguf_header, padding};
+use crate::file::{CountFn, Description, ModelFile, NewTensor, TensorInfo, Value, gguf_header, padding};
 use crate::model::{Conversion, Model};
 use crate::quant::BlockFormat;
 use crate::quant::mix::{FileType, Place};
@@ -26,8 +26,8 @@ pub struct Options {
 pub async fn convert(
     file: ModelFile,
     options: Options,
-    out: &mut dyn Write,
-    progress: &mut dyn FnMut(u64, u64),
+    out: &mut (dyn Write + Send),
+    progress: &mut CountFn<'_>,
 ) -> Result<()> {
     let source = match file.description {
         Description::Gguf(_) => Source::Gguf(file),
@@ -64,6 +64,12 @@ pub async fn convert(
     out.flush().map_err(io)
 }
 
+/// Takes encoded bytes.
+#[cfg(not(target_arch = "wasm32"))]
+type BytesFn<'a> = dyn FnMut(&[u8]) -> Result<()> + Send + 'a;
+#[cfg(target_arch = "wasm32")]
+type BytesFn<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
+
 /// Metadata and tensors.
 type Plan = (Vec<(String, Value)>, Vec<NewTensor>);
 
@@ -85,13 +91,7 @@ impl Source {
     }
 
     /// Gives the bytes of tensor `i`, encoded.
-    async fn tensor(
-        &self,
-        i: usize,
-        tensor: &NewTensor,
-        threads: usize,
-        write: &mut dyn FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+    async fn tensor(&self, i: usize, tensor: &NewTensor, threads: usize, write: &mut BytesFn<'_>) -> Result<()> {
         // Parts of a vector are parts of its one row, unless that is made of blocks.
         let single = tensor.shape.len() <= 1 && tensor.format.info().weights == 1;
         let k = if single { 1 } else { tensor.shape.last().copied().unwrap_or(1) as usize };

@@ -1,6 +1,7 @@
 //! The one error type. Every variant says what is wrong, where, and, where there is one, what would work.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// What every fallible function of this crate returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -90,6 +91,9 @@ pub enum Error {
         /// The position whose logits are broken.
         pos: u32,
     },
+    /// What ended several requests at once.
+    #[error(transparent)]
+    Shared(Arc<Error>),
     /// A chat template that does not compile, raises, or runs past its limits.
     #[error("chat template: {0}")]
     Template(String),
@@ -122,6 +126,7 @@ impl Error {
             Self::Miscomputed { .. } => "miscomputed",
             Self::LostStep { .. } => "lost_step",
             Self::Numerical { .. } => "numerical_error",
+            Self::Shared(error) => error.code(),
             Self::Template(_) => "template",
         }
     }

@@ -1,6 +1,7 @@
 //! A conversation: messages, and the ids that they have become so far.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -20,7 +21,7 @@ pub struct Message {
 
 /// The context that a conversation has to fit.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct ContextPolicy {
     /// Positions in all.
     pub context: u32,
     /// Forgets the oldest turns where the conversation would not leave a quarter of the context for the answer.
@@ -41,7 +42,7 @@ pub struct Prompt {
 /// The ids of earlier turns stay what the model read and wrote ([`Transcript`]), so that a kept sequence has all but the new
 /// tokens in its cache.
 #[derive(Clone, Debug)]
-pub struct Conversation<T> {
+pub struct Conversation<T = Arc<Tokenizer>> {
     tokenizer: T,
     /// None: texts are continued as they are, one after the other.
     template: Option<ChatTemplate>,
@@ -116,6 +117,11 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
     /// Adds the answer to the last [`prompt`](Conversation::prompt): its ids, without the token that ended it, and its text.
     pub fn hear(&mut self, ids: &[u32], text: &str) {
         self.transcript.hear(ids, text);
+        self.hear_text(text);
+    }
+
+    /// Adds an answer that a stop string ended: its ids say more than its text, so they are not kept.
+    pub(crate) fn hear_text(&mut self, text: &str) {
         self.messages.push(Message { role: "assistant".to_owned(), content: text.to_owned() });
     }
 
@@ -125,23 +131,23 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
     }
 
     /// What the engine is to continue: the conversation, and `answer` where one has begun. Fails if it does not fit.
-    pub fn prompt(&mut self, answer: &[u32], room: Room, now: Option<i64>) -> Result<Prompt> {
+    pub fn prompt(&mut self, answer: &[u32], policy: ContextPolicy, now: Option<i64>) -> Result<Prompt> {
         let mut forgotten = 0;
         loop {
             let segments = self.segments(now)?;
             let mut ids = self.transcript.encode(&self.tokenizer, &segments, self.template.is_none())?;
             let needed = ids.len() + answer.len();
-            let wanted = if room.shift { needed + room.context as usize / 4 } else { needed };
-            if wanted >= room.context as usize && room.shift && self.can_forget() {
+            let wanted = if policy.shift { needed + policy.context as usize / 4 } else { needed };
+            if wanted >= policy.context as usize && policy.shift && self.can_forget() {
                 self.forget_oldest();
                 forgotten += 1;
                 continue;
             }
-            if needed >= room.context as usize {
+            if needed >= policy.context as usize {
                 return Err(Error::Limit {
                     what: "the conversation".to_owned(),
                     needed: format!("{needed} positions and one for the answer"),
-                    available: format!("{} of context", room.context),
+                    available: format!("{} of context", policy.context),
                     instead: "a larger context or fewer turns work".to_owned(),
                 });
             }
@@ -193,7 +199,7 @@ mod tests {
     use super::*;
     use crate::text::GgufVocab;
 
-    const ROOM: Room = Room { context: 64, shift: false };
+    const POLICY: ContextPolicy = ContextPolicy { context: 64, shift: false };
     const EOS: u32 = 2;
 
     /// Letters a and b, and the pair; control tokens `<s>` and `</s>`.
@@ -222,19 +228,19 @@ mod tests {
         let tokenizer = tokenizer();
         let mut chat = conversation(&tokenizer);
         chat.say("ab");
-        let first = chat.prompt(&[], ROOM, None).unwrap().ids;
+        let first = chat.prompt(&[], POLICY, None).unwrap().ids;
         assert_eq!(first.last(), Some(&EOS));
         // As one token it would be 6.
         chat.hear(&[4, 5], "ab");
         chat.say("b");
-        let second = chat.prompt(&[], ROOM, None).unwrap().ids;
+        let second = chat.prompt(&[], POLICY, None).unwrap().ids;
         let expected = [&first[..], &[4, 5, EOS]].concat();
         assert_eq!(second[..expected.len()], expected);
         // Asked again, it is the same, also where the answer has begun.
-        assert_eq!(chat.prompt(&[4], ROOM, None).unwrap().ids, [&second[..], &[4]].concat());
+        assert_eq!(chat.prompt(&[4], POLICY, None).unwrap().ids, [&second[..], &[4]].concat());
         // Another beginning: everything is encoded anew.
         chat.set_system(Some("a".into())).unwrap();
-        let anew = chat.prompt(&[], ROOM, None).unwrap().ids;
+        let anew = chat.prompt(&[], POLICY, None).unwrap().ids;
         assert!(!anew.windows(2).any(|pair| pair == [4, 5]), "{anew:?}");
     }
 
@@ -244,10 +250,10 @@ mod tests {
         let mut chat = Conversation::new(&tokenizer, None);
         assert!(chat.set_system(Some("a".into())).is_err());
         chat.say("ab");
-        let first = chat.prompt(&[], ROOM, None).unwrap().ids;
+        let first = chat.prompt(&[], POLICY, None).unwrap().ids;
         chat.hear(&[4, 5], "ab");
         chat.say("a");
-        let second = chat.prompt(&[], ROOM, None).unwrap().ids;
+        let second = chat.prompt(&[], POLICY, None).unwrap().ids;
         assert_eq!(second[..first.len() + 2], [&first[..], &[4, 5]].concat());
     }
 
@@ -261,16 +267,16 @@ mod tests {
             chat.hear(&[4], "a");
         }
         chat.say("ab");
-        let all = chat.prompt(&[], ROOM, None).unwrap();
+        let all = chat.prompt(&[], POLICY, None).unwrap();
         assert_eq!(all.forgotten, 0);
         let context = all.ids.len() as u32;
-        assert!(matches!(chat.prompt(&[], Room { context, shift: false }, None), Err(Error::Limit { .. })));
-        let fitted = chat.prompt(&[], Room { context, shift: true }, None).unwrap();
+        assert!(matches!(chat.prompt(&[], ContextPolicy { context, shift: false }, None), Err(Error::Limit { .. })));
+        let fitted = chat.prompt(&[], ContextPolicy { context, shift: true }, None).unwrap();
         assert!(fitted.forgotten > 0 && fitted.ids.len() < context as usize * 3 / 4);
         let roles: String = chat.messages().iter().map(|m| &m.role[..1]).collect();
         assert_eq!(roles, format!("s{}u", "ua".repeat(6 - fitted.forgotten)));
         // The last message stays, fit or not; where it fails it can be taken back.
-        assert!(matches!(chat.prompt(&[], Room { context: 3, shift: true }, None), Err(Error::Limit { .. })));
+        assert!(matches!(chat.prompt(&[], ContextPolicy { context: 3, shift: true }, None), Err(Error::Limit { .. })));
         assert_eq!((chat.messages().len(), chat.can_forget()), (2, false));
         chat.unsay();
         chat.unsay();

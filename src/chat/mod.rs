@@ -11,6 +11,6 @@ mod conversation;
 mod prompt;
 mod transcript;
 
-pub use conversation::{Conversation, Message, Prompt, Room};
+pub use conversation::{ContextPolicy, Conversation, Message, Prompt};
 pub use prompt::{continuation, messages, render, stops};
 pub use transcript::Transcript;

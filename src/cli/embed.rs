@@ -8,7 +8,7 @@ use super::exit::Exit;
 use super::term::{Bar, Counter};
 use super::{open, verdicts};
 use crate::engine::{EmbedOptions, Embedder, Input};
-use crate::exec::{Numerics, Place};
+use crate::exec::{DeviceChoice, Numerics, Options};
 use crate::model::Embedding;
 use crate::ops::Pooling;
 use crate::{Error, Result as Outcome};
@@ -37,8 +37,8 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
     /// auto, gpu, cpu, or the number of an adapter (see `wgslm devices`).
-    #[arg(long, default_value = "auto", value_parser = open::place)]
-    device: Place,
+    #[arg(long, default_value = "auto", value_parser = open::device)]
+    device: DeviceChoice,
     /// exact (f32 outside the weights) or fast (16-bit cache, 8-bit activations).
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
     numerics: Numerics,
@@ -65,12 +65,13 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         let file = args.model.file()?;
         let mut bar = Bar::new();
         verdicts::keeping(|verdicts| {
-            let place = |options: &mut crate::exec::Options| {
-                options.place = args.device;
-                options.numerics = args.numerics;
-                options.verdicts = Some(verdicts);
+            let run = Options {
+                device: args.device,
+                numerics: args.numerics,
+                verdicts: Some(verdicts),
+                ..Options::default()
             };
-            pollster::block_on(Embedder::open(file, &options, place, &mut |progress| bar.show(progress)))
+            pollster::block_on(Embedder::open(file, &options, &run, &mut |progress| bar.show(progress)))
         })?
     };
     let mut lines = Lines { reader: BufReader::new(lines), name, number: 0, failed: None };

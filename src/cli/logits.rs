@@ -8,7 +8,7 @@ use super::exit::Exit;
 use super::{npy, open, term};
 use crate::Error;
 use crate::engine::score;
-use crate::exec::{Executor, Numerics, Options, Place};
+use crate::exec::{DeviceChoice, Executor, Numerics, Options};
 use crate::ops::KvStorage;
 
 #[derive(Debug, clap::Args)]
@@ -19,8 +19,8 @@ pub(super) struct Args {
     #[arg(long, required = true, value_delimiter = ',', value_name = "1,2,3")]
     ids: Vec<u32>,
     /// auto, gpu, cpu, or the number of an adapter (see `wgslm devices`).
-    #[arg(long, default_value = "auto", value_parser = open::place)]
-    device: Place,
+    #[arg(long, default_value = "auto", value_parser = open::device)]
+    device: DeviceChoice,
     /// exact (f32 outside the weights) or fast (16-bit cache, 8-bit activations).
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
     numerics: Numerics,
@@ -42,7 +42,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         return Err(Exit::usage(format!("--ids: {positions} ids; the model has a context of {}", program.context)));
     }
     let options = Options {
-        place: args.device,
+        device: args.device,
         numerics: args.numerics,
         kv: args.kv_type,
         outs: OUTS.min(positions),

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use super::exit::Exit;
 use super::term::Bar;
 use super::verdicts;
-use crate::exec::{AnyExecutor, Numerics, Options, Place};
+use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
 use crate::file::{ModelFile, Shape};
+use crate::language_model::LanguageModel;
 use crate::model::Model;
 use crate::ops::KvStorage;
 use crate::quant::mix::FileType;
@@ -126,7 +127,7 @@ fn embedded() -> Result<ModelFile, Exit> {
 }
 
 /// How a command names a device.
-pub(super) fn place(s: &str) -> Result<Place, String> {
+pub(super) fn device(s: &str) -> Result<DeviceChoice, String> {
     s.parse().map_err(|error: crate::Error| error.to_string())
 }
 
@@ -146,12 +147,23 @@ pub(super) fn numerics(s: &str) -> Result<Numerics, String> {
 
 /// Makes an executor, with a progress bar.
 pub(super) fn executor(model: &Model, options: &Options) -> Result<AnyExecutor, Exit> {
+    opened(options, |options, bar| {
+        pollster::block_on(AnyExecutor::open(model, options, &mut |progress| bar.show(progress)))
+    })
+}
+
+/// Makes a model ready to answer, with a progress bar.
+pub(super) fn language_model(model: Model, options: &Options) -> Result<LanguageModel, Exit> {
+    opened(options, |options, bar| {
+        pollster::block_on(LanguageModel::open(model, options, &mut |progress| bar.show(progress)))
+    })
+}
+
+/// Opens something that may test devices and takes long: with what the environment tunes, and what is kept of the self-test.
+fn opened<T>(options: &Options, open: impl FnOnce(&Options, &mut Bar) -> crate::Result<T>) -> Result<T, Exit> {
     let mut bar = Bar::new();
     let tuning = tuning()?;
-    Ok(verdicts::keeping(|verdicts| {
-        let options = Options { verdicts: Some(verdicts), tuning, ..options.clone() };
-        pollster::block_on(AnyExecutor::open(model, &options, &mut |progress| bar.show(progress)))
-    })?)
+    Ok(verdicts::keeping(|verdicts| open(&Options { verdicts: Some(verdicts), tuning, ..options.clone() }, &mut bar))?)
 }
 
 /// The text of the file that `WGSLM_TUNING` names: numbers that replace those that a GPU's kernels are tuned by, for experiments.

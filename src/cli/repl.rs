@@ -2,7 +2,7 @@
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use super::answer::{Answer, Timings};
 use super::exit::Exit;
 use super::interrupt::Listener;
-use super::run::{Args, Session, now};
+use super::run::{Args, Session};
 use super::{sampling, term};
 use crate::Error;
 use crate::chat::{Conversation, Message};
 use crate::engine::Finish;
-use crate::exec::Executor;
+use crate::language_model::now;
 use crate::sample::Sampling;
 use crate::text::{TextStream, Tokenizer};
 
@@ -41,7 +41,7 @@ struct Saved {
 struct Repl<'a> {
     session: Session,
     args: &'a Args,
-    chat: Conversation<Rc<Tokenizer>>,
+    chat: Conversation,
     sampling: Sampling,
     max_tokens: Option<u32>,
     verbose: bool,
@@ -61,10 +61,9 @@ pub(super) fn run(session: Session, args: &Args, sampling: Sampling) -> Result<(
         chat.set_system(Some(system.clone()))?;
     }
     let mut lines = Lines::new()?;
-    let executor = session.engine.executor();
-    let (device, context) = (executor.device(), executor.limits().context);
+    let (name, device, context) = (&session.model.model().name, session.model.device(), session.model.context());
     let load = session.load.as_secs_f64();
-    term::dim(&format!("{} · {device} · context {context} · load {load:.2} s · /help", session.name));
+    term::dim(&format!("{name} · {device} · context {context} · load {load:.2} s · /help"));
     let (max_tokens, verbose) = (args.max_tokens, args.verbose);
     let mut repl = Repl { session, args, chat, sampling, max_tokens, verbose, listener: Listener::new() };
     // Whether the last thing that happened was a Ctrl-C: the next one leaves.
@@ -110,22 +109,22 @@ impl Repl<'_> {
     }
 
     fn generate(&mut self) -> Result<bool, Exit> {
-        let room = self.session.room(self.args);
+        let policy = self.session.policy(self.args);
         let mut out = stdout().lock();
         let mut show = |piece: &str| {
             out.write_all(term::shown(piece).as_bytes())?;
             out.flush()?;
             Ok(())
         };
-        let tokenizer = Rc::clone(&self.session.tokenizer);
+        let tokenizer = Arc::clone(self.session.model.tokenizer());
         let mut answer = Answer::default();
         let mut text: Option<TextStream<&Tokenizer>> = None;
         let reason = loop {
-            let prompt = match self.chat.prompt(&answer.ids, room, now()) {
+            let prompt = match self.chat.prompt(&answer.ids, policy, now()) {
                 Ok(prompt) => prompt,
                 Err(Error::Limit { .. }) if !answer.ids.is_empty() => break Finish::Context,
                 Err(error @ Error::Limit { .. }) => {
-                    let way = if room.shift { "a shorter message" } else { "/clear, or to start with --shift" };
+                    let way = if policy.shift { "a shorter message" } else { "/clear, or to start with --shift" };
                     return Err(Exit::failure(format!("{error}: --context N, {way}")));
                 }
                 Err(error) => return Err(error.into()),
@@ -138,8 +137,8 @@ impl Repl<'_> {
             let text = text.get_or_insert_with(|| TextStream::after(&*tokenizer, &prompt.ids));
             let left = self.max_tokens.map(|most| most.saturating_sub(answer.usage.generated));
             let request = self.session.request(prompt.ids, self.sampling, left);
-            let reason = answer.run(&mut self.session.engine, request, text, &self.listener, &mut show)?;
-            if !(matches!(reason, Finish::Context) && room.shift && self.chat.can_forget()) {
+            let reason = answer.run(self.session.model.engine_mut(), request, text, &self.listener, &mut show)?;
+            if !(matches!(reason, Finish::Context) && policy.shift && self.chat.can_forget()) {
                 break reason;
             }
         };
@@ -155,7 +154,7 @@ impl Repl<'_> {
         self.chat.hear(&answer.ids, &answer.text);
         let timings = Timings::of(&answer, self.session.load);
         match self.verbose {
-            true => term::note(&timings.block(&self.session.engine.executor().device())),
+            true => term::note(&timings.block(&self.session.model.device())),
             false => term::dim(&timings.turn()),
         }
         let stopped = matches!(reason, Finish::Cancelled);
@@ -212,7 +211,7 @@ impl Repl<'_> {
     }
 
     fn save(&self, path: &Path) -> Result<(), Exit> {
-        let saved = Saved { model: self.session.name.clone(), messages: self.chat.messages().to_vec() };
+        let saved = Saved { model: self.session.model.model().name.clone(), messages: self.chat.messages().to_vec() };
         let json = serde_json::to_string_pretty(&saved).map_err(|e| Exit::failure(e.to_string()))?;
         std::fs::write(path, json + "\n").map_err(|e| Error::io(path.display().to_string(), e))?;
         term::note(&format!("{}: {} messages", path.display(), saved.messages.len()));

@@ -1,7 +1,7 @@
 //! `wgslm run`: answers a prompt, or talks on a terminal.
 
 use std::io::{IsTerminal, Read, Write, stdin, stdout};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answer::{Answer, Timings};
@@ -10,15 +10,13 @@ use super::interrupt::Listener;
 use super::sampling::SamplingArgs;
 use super::{open, repl, term};
 use crate::Error;
-use crate::chat::{self, Conversation, Room};
-use crate::engine::{Engine, Finish, Request, SeqId};
-use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place};
+use crate::chat::{ContextPolicy, Conversation};
+use crate::engine::{Finish, Request};
+use crate::exec::{DeviceChoice, Numerics, Options};
+use crate::language_model::{LanguageModel, now};
 use crate::ops::KvStorage;
 use crate::sample::Sampling;
-use crate::text::{ChatTemplate, TextStream, Tokenizer};
-
-/// Positions, unless told otherwise: enough for a conversation, and its cache fits anywhere.
-const CONTEXT: u32 = 4096;
+use crate::text::TextStream;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -30,8 +28,8 @@ pub(super) struct Args {
     #[arg(short = 'n', long, value_name = "N")]
     pub(super) max_tokens: Option<u32>,
     /// auto (a real GPU, else the CPU), gpu, cpu, or the number of an adapter (see `wgslm devices`).
-    #[arg(long, default_value = "auto", value_parser = open::place)]
-    device: Place,
+    #[arg(long, default_value = "auto", value_parser = open::device)]
+    device: DeviceChoice,
     /// fast (16-bit cache, 8-bit activations) or exact (f32 outside the weights).
     #[arg(long, default_value = "fast", value_parser = open::numerics)]
     numerics: Numerics,
@@ -81,7 +79,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         chat.set_system(Some(system.clone()))?;
     }
     chat.say(prompt);
-    let prompt = chat.prompt(&[], session.room(&args), now()).map_err(|error| match error {
+    let prompt = chat.prompt(&[], session.policy(&args), now()).map_err(|error| match error {
         Error::Limit { needed, available, .. } => {
             Exit::usage(format!("the prompt needs {needed}, there are {available}; a larger one: --context N"))
         }
@@ -98,15 +96,16 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     };
     let listener = Listener::new();
     let mut answer = Answer::default();
-    let mut text = TextStream::after(&*session.tokenizer, &ids);
+    let tokenizer = Arc::clone(session.model.tokenizer());
+    let mut text = TextStream::after(&*tokenizer, &ids);
     let request = Request { logprobs: args.logprobs, ..session.request(ids.clone(), sampling, args.max_tokens) };
-    let reason = answer.run(&mut session.engine, request, &mut text, &listener, &mut show)?;
+    let reason = answer.run(session.model.engine_mut(), request, &mut text, &listener, &mut show)?;
     answer.finish(&mut text, &mut show)?;
     let timings = Timings::of(&answer, session.load);
-    let device = session.engine.executor().device();
+    let device = session.model.device();
     if args.json {
         let mut object = serde_json::json!({
-            "model": session.name,
+            "model": session.model.model().name,
             "prompt_ids": ids,
             "ids": answer.ids,
             "text": answer.text,
@@ -116,7 +115,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             "timings": timings.json(),
         });
         if args.logprobs.is_some() {
-            object["logprobs"] = answer.logprobs(&session.tokenizer);
+            object["logprobs"] = answer.logprobs(&tokenizer);
         }
         writeln!(out, "{object}")?;
     } else if !answer.text.is_empty() && !answer.text.ends_with('\n') {
@@ -134,71 +133,49 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             term::dim("the context is full; a larger one: --context N");
             Ok(())
         }
-        Finish::Stop(_) | Finish::Length => Ok(()),
+        Finish::Stop(_) | Finish::StopString(_) | Finish::Length => Ok(()),
     }
 }
 
-/// A model that is loaded, ready to answer.
+/// A model that is loaded, and how requests to it are made.
 pub(super) struct Session {
-    pub(super) engine: Engine<AnyExecutor>,
-    pub(super) tokenizer: Rc<Tokenizer>,
-    pub(super) name: String,
+    pub(super) model: LanguageModel,
     pub(super) load: Duration,
-    template: Option<String>,
-    stop: Vec<u32>,
     bias: Vec<(u32, f32)>,
-    sequence: SeqId,
 }
 
 impl Session {
     fn open(args: &Args) -> Result<Self, Exit> {
         let started = Instant::now();
         let model = args.model.open()?;
-        let tokenizer = Tokenizer::of(&model.file)?;
         let options = Options {
-            place: args.device.clone(),
+            device: args.device.clone(),
             numerics: args.numerics,
             kv: args.kv_type,
             threads: args.threads.map(usize::from),
-            ..Options::new(&model.program, args.context.unwrap_or(CONTEXT))
+            context: args.context.unwrap_or(Options::default().context),
+            ..Options::default()
         };
-        let executor = open::executor(&model, &options)?;
-        let mut engine = Engine::new(executor, &model.program);
-        let sequence = engine.open();
-        Ok(Self {
-            engine,
-            stop: chat::stops(&model, &tokenizer),
-            tokenizer: Rc::new(tokenizer),
-            name: model.name,
-            load: started.elapsed(),
-            template: model.chat_template,
-            bias: args.sampling.bias().to_vec(),
-            sequence,
-        })
+        let model = open::language_model(model, &options)?;
+        Ok(Self { model, load: started.elapsed(), bias: args.sampling.bias().to_vec() })
     }
 
     /// An empty conversation; a raw one knows no template.
-    pub(super) fn conversation(&self, raw: bool) -> Result<Conversation<Rc<Tokenizer>>, Exit> {
-        let template = self.template.as_ref().filter(|_| !raw);
-        let template = template.map(|source| ChatTemplate::for_tokenizer(source, &self.tokenizer)).transpose()?;
-        Ok(Conversation::new(Rc::clone(&self.tokenizer), template))
+    pub(super) fn conversation(&self, raw: bool) -> Result<Conversation, Exit> {
+        if raw {
+            return Ok(Conversation::new(Arc::clone(self.model.tokenizer()), None));
+        }
+        Ok(self.model.conversation()?)
     }
 
     /// A request that goes on with the kept sequence.
     pub(super) fn request(&self, prompt: Vec<u32>, sampling: Sampling, max_tokens: Option<u32>) -> Request {
-        let (stop, bias) = (self.stop.clone(), self.bias.clone());
-        Request { sampling, max_tokens, stop, bias, sequence: Some(self.sequence), ..Request::new(prompt) }
+        Request { sampling, max_tokens, bias: self.bias.clone(), ..self.model.request(prompt) }
     }
 
-    pub(super) fn room(&self, args: &Args) -> Room {
-        Room { context: self.engine.executor().limits().context, shift: args.shift }
+    pub(super) fn policy(&self, args: &Args) -> ContextPolicy {
+        ContextPolicy { context: self.model.context(), shift: args.shift }
     }
-}
-
-/// Seconds since 1970, for templates that tell the date.
-pub(super) fn now() -> Option<i64> {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-    i64::try_from(since.as_secs()).ok()
 }
 
 /// The prompt; none where a person sits at the terminal.

@@ -4,8 +4,9 @@ use std::io::{Read, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
-use super::{open, run};
+use super::open;
 use crate::Error;
+use crate::language_model::now;
 use crate::model::Model;
 use crate::text::{ChatTemplate, Origin, Tokenizer};
 
@@ -43,7 +44,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         }
         context => context,
     };
-    let segments = template.render(&context, run::now())?;
+    let segments = template.render(&context, now())?;
     let mut out = stdout().lock();
     if args.segments {
         let origin = |origin| if origin == Origin::Template { "template" } else { "user" };

@@ -46,7 +46,7 @@ pub(super) fn shown(piece: &str) -> Cow<'_, str> {
 /// The bar of loading and compiling: on a terminal only, gone when it is dropped.
 pub(super) struct Bar {
     bar: ProgressBar,
-    loading: bool,
+    doing: &'static str,
 }
 
 impl Bar {
@@ -57,8 +57,9 @@ impl Bar {
         let template = if coloured() { "{msg} {bar:30.cyan/dim} {percent}%" } else { "{msg} {bar:30} {percent}%" };
         // The template is a constant: if it were wrong, the default one would do.
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message("loading");
-        Self { bar, loading: true }
+        let doing = "loading";
+        bar.set_message(doing);
+        Self { bar, doing }
     }
 
     /// What is said instead of loading.
@@ -67,13 +68,14 @@ impl Bar {
     }
 
     pub(super) fn show(&mut self, progress: Progress) {
-        let (loading, done, all) = match progress {
-            Progress::Loading(done, all) => (true, done, all),
-            Progress::Compiling(done, all) => (false, done, all),
+        let (doing, done, all) = match progress {
+            Progress::Testing => ("testing the device", 0, 1),
+            Progress::Loading(done, all) => ("loading", done, all),
+            Progress::Compiling(done, all) => ("compiling", done, all),
         };
-        if self.loading != loading {
-            self.bar.set_message(if loading { "loading" } else { "compiling" });
-            self.loading = loading;
+        if self.doing != doing {
+            self.bar.set_message(doing);
+            self.doing = doing;
         }
         self.bar.set_length(all);
         self.bar.set_position(done);

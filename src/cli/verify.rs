@@ -7,7 +7,7 @@ use std::io::{Write, stdout};
 use super::exit::Exit;
 use super::open;
 use crate::Result;
-use crate::exec::{AnyExecutor, Executor, Numerics, Options, Outs, Place, Role, SeqStep, Step, Token};
+use crate::exec::{AnyExecutor, DeviceChoice, Executor, Numerics, Options, Outs, Role, SeqStep, Step, Token};
 use crate::kv::Kv;
 use crate::model::{Program, Rows};
 use crate::ops::KvStorage;
@@ -25,8 +25,8 @@ pub(super) struct Args {
     #[command(flatten)]
     model: open::SourceArg,
     /// What is verified: auto, gpu, cpu (its fused program), or the number of an adapter.
-    #[arg(long, default_value = "gpu", value_parser = open::place)]
-    device: Place,
+    #[arg(long, default_value = "gpu", value_parser = open::device)]
+    device: DeviceChoice,
     /// exact or fast; compared with exact in any case.
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
     numerics: Numerics,
@@ -68,10 +68,10 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let positions = ids.len() as u32;
     let outs = positions;
     let base = Options { outs, keep_values: true, ..Options::new(&model.program, (depth + positions).max(16)) };
-    let tested = Options { place: args.device, numerics: args.numerics, kv: args.kv_type, ..base.clone() };
+    let tested = Options { device: args.device, numerics: args.numerics, kv: args.kv_type, ..base.clone() };
     // Whole numbers are compared with whole numbers: what they lose against f32 is no mistake of a kernel.
     let q8 = args.kv_type.filter(|kv| *kv == KvStorage::Q8);
-    let oracle = Options { place: Place::Cpu, numerics: Numerics::Exact, kv: q8, fused: false, ..base };
+    let oracle = Options { device: DeviceChoice::Cpu, numerics: Numerics::Exact, kv: q8, fused: false, ..base };
     let mut tested = open::executor(&model, &tested)?;
     let mut oracle = open::executor(&model, &oracle)?;
     if depth > 0 {

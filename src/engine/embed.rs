@@ -1,9 +1,9 @@
 //! Vectors of texts, and scores of pairs of texts: the other thing that models are run for.
 
-use crate::exec::{AnyExecutor, Executor, Options, Progress, Role, SeqStep, Step, StepOut, Token};
+use crate::exec::{AnyExecutor, Executor, Options, ProgressFn, Role, SeqStep, Step, StepOut, Token};
 use crate::file::{self, ModelFile};
 use crate::kv::Kv;
-use crate::model::{Embedding, Model, Out, Program, Task};
+use crate::model::{Embedding, Model, ModelSource, Out, Program, Task};
 use crate::text::{Special, Tokenizer};
 use crate::{Error, Result};
 
@@ -126,17 +126,19 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// Opens a model's files. `place` may change where and how it runs; what follows from the model is set already.
+    /// Opens a model, from a path, bytes or a file that is open. `run` says where and how it runs; its context and its sequences
+    /// follow from `options`.
     pub async fn open(
-        file: ModelFile,
+        source: impl Into<ModelSource>,
         options: &EmbedOptions,
-        place: impl FnOnce(&mut Options),
-        progress: &mut dyn FnMut(Progress),
+        run: &Options,
+        progress: &mut ProgressFn<'_>,
     ) -> Result<Self> {
         /// Texts in a step.
         const SEQS: u32 = 32;
         /// A step's memory grows with the longest text.
         const LONGEST: u32 = 4096;
+        let file = source.into().file()?;
         let tokenizer = Tokenizer::of(&file)?;
         let model = Model::open_for(file, Task::Embed(options.embedding)).await?;
         let meant = meant(&model.file)?.unwrap_or(LONGEST).min(model.program.context);
@@ -148,8 +150,7 @@ impl Embedder {
                 return Err(Error::argument("context", problem));
             }
         };
-        let mut run = Options { seqs: SEQS, ..Options::new(&model.program, longest) };
-        place(&mut run);
+        let run = Options { seqs: SEQS, context: longest, ..run.clone() };
         let executor = AnyExecutor::open(&model, &run, progress).await?;
         Ok(Self { program: model.program, tokenizer, executor, longest, truncate: options.truncate })
     }
@@ -167,6 +168,12 @@ impl Embedder {
     /// Where it runs.
     pub fn executor(&self) -> &AnyExecutor {
         &self.executor
+    }
+
+    /// The vector of each text.
+    pub async fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
+        let inputs: Vec<Input> = texts.iter().map(|text| self.text(text.as_ref())).collect::<Result<_>>()?;
+        self.run(&inputs).await
     }
 
     /// A text as the model reads it, between the tokens that begin and end one.

@@ -103,6 +103,9 @@ pub enum Event {
 pub enum Finish {
     /// This stop token was drawn.
     Stop(u32),
+    /// This stop string was found, by its number in the list. Engines know tokens alone: whoever makes text of them ends the
+    /// request then, as [`AnswerStream`](crate::AnswerStream) does.
+    StopString(usize),
     /// `max_tokens` were generated.
     Length,
     /// The context, or the cache of the device, is full.
@@ -117,7 +120,7 @@ impl Finish {
     /// One word, as machine-readable outputs give it.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Stop(_) => "stop",
+            Self::Stop(_) | Self::StopString(_) => "stop",
             Self::Length => "length",
             Self::Context => "context",
             Self::Cancelled => "cancelled",

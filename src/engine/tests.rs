@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
 use crate::exec::{CacheOp, Drawn, Executor, Limits, Outs, Packed, Role, Step, StepOut, Ticket, Token};
+use crate::file::CountFn;
 use crate::model::{CacheSpec, Out, Program};
 use crate::ops::sample::Picker;
 use crate::ops::{DrawEntry, Penalties, RING};
@@ -136,7 +137,7 @@ impl Executor for Fake {
         "fake".into()
     }
 
-    async fn plan(&mut self, _: Role, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
+    async fn plan(&mut self, _: Role, _: &mut CountFn<'_>) -> Result<()> {
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use super::packed::{Batch, Packed};
 use super::threads::Teams;
 use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket, Timing, seeded};
 use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, bandwidth};
+use crate::file::CountFn;
 use crate::model::{CacheSpec, FuseFor, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
 use crate::ops::sample::{Best, Picker, logprobs};
@@ -424,7 +425,7 @@ impl Executor for CpuExecutor {
         format!("cpu, {threads} thread{}{prompt}", if threads == 1 { "" } else { "s" })
     }
 
-    async fn plan(&mut self, _: Role, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
+    async fn plan(&mut self, _: Role, _: &mut CountFn<'_>) -> Result<()> {
         Ok(()) // there is nothing to compile
     }
 

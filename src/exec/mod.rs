@@ -13,7 +13,7 @@ mod threads;
 pub use crate::ops::Role;
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
-pub use open::{AnyExecutor, Options, Place, Progress};
+pub use open::{AnyExecutor, DeviceChoice, Options, Progress, ProgressFn};
 pub use oracle::Oracle;
 pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
 pub use profile::Timing;
@@ -21,6 +21,7 @@ pub use self_test::{Verdicts, self_test};
 pub use step::{Drawn, FREED, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
+use crate::file::CountFn;
 use crate::ops::{GroupId, KvStorage, Rows};
 
 /// How exact the arithmetic is.
@@ -137,7 +138,7 @@ pub trait Executor {
     fn device(&self) -> String;
 
     /// Makes everything that steps of a role need (pipelines, bind groups), telling `progress` how much of it is done.
-    async fn plan(&mut self, role: Role, progress: &mut dyn FnMut(usize, usize)) -> Result<()>;
+    async fn plan(&mut self, role: Role, progress: &mut CountFn<'_>) -> Result<()>;
 
     /// Starts a step. Fails, with nothing changed, if the step does not fit or too many are under way.
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket>;

@@ -6,6 +6,7 @@ use super::cpu::{CpuExecutor, CpuOptions};
 use super::gpu::{GpuExecutor, GpuOptions};
 use super::self_test::{Verdicts, self_test};
 use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket, Timing};
+use crate::file::CountFn;
 use crate::gpu::{Choice, Device};
 use crate::model::{Model, Program};
 use crate::ops::{KvStorage, RING, ValueId};
@@ -13,7 +14,7 @@ use crate::{Error, Result};
 
 /// Where a model shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum DeviceChoice {
     /// On a GPU if there is a real one, it has a kernel for every op of the model and it computes rightly, else on the CPU;
     /// [`Verdicts::faults`] tells of one that does not.
     #[default]
@@ -26,7 +27,7 @@ pub enum Place {
     Adapter(usize),
 }
 
-impl std::str::FromStr for Place {
+impl std::str::FromStr for DeviceChoice {
     type Err = Error;
 
     fn from_str(s: &str) -> Result<Self> {
@@ -45,17 +46,20 @@ impl std::str::FromStr for Place {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where.
-    pub place: Place,
+    pub device: DeviceChoice,
     /// How exact.
     pub numerics: Numerics,
     /// How keys and values are stored; none: as the numerics have it.
     pub kv: Option<KvStorage>,
-    /// Positions in a sequence.
+    /// Positions in a sequence; a model that has fewer gets as many as it has.
     pub context: u32,
     /// Sequences at a time.
     pub seqs: u32,
     /// Output rows of a step: more than `seqs` only to read the logits of whole prompts.
     pub outs: u32,
+    /// Tokens of prompts in a step, at most: enough for matrix × matrix kernels, and not too much memory. A step cannot be
+    /// stopped, so fewer make [`Engine::cancel`](crate::engine::Engine::cancel) quicker.
+    pub prefill_tokens: u32,
     /// Memory for the checkpoints of recurrent layers, from which sequences are taken up again.
     pub state_bytes: u64,
     /// Threads of the CPU; none: as many as prove to be fastest when the model is opened.
@@ -70,25 +74,36 @@ pub struct Options {
     pub tuning: String,
 }
 
-/// What an executor tells of its making.
+/// What an executor reports while it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
+    /// The self-test of a GPU begins.
+    Testing,
     /// Bytes of weights that were loaded, and all.
     Loading(u64, u64),
     /// Kernels that were compiled, and all.
     Compiling(u64, u64),
 }
 
-impl Options {
-    /// For one conversation of a model: wherever it fits, with a context of at most `context` positions.
-    pub fn new(program: &Program, context: u32) -> Self {
+/// Is told of the [`Progress`] of opening a model. May move between threads with the future that reports to it; in a browser,
+/// where there is one thread, it need not.
+#[cfg(not(target_arch = "wasm32"))]
+pub type ProgressFn<'a> = dyn FnMut(Progress) + Send + 'a;
+/// Is told of the [`Progress`] of opening a model.
+#[cfg(target_arch = "wasm32")]
+pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;
+
+/// For one conversation: wherever the model fits, with a context of at most 4096 positions.
+impl Default for Options {
+    fn default() -> Self {
         Self {
-            place: Place::default(),
+            device: DeviceChoice::default(),
             numerics: Numerics::default(),
             kv: None,
-            context: context.min(program.context),
+            context: 4096, // enough for a conversation, and its cache fits anywhere
             seqs: 1,
             outs: 1,
+            prefill_tokens: 512,
             state_bytes: 256 << 20,
             threads: None,
             fused: true,
@@ -97,6 +112,13 @@ impl Options {
             tuning: String::new(),
         }
     }
+}
+
+impl Options {
+    /// For one conversation of a model: wherever it fits, with a context of at most `context` positions.
+    pub fn new(program: &Program, context: u32) -> Self {
+        Self { context: context.min(program.context), ..Self::default() }
+    }
 
     /// How keys and values are stored.
     fn storage(&self) -> KvStorage {
@@ -104,46 +126,102 @@ impl Options {
     }
 
     fn limits(&self, program: &Program, in_flight: u32) -> Limits {
-        /// Rows of a prompt that run at once: enough for matrix × matrix kernels, and not too much memory.
-        const ROWS: u32 = 512;
         /// Positions of a block.
         const BLOCK: u32 = 16;
+        let context = self.context.min(program.context);
         // What needs whole sequences has them in one step; nothing is kept for another, and a sequence begins a block.
         let (rows, blocks) = match program.whole() {
             true => {
-                let rows = ROWS.max(self.context).max(self.seqs);
+                let rows = self.prefill_tokens.max(context).max(self.seqs);
                 (rows, rows.div_ceil(BLOCK) + self.seqs)
             }
-            false => (ROWS.min(self.context).max(self.seqs), self.context.div_ceil(BLOCK).saturating_mul(self.seqs)),
+            false => {
+                let rows = self.prefill_tokens.min(context).max(self.seqs);
+                (rows, context.div_ceil(BLOCK).saturating_mul(self.seqs))
+            }
         };
         // More than a sequence has blocks would never be of use.
         let fit = self.state_bytes.checked_div(program.state_bytes()).unwrap_or(0);
         let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);
-        Limits {
-            rows,
-            seqs: self.seqs,
-            outs: self.outs,
-            block: BLOCK,
-            blocks,
-            context: self.context,
-            in_flight,
-            checkpoints,
-        }
+        Limits { rows, seqs: self.seqs, outs: self.outs, block: BLOCK, blocks, context, in_flight, checkpoints }
     }
 }
 
-/// Opens a device whose kernels compute rightly.
-async fn tested(choice: &Choice, model: &Model, options: &Options) -> Result<Device> {
-    let device = Device::open(&Choice { tuning: options.tuning.clone(), ..choice.clone() }).await?;
-    match &options.verdicts {
-        Some(verdicts) => {
-            let tested = self_test(&device, &model.program, model, options.numerics, options.kv, verdicts).await;
-            if let (Place::Auto, Err(fault)) = (&options.place, &tested) {
-                verdicts.tell(format!("the CPU is used: {fault}"));
-            }
-            tested
-        }
-        None => Ok(device),
+/// A device whose kernels compute rightly: the one that is given, or the same with less used of it.
+async fn tested(device: Device, model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<Device> {
+    let Some(verdicts) = &options.verdicts else { return Ok(device) };
+    progress(Progress::Testing);
+    let tested = self_test(&device, &model.program, model, options.numerics, options.kv, verdicts).await;
+    if let (DeviceChoice::Auto, Err(fault)) = (&options.device, &tested) {
+        verdicts.tell(format!("the CPU is used: {fault}"));
+    }
+    tested
+}
+
+/// Makes everything that steps need before there is one: so that the first is no slower than others.
+async fn prepare(executor: &mut impl Executor, progress: &mut ProgressFn<'_>) -> Result<()> {
+    for (i, role) in (0..).zip(Role::ALL) {
+        let mut compiling = |done, all: u64| {
+            let all = all.max(1);
+            progress(Progress::Compiling(i * all + done, Role::ALL.len() as u64 * all));
+        };
+        executor.plan(role, &mut compiling).await?;
+    }
+    Ok(())
+}
+
+impl GpuExecutor {
+    /// Makes an executor ready for a model's steps on a device that is open, a caller's own too: kernels tested and compiled,
+    /// weights loaded. [`Options::device`] and [`Options::tuning`] choose nothing here.
+    pub async fn open(
+        device: &Device,
+        model: &Model,
+        options: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Self> {
+        model.program.on_gpu(options.storage())?;
+        let options = Options { device: DeviceChoice::Gpu, ..options.clone() };
+        let device = tested(device.clone(), model, &options, progress).await?;
+        Self::open_tested(&device, model, &options, progress).await
+    }
+
+    async fn open_tested(
+        device: &Device,
+        model: &Model,
+        options: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Self> {
+        let gpu = GpuOptions {
+            numerics: options.numerics,
+            kv: options.kv,
+            limits: options.limits(&model.program, RING),
+            unfused: !options.fused,
+            keep_values: options.keep_values,
+        };
+        let mut loading = |done, all| progress(Progress::Loading(done, all));
+        let mut gpu = Self::load(device, &model.program, model, gpu, &mut loading).await?;
+        prepare(&mut gpu, progress).await?;
+        gpu.calibrate().await?;
+        Ok(gpu)
+    }
+}
+
+impl CpuExecutor {
+    /// Makes an executor ready for a model's steps: weights loaded, threads chosen.
+    pub async fn open(model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<Self> {
+        // Nothing runs while the caller does something else: a second step in flight would only be late.
+        let cpu = CpuOptions {
+            threads: options.threads,
+            numerics: options.numerics,
+            kv: options.kv,
+            fuse: options.fused,
+            keep_values: options.keep_values,
+            ..CpuOptions::new(options.limits(&model.program, 1))
+        };
+        let weights = model.cpu_weights(&mut |done, all| progress(Progress::Loading(done, all))).await?;
+        let mut cpu = Self::new(&model.program, Arc::new(weights), cpu)?;
+        prepare(&mut cpu, progress).await?;
+        Ok(cpu)
     }
 }
 
@@ -158,64 +236,41 @@ pub enum AnyExecutor {
 
 impl AnyExecutor {
     /// Makes an executor ready for a model's steps: weights loaded, kernels compiled.
-    pub async fn open(model: &Model, options: &Options, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
-        if matches!(options.place, Place::Gpu | Place::Adapter(_)) {
+    pub async fn open(model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<Self> {
+        if matches!(options.device, DeviceChoice::Gpu | DeviceChoice::Adapter(_)) {
             model.program.on_gpu(options.storage())?;
         }
-        let choice = match options.place {
-            Place::Cpu => None,
-            Place::Auto => model.program.on_gpu(options.storage()).is_ok().then(Choice::default),
-            Place::Gpu => Some(Choice { software: true, ..Choice::default() }),
-            Place::Adapter(index) => Some(Choice { index: Some(index), ..Choice::default() }),
+        let choice = match options.device {
+            DeviceChoice::Cpu => None,
+            DeviceChoice::Auto => model.program.on_gpu(options.storage()).is_ok().then(Choice::default),
+            DeviceChoice::Gpu => Some(Choice { software: true, ..Choice::default() }),
+            DeviceChoice::Adapter(index) => Some(Choice { index: Some(index), ..Choice::default() }),
         };
         let device = match choice {
             None => None,
-            Some(choice) => match tested(&choice, model, options).await {
+            Some(choice) => match Self::open_device(choice, model, options, progress).await {
                 Ok(device) => Some(device),
-                Err(error) if options.place != Place::Auto || matches!(error, Error::Argument { .. }) => {
+                Err(error) if options.device != DeviceChoice::Auto || matches!(error, Error::Argument { .. }) => {
                     return Err(error);
                 }
                 Err(_) => None,
             },
         };
-        let mut executor = match device {
-            Some(device) => {
-                let limits = options.limits(&model.program, RING);
-                let gpu = GpuOptions {
-                    numerics: options.numerics,
-                    kv: options.kv,
-                    limits,
-                    unfused: !options.fused,
-                    keep_values: options.keep_values,
-                };
-                let mut loading = |done, all| progress(Progress::Loading(done, all));
-                Self::Gpu(GpuExecutor::load(&device, &model.program, model, gpu, &mut loading).await?)
-            }
-            None => {
-                // Nothing runs behind the caller's back: a step ahead would only be late.
-                let cpu = CpuOptions {
-                    threads: options.threads,
-                    numerics: options.numerics,
-                    kv: options.kv,
-                    fuse: options.fused,
-                    keep_values: options.keep_values,
-                    ..CpuOptions::new(options.limits(&model.program, 1))
-                };
-                let weights = model.cpu_weights(&mut |done, all| progress(Progress::Loading(done, all))).await?;
-                Self::Cpu(CpuExecutor::new(&model.program, Arc::new(weights), cpu)?)
-            }
-        };
-        for (i, role) in (0..).zip(Role::ALL) {
-            let mut compiling = |done, all| {
-                let all = (all as u64).max(1);
-                progress(Progress::Compiling(i * all + done as u64, Role::ALL.len() as u64 * all));
-            };
-            executor.plan(role, &mut compiling).await?;
+        match device {
+            Some(device) => Ok(Self::Gpu(GpuExecutor::open_tested(&device, model, options, progress).await?)),
+            None => Ok(Self::Cpu(CpuExecutor::open(model, options, progress).await?)),
         }
-        if let Self::Gpu(gpu) = &mut executor {
-            gpu.calibrate().await?;
-        }
-        Ok(executor)
+    }
+
+    /// Opens a device whose kernels compute rightly.
+    async fn open_device(
+        choice: Choice,
+        model: &Model,
+        options: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Device> {
+        let device = Device::open(&Choice { tuning: options.tuning.clone(), ..choice }).await?;
+        tested(device, model, options, progress).await
     }
 
     /// The program that steps of a role run.
@@ -290,7 +345,7 @@ impl Executor for AnyExecutor {
         }
     }
 
-    async fn plan(&mut self, role: Role, progress: &mut dyn FnMut(usize, usize)) -> Result<()> {
+    async fn plan(&mut self, role: Role, progress: &mut CountFn<'_>) -> Result<()> {
         match self {
             Self::Cpu(e) => e.plan(role, progress).await,
             Self::Gpu(e) => e.plan(role, progress).await,

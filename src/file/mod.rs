@@ -39,7 +39,7 @@ pub use model_file::{Description, ModelFile, Texts};
 pub use shape::Shape;
 #[cfg(not(target_arch = "wasm32"))]
 pub use source::PlainFile;
-pub use source::{ByteSource, Bytes, ReadFuture, Shareable};
+pub use source::{ByteSource, Bytes, CountFn, ReadFuture, Shareable};
 pub use tensor::{TensorInfo, TensorType};
 pub use write::{NewTensor, gguf_header, padding};
 

@@ -25,6 +25,14 @@ pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 #[cfg(target_arch = "wasm32")]
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
+/// Is told how much is done, and how much there is in all. May move between threads, as the work does that reports to it;
+/// in a browser, where there is one thread, it need not.
+#[cfg(not(target_arch = "wasm32"))]
+pub type CountFn<'a> = dyn FnMut(u64, u64) + Send + 'a;
+/// Is told how much is done, and how much there is in all.
+#[cfg(target_arch = "wasm32")]
+pub type CountFn<'a> = dyn FnMut(u64, u64) + 'a;
+
 /// Random access to the bytes of one file.
 pub trait ByteSource: Shareable {
     /// What messages call it: a path or an address.

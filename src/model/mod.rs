@@ -13,7 +13,9 @@ mod to_gguf;
 pub use builder::{Builder, KeyHeads, StoredDecays};
 pub use config::Asked;
 pub use embedding::{Embedding, Task};
-pub use files::{Located, MatrixAt, Model, Specials, Tensor, VectorAt, WeightSource, architectures};
+pub use files::{
+    Located, MatrixAt, Model, ModelSource, RowsFn, Specials, Tensor, VectorAt, WeightSource, architectures,
+};
 pub use fuse::{FuseFor, as_vectors, fuse};
 pub use program::{CacheSpec, Node, Out, Program, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec};
-pub use to_gguf::{Conversion, Converted};
+pub use to_gguf::{Conversion, Converted, ElementsFn};

@@ -65,6 +65,13 @@ pub enum Draw {
     InverseCdf,
 }
 
+/// llama.cpp's: temperature 0.8, top-k 40, top-p 0.95, min-p 0.05. The seed is 0: the same text each time.
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05, ..Self::GREEDY }
+    }
+}
+
 impl Sampling {
     /// Always the most likely token.
     pub const GREEDY: Self = Self {

@@ -6,20 +6,19 @@
 mod request;
 mod source;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wasm_bindgen::prelude::*;
 
 use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
-use crate::chat::{self, Transcript};
-use crate::engine::{Engine, Event, Finish, RequestId, SeqId};
-use crate::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role, Verdicts, self_test};
+use crate::chat::Transcript;
+use crate::engine::{Event, Finish, Request, RequestId};
+use crate::exec::{self, GpuExecutor, Numerics, Progress, Verdicts};
 use crate::file::ModelFile;
 use crate::gpu::{Buffer, Choice, Device, Kind};
-use crate::model::Model;
-use crate::ops::RING;
+use crate::language_model::LanguageModel;
 use crate::text::{ChatTemplate, StopMatcher, TextStream, Tokenizer};
 use crate::{Error, Result};
 
@@ -53,22 +52,18 @@ impl Default for Options {
 /// A model that is loaded and answers.
 #[wasm_bindgen]
 pub struct WebEngine {
-    model: Model,
-    tokenizer: Rc<Tokenizer>,
+    model: LanguageModel<GpuExecutor>,
     template: Option<ChatTemplate>,
-    engine: Engine<GpuExecutor>,
-    /// The conversation whose cache is kept from one request to the next.
-    conversation: SeqId,
-    /// What was read and written on it last.
+    /// What was read and written last on the model's own sequence, whose cache is kept from one request to the next.
     transcript: Transcript,
     answers: Vec<Answer>,
-    verdicts: Verdicts,
+    verdicts: Arc<Verdicts>,
 }
 
 /// An answer under way: ids become text, and text ends at a stop string.
 struct Answer {
     request: RequestId,
-    text: TextStream<Rc<Tokenizer>>,
+    text: TextStream<Arc<Tokenizer>>,
     stops: StopMatcher,
     /// On the conversation's sequence: the ids and the text so far, to be recognised in the next request.
     told: Option<(Vec<u32>, String)>,
@@ -87,12 +82,12 @@ impl WebEngine {
 
     /// The model: `{name, architecture, parameters, context, chat, faults}`; faults of the GPU that were found and are gone round.
     pub fn info(&self) -> String {
-        let executor = self.engine.executor();
+        let model = self.model.model();
         json!({
-            "name": self.model.name,
-            "architecture": self.model.arch,
-            "parameters": self.model.parameters,
-            "context": executor.limits().context,
+            "name": model.name,
+            "architecture": model.arch,
+            "parameters": model.parameters,
+            "context": self.model.context(),
             "chat": self.template.is_some(),
             "faults": self.verdicts.faults(),
         })
@@ -111,18 +106,18 @@ impl WebEngine {
 
     /// Runs a step, and gives what happened: `[{request, text, id} | {request, text, finish, usage, error}, …]`.
     pub async fn step(&mut self) -> std::result::Result<String, JsValue> {
-        let events = self.engine.step().await.map_err(|e| to_js(&e))?;
+        let events = self.model.engine_mut().step().await.map_err(|e| to_js(&e))?;
         Ok(Value::from(self.tell(events)).to_string())
     }
 
     /// Ends a request; its last event comes with the next step.
     pub fn cancel(&mut self, request: f64) {
-        self.engine.cancel(RequestId(request as u64));
+        self.model.engine_mut().cancel(RequestId(request as u64));
     }
 
     /// Whether there is anything to do.
     pub fn busy(&self) -> bool {
-        self.engine.busy()
+        self.model.engine().busy()
     }
 
     /// Buffers on the device that are alive: 0 once every engine was freed.
@@ -146,38 +141,27 @@ impl WebEngine {
             let _ = progress.call3(&JsValue::NULL, &what.into(), &done.into(), &all.into());
         };
         let sources = files.into_iter().map(|file| Box::new(JsSource::new(file)) as _).collect();
-        let model = Model::open(ModelFile::open_gguf(sources).await?).await?;
-        let tokenizer = Rc::new(Tokenizer::of(&model.file)?);
-        let template = model.chat_template.as_ref();
-        let template = template.map(|source| ChatTemplate::for_tokenizer(source, &tokenizer)).transpose()?;
-
-        let mut device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
-        let verdicts = Verdicts::parse(&options.verdicts);
-        if options.self_test.unwrap_or(device.caps().kind != Kind::Software) {
-            tell("test", 0.0, 1.0);
-            device = self_test(&device, &model.program, &model, numerics, None, &verdicts).await?;
-        }
-        let limits = limits(options.context.min(model.program.context), device.caps().kind);
-        let gpu = GpuOptions { numerics, kv: None, limits, unfused: false, keep_values: false };
-        let mut loading = |done, all| tell("load", done as f64, all as f64);
-        let mut executor = GpuExecutor::load(&device, &model.program, &model, gpu, &mut loading).await?;
-        for (i, role) in Role::ALL.into_iter().enumerate() {
-            tell("compile", i as f64, Role::ALL.len() as f64);
-            executor.plan(role, &mut |_, _| {}).await?;
-        }
-        executor.calibrate().await?;
-        let mut engine = Engine::new(executor, &model.program);
-        let conversation = engine.open();
-        Ok(Self {
-            model,
-            tokenizer,
-            template,
-            engine,
-            conversation,
-            transcript: Transcript::default(),
-            answers: Vec::new(),
-            verdicts,
-        })
+        let file = ModelFile::open_gguf(sources).await?;
+        let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
+        let kind = device.caps().kind;
+        let verdicts = Arc::new(Verdicts::parse(&options.verdicts));
+        let options = exec::Options {
+            numerics,
+            context: options.context,
+            // A step cannot be stopped: on a software adapter a token takes some 20 ms of a model of 135M parameters.
+            prefill_tokens: if kind == Kind::Software { 16 } else { 256 },
+            state_bytes: 0,
+            verdicts: options.self_test.unwrap_or(kind != Kind::Software).then(|| Arc::clone(&verdicts)),
+            ..exec::Options::default()
+        };
+        let mut report = |progress| match progress {
+            Progress::Testing => tell("test", 0.0, 1.0),
+            Progress::Loading(done, all) => tell("load", done as f64, all as f64),
+            Progress::Compiling(done, all) => tell("compile", done as f64, all as f64),
+        };
+        let model = LanguageModel::open_on(&device, file, &options, &mut report).await?;
+        let template = model.chat_template()?;
+        Ok(Self { model, template, transcript: Transcript::default(), answers: Vec::new(), verdicts })
     }
 
     fn start(&mut self, request: &str) -> Result<f64> {
@@ -185,15 +169,14 @@ impl WebEngine {
         let on_conversation = self.answers.iter().all(|answer| answer.told.is_none());
         let mut apart = Transcript::default();
         let transcript = if on_conversation { &mut self.transcript } else { &mut apart };
-        let prompt = request.prompt(self.template.as_ref(), &self.tokenizer, transcript)?;
-        let stop = chat::stops(&self.model, &self.tokenizer);
-        let text = TextStream::after(Rc::clone(&self.tokenizer), &prompt);
-        let request_id = self.engine.submit(crate::engine::Request {
+        let prompt = request.prompt(self.template.as_ref(), self.model.tokenizer(), transcript)?;
+        let text = TextStream::after(Arc::clone(self.model.tokenizer()), &prompt);
+        let ours = self.model.request(prompt);
+        let request_id = self.model.engine_mut().submit(Request {
             sampling: request.sampling(),
             max_tokens: request.max_tokens(),
-            stop,
-            sequence: on_conversation.then_some(self.conversation),
-            ..crate::engine::Request::new(prompt)
+            sequence: ours.sequence.filter(|_| on_conversation),
+            ..ours
         })?;
         let stops = StopMatcher::new(request.stops());
         let told = on_conversation.then(Default::default);
@@ -221,7 +204,7 @@ impl WebEngine {
                     }
                     told.push(json!({ "request": request.0, "text": text, "id": id }));
                     if answer.stops.stopped().is_some() {
-                        self.engine.cancel(request);
+                        self.model.engine_mut().cancel(request);
                     }
                 }
                 Event::Finished { reason, usage, .. } => {
@@ -246,16 +229,6 @@ impl WebEngine {
         }
         told
     }
-}
-
-/// Room for one conversation.
-fn limits(context: u32, kind: Kind) -> Limits {
-    /// Positions in a block of the cache.
-    const BLOCK: u32 = 16;
-    // A step cannot be stopped: on a software adapter a row takes some 20 ms of a model of 135M parameters.
-    let rows = if kind == Kind::Software { 16 } else { 256 };
-    let blocks = context.div_ceil(BLOCK);
-    Limits { rows: rows.min(context), seqs: 1, outs: 1, block: BLOCK, blocks, context, in_flight: RING, checkpoints: 0 }
 }
 
 /// What JavaScript is told of an error: `{code, message}`.

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::chat::{self, Transcript};
+use crate::language_model::now;
 use crate::ops::Penalties;
 use crate::sample::Sampling;
 use crate::text::{ChatTemplate, Tokenizer};
@@ -56,8 +57,7 @@ impl ChatRequest {
                     Error::unsupported(what, "a prompt works: it is continued")
                 })?;
                 let messages: Vec<Value> = messages.iter().cloned().map(Value::Object).collect();
-                let now = (js_sys::Date::now() / 1000.0) as i64;
-                let segments = chat::render(template, &messages, &self.chat_template_kwargs, Some(now))?;
+                let segments = chat::render(template, &messages, &self.chat_template_kwargs, now())?;
                 let ids = transcript.encode(tokenizer, &segments, false)?;
                 transcript.ask(&segments, &ids);
                 Ok(ids)

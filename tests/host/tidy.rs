@@ -20,6 +20,7 @@ const ORDER: &[&[&str]] = &[
     &["kv", "sample", "text"],
     &["engine", "convert"],
     &["chat"],
+    &["language_model"],
     &["cli", "web", "main"],
 ];
 

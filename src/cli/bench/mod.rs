@@ -12,7 +12,7 @@ use clap::ValueEnum;
 use super::exit::Exit;
 use super::open;
 use super::term::Bar;
-use crate::exec::{Numerics, Options, Place, Progress};
+use crate::exec::{DeviceChoice, Numerics, Options, Progress};
 use crate::model::Model;
 use crate::ops::KvStorage;
 use measure::{Kind, Runner, Test};
@@ -41,8 +41,8 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
     /// auto, gpu, cpu, or the number of an adapter.
-    #[arg(long, default_value = "auto", value_parser = open::place)]
-    device: Place,
+    #[arg(long, default_value = "auto", value_parser = open::device)]
+    device: DeviceChoice,
     /// exact or fast.
     #[arg(long, default_value = "fast", value_parser = open::numerics)]
     numerics: Numerics,
@@ -90,7 +90,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let mut profiles = Vec::new();
     for threads in threads {
         let options = Options {
-            place: args.device.clone(),
+            device: args.device.clone(),
             numerics: args.numerics,
             kv: args.kv_type,
             threads,

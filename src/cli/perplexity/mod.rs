@@ -11,7 +11,7 @@ use super::exit::Exit;
 use super::open;
 use super::term::Bar;
 use crate::engine::{LogProbs, score_from};
-use crate::exec::{AnyExecutor, Executor, Numerics, Options, Place, Progress};
+use crate::exec::{AnyExecutor, DeviceChoice, Executor, Numerics, Options, Progress};
 use crate::model::Model;
 use crate::ops::KvStorage;
 use crate::text::{Special, Tokenizer};
@@ -42,8 +42,8 @@ pub(super) struct Args {
     #[arg(long, requires = "kl_divergence_base", conflicts_with_all = ["file", "context"])]
     kl_divergence: bool,
     /// auto, gpu, cpu, or the number of an adapter.
-    #[arg(long, default_value = "auto", value_parser = open::place)]
-    device: Place,
+    #[arg(long, default_value = "auto", value_parser = open::device)]
+    device: DeviceChoice,
     /// exact or fast.
     #[arg(long, default_value = "fast", value_parser = open::numerics)]
     numerics: Numerics,
@@ -154,7 +154,7 @@ fn executor(args: &Args, model: &Model, context: u32) -> std::result::Result<Any
         return Err(Exit::usage(message));
     }
     let options = Options {
-        place: args.device.clone(),
+        device: args.device.clone(),
         numerics: args.numerics,
         kv: args.kv_type,
         threads: args.threads.map(usize::from),

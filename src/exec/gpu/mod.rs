@@ -20,6 +20,7 @@ use std::time::Duration;
 use super::{
     CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, RowEntry, SeqStep, Step, StepOut, Ticket, Timing, seeded,
 };
+use crate::file::CountFn;
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{FuseFor, Program, WeightSource};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
@@ -111,7 +112,7 @@ impl GpuExecutor {
         program: &Program,
         source: &impl WeightSource,
         options: GpuOptions,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut CountFn<'_>,
     ) -> Result<Self> {
         device.check()?;
         if options.limits.in_flight > RING {
@@ -557,7 +558,7 @@ impl Executor for GpuExecutor {
         format!("{} ({}, {})", caps.name, caps.backend, caps.driver)
     }
 
-    async fn plan(&mut self, role: Role, progress: &mut dyn FnMut(usize, usize)) -> Result<()> {
+    async fn plan(&mut self, role: Role, progress: &mut CountFn<'_>) -> Result<()> {
         progress(0, 1);
         let device = self.device.clone();
         device.checked("kernels", || self.make_plan(role)).await?;

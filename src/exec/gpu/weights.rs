@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::file::CountFn;
 use crate::gpu::{Buffer, Device};
 use crate::model::{Program, Tensor, WeightSource, WeightSpec};
 use crate::ops::lower::{MAX_ROWS, Matrix, Piece};
@@ -44,7 +45,7 @@ impl Weights {
         device: &Device,
         programs: &[Program],
         source: &impl WeightSource,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut CountFn<'_>,
     ) -> Result<Self> {
         let specs = &programs[0].weights;
         // What an op takes as one is contiguous; every other matrix stands alone. With them, how many rows must stay together.
@@ -191,7 +192,7 @@ impl Upload<'_> {
         first: u32,
         bytes: &[u8],
         buffers: &[Buffer],
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut CountFn<'_>,
     ) -> Result<()> {
         let file_row = matrix.format.row_bytes(u64::from(k))? as usize;
         let words = matrix.format.gpu_row_words(u64::from(k))? as usize;

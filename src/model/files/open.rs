@@ -1,6 +1,8 @@
 //! A model, opened: everything that follows from its files before a weight is read.
 
-use crate::file::{self, Description, ModelFile};
+use std::borrow::Cow;
+
+use crate::file::{self, CountFn, Description, ModelFile};
 use crate::model::arch::Arch;
 use crate::model::config::{Asked, Config, infinite};
 use crate::model::embedding::Task;
@@ -48,6 +50,104 @@ pub fn architectures() -> impl Iterator<Item = &'static [&'static str]> {
     Arch::all().iter().map(|arch| arch.model_types)
 }
 
+/// What a model is opened from: a path, bytes in memory, files that are open, or a model that is understood already.
+///
+/// Functions that open models take `impl Into<ModelSource>`, so any of these works as it is.
+pub enum ModelSource {
+    /// A GGUF file (of a split one, any part), or a folder of safetensors files.
+    #[cfg(not(target_arch = "wasm32"))]
+    Path(std::path::PathBuf),
+    /// The bytes of a GGUF file: one that is compiled in, or was downloaded.
+    Bytes(Cow<'static, [u8]>),
+    /// Files that are open.
+    File(ModelFile),
+    /// A model: one that is to be [quantised](Model::quantize) while it is loaded, for example.
+    Model(Box<Model>),
+}
+
+impl ModelSource {
+    /// The model's files.
+    pub fn file(self) -> Result<ModelFile> {
+        match self {
+            #[cfg(not(target_arch = "wasm32"))]
+            Self::Path(path) => ModelFile::open(&path),
+            Self::Bytes(bytes) => ModelFile::from_bytes("model in memory", bytes),
+            Self::File(file) => Ok(file),
+            Self::Model(model) if model.quantized().is_none() => Ok(model.file),
+            Self::Model(model) => {
+                let problem = "it is quantised while it is loaded, which is for answers alone; its file works";
+                Err(Error::argument(model.name, problem))
+            }
+        }
+    }
+
+    /// The model, understood.
+    pub async fn model(self) -> Result<Model> {
+        match self {
+            Self::Model(model) => Ok(*model),
+            other => Model::open(other.file()?).await,
+        }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl From<&str> for ModelSource {
+    fn from(path: &str) -> Self {
+        Self::Path(path.into())
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl From<String> for ModelSource {
+    fn from(path: String) -> Self {
+        Self::Path(path.into())
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl From<&std::path::Path> for ModelSource {
+    fn from(path: &std::path::Path) -> Self {
+        Self::Path(path.into())
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl From<std::path::PathBuf> for ModelSource {
+    fn from(path: std::path::PathBuf) -> Self {
+        Self::Path(path)
+    }
+}
+
+impl From<&'static [u8]> for ModelSource {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl<const N: usize> From<&'static [u8; N]> for ModelSource {
+    fn from(bytes: &'static [u8; N]) -> Self {
+        Self::Bytes(bytes.as_slice().into())
+    }
+}
+
+impl From<Vec<u8>> for ModelSource {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl From<ModelFile> for ModelSource {
+    fn from(file: ModelFile) -> Self {
+        Self::File(file)
+    }
+}
+
+impl From<Model> for ModelSource {
+    fn from(model: Model) -> Self {
+        Self::Model(Box::new(model))
+    }
+}
+
 impl Model {
     /// Understands a model's files: finds its architecture, builds its program, finds and checks the weights.
     ///
@@ -78,7 +178,7 @@ impl Model {
 impl Model {
     /// The program's weights for a CPU executor, where they lie in the file if that is in memory. `progress` is told bytes
     /// done and bytes in all.
-    pub async fn cpu_weights(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CpuWeights> {
+    pub async fn cpu_weights(&self, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
         match &self.quantized {
             Some(quantized) => self.quantized_weights(quantized, progress).await,
             None => self.located.cpu_weights(&self.file, progress).await,

@@ -1,9 +1,9 @@
 //! Weights in another format than the file's: encoded while they are loaded.
 
 use crate::Result;
-use crate::file::Bytes;
+use crate::file::{Bytes, CountFn};
 use crate::model::files::open::Model;
-use crate::model::files::source::WeightSource as _;
+use crate::model::files::source::{RowsFn, WeightSource as _};
 use crate::model::program::Program;
 use crate::ops::{Attend, CpuWeights, Matrix, Op, VectorId, WeightId};
 use crate::quant::BlockFormat;
@@ -50,7 +50,7 @@ impl Model {
         quantized: &Quantized,
         weight: WeightId,
         slice: usize,
-        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+        each: &mut RowsFn<'_>,
     ) -> Result<()> {
         let at = &self.located.weights[weight.index()];
         let (from, to) = (at.format, quantized.formats[weight.index()]);
@@ -73,7 +73,7 @@ impl Model {
     pub(in crate::model) async fn quantized_weights(
         &self,
         quantized: &Quantized,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut CountFn<'_>,
     ) -> Result<CpuWeights> {
         let sizes: Vec<u64> = self.located.weights.iter().map(|at| at.size()).collect();
         let all = sizes.iter().sum();

@@ -5,6 +5,13 @@ use crate::model::Model;
 use crate::ops::{CpuWeights, VectorId, WeightId};
 use crate::quant::BlockFormat;
 
+/// Takes rows of a matrix: the first row's number, and the rows' bytes.
+#[cfg(not(target_arch = "wasm32"))]
+pub type RowsFn<'a> = dyn FnMut(u32, &[u8]) -> Result<()> + Send + 'a;
+/// Takes rows of a matrix: the first row's number, and the rows' bytes.
+#[cfg(target_arch = "wasm32")]
+pub type RowsFn<'a> = dyn FnMut(u32, &[u8]) -> Result<()> + 'a;
+
 /// A weight of either kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tensor {
@@ -29,7 +36,7 @@ pub trait WeightSource {
 
     /// The rows of a matrix as a file has them, in slices of at most `slice` bytes, but whole rows: `each` gets the first
     /// row's number and the rows' bytes.
-    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()>;
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut RowsFn<'_>) -> Result<()>;
 
     /// A vector, in f32, with what its spec adds.
     async fn vector(&self, vector: VectorId) -> Result<Vec<f32>>;
@@ -54,7 +61,7 @@ impl WeightSource for Model {
         (info.file, info.offset + start)
     }
 
-    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut RowsFn<'_>) -> Result<()> {
         match &self.quantized {
             Some(quantized) => self.quantized_rows(quantized, weight, slice, each).await,
             None => self.located.read_rows(&self.file, weight, slice, each).await,
@@ -72,7 +79,7 @@ impl WeightSource for CpuWeights {
         self.matrices[weight.index()].format()
     }
 
-    async fn rows(&self, weight: WeightId, slice: usize, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
+    async fn rows(&self, weight: WeightId, slice: usize, each: &mut RowsFn<'_>) -> Result<()> {
         let view = self.matrices[weight.index()].view();
         let row_bytes = view.format.row_bytes(view.k as u64)? as usize;
         let rows = (slice / row_bytes).max(1);

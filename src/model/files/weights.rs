@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::file::{ByteSource, Bytes, ModelFile, TensorInfo};
+use crate::file::{ByteSource, Bytes, CountFn, ModelFile, TensorInfo};
 use crate::model::files::names::{Names, Order, Place};
+use crate::model::files::source::RowsFn;
 use crate::model::program::{Program, Runs, VectorSpec, WeightSpec};
 use crate::ops::{CpuWeights, Matrix, VectorId, WeightId};
 use crate::quant::{BlockFormat, FormatInfo};
@@ -206,7 +207,7 @@ impl Located {
         file: &ModelFile,
         weight: WeightId,
         slice: usize,
-        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+        each: &mut RowsFn<'_>,
     ) -> Result<()> {
         self.read_some_rows(file, weight, 0..self.matrix(weight)?.n, slice, each).await
     }
@@ -218,7 +219,7 @@ impl Located {
         weight: WeightId,
         range: Range<u32>,
         slice: usize,
-        each: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
+        each: &mut RowsFn<'_>,
     ) -> Result<()> {
         let at = self.matrix(weight)?;
         let row_bytes = to_usize(at.row_bytes())?;
@@ -296,7 +297,7 @@ impl Located {
 
     /// The weights for a CPU: matrices where they lie, if the file is in memory and holds them by rows; else copies.
     /// `progress` is told bytes done and bytes in all.
-    pub async fn cpu_weights(&self, file: &ModelFile, progress: &mut dyn FnMut(u64, u64)) -> Result<CpuWeights> {
+    pub async fn cpu_weights(&self, file: &ModelFile, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
         let all = self.weights.iter().map(MatrixAt::size).sum();
         let mut done = 0;
         let mut weights = CpuWeights::default();

@@ -20,6 +20,13 @@ use crate::ops::{Mask, Op, RopeSpec};
 use crate::{Error, Result};
 use tensors::{Part, What};
 
+/// Takes the elements of whole rows.
+#[cfg(not(target_arch = "wasm32"))]
+pub type ElementsFn<'a> = dyn FnMut(&[f32]) -> Result<()> + Send + 'a;
+/// Takes the elements of whole rows.
+#[cfg(target_arch = "wasm32")]
+pub type ElementsFn<'a> = dyn FnMut(&[f32]) -> Result<()> + 'a;
+
 /// A GGUF file in the making, without its tokenizer.
 pub struct Conversion {
     /// `general.architecture`, the hyper-parameters, and what else follows from the configuration.
@@ -78,12 +85,7 @@ impl Model {
     }
 
     /// The rows of a converted tensor, in order, some at a time: `each` gets the elements of whole rows.
-    pub async fn converted_rows(
-        &self,
-        tensor: &Converted,
-        slice: usize,
-        each: &mut dyn FnMut(&[f32]) -> Result<()>,
-    ) -> Result<()> {
+    pub async fn converted_rows(&self, tensor: &Converted, slice: usize, each: &mut ElementsFn<'_>) -> Result<()> {
         for part in &tensor.parts {
             match &part.what {
                 What::Computed(elements) => each(elements)?,

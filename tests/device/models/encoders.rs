@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wgslm::engine::{EmbedOptions, Embedder, Input, embed};
-use wgslm::exec::{CpuExecutor, CpuOptions, Limits, Numerics, Options, Oracle, Place, Role, SeqStep, Step, Token};
+use wgslm::exec::{
+    CpuExecutor, CpuOptions, DeviceChoice, Limits, Numerics, Options, Oracle, Role, SeqStep, Step, Token,
+};
 use wgslm::file::{Description, ModelFile};
 use wgslm::model::{Embedding, Model, Out, Task};
 use wgslm::ops::{Pooling, ValueId};
@@ -204,12 +206,10 @@ fn all_minilm_l6_v2_matches() {
     let sentences = data_json("real-models/minilm/sentences.json");
     let golden = npz(&data_bytes("real-models/minilm/embeddings.npz"));
     let options = EmbedOptions { truncate: true, ..EmbedOptions::default() };
-    let place = |options: &mut Options| {
-        (options.place, options.numerics, options.threads) = (Place::Cpu, Numerics::Exact, Some(2));
-    };
+    let cpu = Options { device: DeviceChoice::Cpu, numerics: Numerics::Exact, threads: Some(2), ..Options::default() };
     for file in [ModelFile::open(&path), converted_file(&path)] {
         let file = file.unwrap();
-        let mut embedder = pollster::block_on(Embedder::open(file, &options, place, &mut |_| {})).unwrap();
+        let mut embedder = pollster::block_on(Embedder::open(file, &options, &cpu, &mut |_| {})).unwrap();
         assert_eq!((embedder.width(), embedder.scores()), (384, false));
         let mut inputs = Vec::new();
         for sentence in sentences.as_array().unwrap() {
@@ -237,7 +237,7 @@ fn all_minilm_l6_v2_matches() {
 
     // Without leave to cut, a text of 338 tokens is refused.
     let file = ModelFile::open(&path).unwrap();
-    let strict = pollster::block_on(Embedder::open(file, &EmbedOptions::default(), place, &mut |_| {})).unwrap();
+    let strict = pollster::block_on(Embedder::open(file, &EmbedOptions::default(), &cpu, &mut |_| {})).unwrap();
     let long = sentences.as_array().unwrap().iter().find(|s| s["tokens_before_truncation"] == 338).unwrap();
     let error = strict.text(long["text"].as_str().unwrap()).unwrap_err().to_string();
     assert!(error.contains("338 tokens") && error.contains("256"), "{error}");

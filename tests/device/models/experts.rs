@@ -1,7 +1,7 @@
 //! Models of experts: where they run, with which numerics, and that their number is judged before memory is taken for it.
 
 use serde_json::json;
-use wgslm::exec::{AnyExecutor, Numerics, Options, Place, Role};
+use wgslm::exec::{AnyExecutor, DeviceChoice, Numerics, Options, Role};
 use wgslm::ops::Op;
 
 use super::golden::{golden, mean_kl, nmse};
@@ -47,7 +47,7 @@ fn without_kernels_a_gpu_refuses_by_name() {
         _ => None,
     });
     route.unwrap().spec.experts = 5000;
-    let options = Options { place: Place::Gpu, ..Options::new(&model.program, 64) };
+    let options = Options { device: DeviceChoice::Gpu, ..Options::new(&model.program, 64) };
     let mut loaded = false;
     let gpu = pollster::block_on(AnyExecutor::open(&model, &options, &mut |_| loaded = true));
     let error = gpu.err().expect("there is no kernel").to_string();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use wgslm::engine::{EmbedOptions, Embedder};
-use wgslm::exec::{Numerics, Place};
+use wgslm::exec::{DeviceChoice, Numerics, Options};
 use wgslm::file::ModelFile;
 
 use super::{command, fails, fed, ok, text};
@@ -88,10 +88,8 @@ fn length(v: &[f64]) -> f64 {
 /// What the library gives for the same.
 fn library(folder: &Folder) -> Embedder {
     let file = ModelFile::open(&folder.0).unwrap();
-    let place = |options: &mut wgslm::exec::Options| {
-        (options.place, options.numerics) = (Place::Cpu, Numerics::Exact);
-    };
-    pollster::block_on(Embedder::open(file, &EmbedOptions::default(), place, &mut |_| {})).unwrap()
+    let cpu = Options { device: DeviceChoice::Cpu, numerics: Numerics::Exact, ..Options::default() };
+    pollster::block_on(Embedder::open(file, &EmbedOptions::default(), &cpu, &mut |_| {})).unwrap()
 }
 
 #[test]

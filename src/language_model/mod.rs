@@ -1,0 +1,17 @@
+//! The front door: a model with its tokenizer and chat template on an engine that is ready, and text in and out of it.
+//!
+//! A thin layer: [`LanguageModel`] owns an [`Engine`](crate::engine::Engine) and gives it one request at a time. Who has several at
+//! once, or wants tokens and probabilities, uses [`LanguageModel::engine_mut`].
+
+mod answer;
+#[cfg(not(target_arch = "wasm32"))]
+mod block_on;
+mod open;
+#[cfg(all(test, feature = "tiny"))]
+mod tests;
+
+pub(crate) use answer::now;
+pub use answer::{Answer, AnswerStream, GenerateOptions};
+#[cfg(not(target_arch = "wasm32"))]
+pub use block_on::block_on;
+pub use open::{LanguageModel, open};

@@ -1,0 +1,130 @@
+//! Opening a model with all that text needs.
+
+use std::sync::Arc;
+
+use crate::chat::{self, Conversation};
+use crate::engine::{Engine, Request, SeqId};
+use crate::exec::{AnyExecutor, Executor, GpuExecutor, Options, ProgressFn};
+use crate::gpu::Device;
+use crate::model::{Model, ModelSource};
+use crate::text::{ChatTemplate, Tokenizer};
+use crate::{Error, Result};
+
+/// Opens a model with its tokenizer and chat template, loads it where [`Options::device`] says, and makes an engine ready.
+///
+/// `source` is a path, the bytes of a GGUF file, a [`ModelFile`](crate::file::ModelFile) or a [`Model`].
+/// [`LanguageModel::open`] reports its progress, too.
+pub async fn open(source: impl Into<ModelSource>, options: &Options) -> Result<LanguageModel> {
+    LanguageModel::open(source, options, &mut |_| {}).await
+}
+
+/// A model that is ready to answer: its files, tokenizer and chat template, and an engine on the device that it was loaded on.
+///
+/// It answers one request at a time. What a prompt shares with the one before, from its first token on, is not computed again.
+pub struct LanguageModel<E = AnyExecutor> {
+    model: Model,
+    tokenizer: Arc<Tokenizer>,
+    stop_tokens: Vec<u32>,
+    pub(super) engine: Engine<E>,
+    sequence: SeqId,
+}
+
+impl LanguageModel {
+    /// [`open`](open()) that tells `progress` how far it is.
+    pub async fn open(
+        source: impl Into<ModelSource>,
+        options: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Self> {
+        let (model, tokenizer) = generative(source).await?;
+        let executor = AnyExecutor::open(&model, options, progress).await?;
+        Ok(Self::assemble(model, tokenizer, executor))
+    }
+}
+
+impl LanguageModel<GpuExecutor> {
+    /// Opens a model on a device that is open already: one that other work shares, made by
+    /// [`Device::from_host`](crate::gpu::Device::from_host) from the caller's own adapter, device and queue.
+    pub async fn open_on(
+        device: &Device,
+        source: impl Into<ModelSource>,
+        options: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Self> {
+        let (model, tokenizer) = generative(source).await?;
+        let executor = GpuExecutor::open(device, &model, options, progress).await?;
+        Ok(Self::assemble(model, tokenizer, executor))
+    }
+}
+
+impl<E: Executor> LanguageModel<E> {
+    /// A model on an executor that was made for its program.
+    pub fn with_executor(model: Model, executor: E) -> Result<Self> {
+        let tokenizer = Tokenizer::of(&model.file)?;
+        Ok(Self::assemble(model, tokenizer, executor))
+    }
+
+    fn assemble(model: Model, tokenizer: Tokenizer, executor: E) -> Self {
+        let stop_tokens = chat::stops(&model, &tokenizer);
+        let mut engine = Engine::new(executor, &model.program);
+        let sequence = engine.open();
+        Self { model, tokenizer: Arc::new(tokenizer), stop_tokens, engine, sequence }
+    }
+
+    /// What its files say.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Its chat template, if it has one. Fails if that does not compile.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        let source = self.model.chat_template.as_ref();
+        source.map(|source| ChatTemplate::for_tokenizer(source, &self.tokenizer)).transpose()
+    }
+
+    /// An empty conversation with this model, for [`chat`](Self::chat). Without a template, texts are continued as they are.
+    pub fn conversation(&self) -> Result<Conversation> {
+        Ok(Conversation::new(Arc::clone(&self.tokenizer), self.chat_template()?))
+    }
+
+    /// A request for the engine that goes on with the kept sequence, and ends where the model ends its answers.
+    pub fn request(&self, prompt: Vec<u32>) -> Request {
+        Request { stop: self.stop_tokens.clone(), sequence: Some(self.sequence), ..Request::new(prompt) }
+    }
+
+    /// Tokens of context, for prompt and answer together.
+    pub fn context(&self) -> u32 {
+        self.engine.executor().limits().context
+    }
+
+    /// The device that it runs on, in words.
+    pub fn device(&self) -> String {
+        self.engine.executor().device()
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine<E> {
+        &self.engine
+    }
+
+    /// The engine, for requests in tokens, and for several at a time ([`Options::seqs`]).
+    pub fn engine_mut(&mut self) -> &mut Engine<E> {
+        &mut self.engine
+    }
+}
+
+/// A model that gives logits, with its tokenizer: what can fail fails before weights are loaded.
+async fn generative(source: impl Into<ModelSource>) -> Result<(Model, Tokenizer)> {
+    let model = source.into().model().await?;
+    if model.program.logits().is_none() {
+        let what = format!("text from {}, which turns texts into vectors or scores,", model.name);
+        return Err(Error::unsupported(what, "Embedder::open works"));
+    }
+    let tokenizer = Tokenizer::of(&model.file)?;
+    Ok((model, tokenizer))
+}
