@@ -59,6 +59,32 @@ impl WeightsArg {
     }
 }
 
+/// Where a model runs, and how exactly: for commands that run one as it would answer.
+#[derive(Debug, clap::Args)]
+pub(super) struct ExecArgs {
+    /// auto (a real GPU, else the CPU), gpu, cpu, or the number of an adapter (see `wgslm devices`).
+    #[arg(long, default_value = "auto", value_parser = device)]
+    device: DeviceChoice,
+    /// fast (16-bit cache, 8-bit activations) or exact (f32 outside the weights).
+    #[arg(long, default_value = "fast", value_parser = numerics)]
+    pub(super) numerics: Numerics,
+    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
+    #[arg(long, value_name = "TYPE", value_parser = kv_type)]
+    kv_type: Option<KvStorage>,
+}
+
+impl ExecArgs {
+    /// `base`, where and as it was asked for.
+    pub(super) fn options(&self, threads: Option<usize>, base: Options) -> Options {
+        Options { device: self.device.clone(), numerics: self.numerics, kv: self.kv_type, threads, ..base }
+    }
+
+    /// What keys and values are stored as.
+    pub(super) fn storage(&self) -> KvStorage {
+        self.kv_type.unwrap_or(self.numerics.kv())
+    }
+}
+
 /// Which model, or the shape of one.
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceArg {

@@ -12,9 +12,8 @@ use super::{open, repl, term};
 use crate::Error;
 use crate::chat::{ContextPolicy, Conversation};
 use crate::engine::{Finish, Request};
-use crate::exec::{DeviceChoice, Numerics, Options};
+use crate::exec::Options;
 use crate::language_model::{LanguageModel, now};
-use crate::ops::KvStorage;
 use crate::sample::Sampling;
 use crate::text::TextStream;
 
@@ -27,15 +26,8 @@ pub(super) struct Args {
     /// Tokens to generate at most [default: until the model ends or the context is full].
     #[arg(short = 'n', long, value_name = "N")]
     pub(super) max_tokens: Option<u32>,
-    /// auto (a real GPU, else the CPU), gpu, cpu, or the number of an adapter (see `wgslm devices`).
-    #[arg(long, default_value = "auto", value_parser = open::device)]
-    device: DeviceChoice,
-    /// fast (16-bit cache, 8-bit activations) or exact (f32 outside the weights).
-    #[arg(long, default_value = "fast", value_parser = open::numerics)]
-    numerics: Numerics,
-    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
-    #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
-    kv_type: Option<KvStorage>,
+    #[command(flatten)]
+    exec: open::ExecArgs,
     /// Threads of the CPU [default: as many as prove to be fastest].
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -148,14 +140,9 @@ impl Session {
     fn open(args: &Args) -> Result<Self, Exit> {
         let started = Instant::now();
         let model = args.model.open()?;
-        let options = Options {
-            device: args.device.clone(),
-            numerics: args.numerics,
-            kv: args.kv_type,
-            threads: args.threads.map(usize::from),
-            context: args.context.unwrap_or(Options::default().context),
-            ..Options::default()
-        };
+        let base = Options::default();
+        let base = Options { context: args.context.unwrap_or(base.context), ..base };
+        let options = args.exec.options(args.threads.map(usize::from), base);
         let model = open::language_model(model, &options)?;
         Ok(Self { model, load: started.elapsed(), bias: args.sampling.bias().to_vec() })
     }

@@ -10,6 +10,7 @@ mod open;
 #[cfg(all(test, feature = "tiny"))]
 mod tests;
 
+#[cfg(any(feature = "cli", all(target_arch = "wasm32", feature = "web")))]
 pub(crate) use answer::now;
 pub use answer::{Answer, AnswerStream, GenerateOptions};
 #[cfg(not(target_arch = "wasm32"))]

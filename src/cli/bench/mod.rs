@@ -12,9 +12,8 @@ use clap::ValueEnum;
 use super::exit::Exit;
 use super::open;
 use super::term::Bar;
-use crate::exec::{DeviceChoice, Numerics, Options, Progress};
+use crate::exec::{Options, Progress};
 use crate::model::Model;
-use crate::ops::KvStorage;
 use measure::{Kind, Runner, Test};
 use report::{Line, Report};
 
@@ -40,15 +39,8 @@ pub(super) struct Args {
     /// Threads of the CPU; without it, as many as prove to be fastest, for prompts and for generated tokens apart.
     #[arg(short, long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// auto, gpu, cpu, or the number of an adapter.
-    #[arg(long, default_value = "auto", value_parser = open::device)]
-    device: DeviceChoice,
-    /// exact or fast.
-    #[arg(long, default_value = "fast", value_parser = open::numerics)]
-    numerics: Numerics,
-    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
-    #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
-    kv_type: Option<KvStorage>,
+    #[command(flatten)]
+    exec: open::ExecArgs,
     /// Also shows where the time goes, by kernel: one more run of each test.
     #[arg(long)]
     profile: bool,
@@ -89,13 +81,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let mut report = Report::new(&model);
     let mut profiles = Vec::new();
     for threads in threads {
-        let options = Options {
-            device: args.device.clone(),
-            numerics: args.numerics,
-            kv: args.kv_type,
-            threads,
-            ..Options::new(&model.program, context)
-        };
+        let options = args.exec.options(threads, Options::new(&model.program, context));
         let mut executor = open::executor(&model, &options)?;
         if args.profile {
             // Fails, if it must, before anything is measured.
@@ -103,7 +89,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             executor.profile(false)?;
         }
         let bandwidth = pollster::block_on(executor.bandwidth())?;
-        let mut runner = Runner::new(&mut executor, &model, args.kv_type.unwrap_or(args.numerics.kv()));
+        let mut runner = Runner::new(&mut executor, &model, args.exec.storage());
         let mut bar = Bar::new();
         bar.name("measuring");
         let all = tests.len() as u64 * u64::from(args.repetitions);
@@ -115,7 +101,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
                 samples.push(pollster::block_on(runner.run(test))?);
             }
             let cost = runner.cost(test);
-            report.add(Line::new(runner.executor, *test, &samples, cost, bandwidth, args.numerics));
+            report.add(Line::new(runner.executor, *test, &samples, cost, bandwidth, args.exec.numerics));
         }
         if args.profile {
             runner.executor.profile(true)?;

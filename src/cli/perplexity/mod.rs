@@ -11,9 +11,8 @@ use super::exit::Exit;
 use super::open;
 use super::term::Bar;
 use crate::engine::{LogProbs, score_from};
-use crate::exec::{AnyExecutor, DeviceChoice, Executor, Numerics, Options, Progress};
+use crate::exec::{AnyExecutor, Executor, Options, Progress};
 use crate::model::Model;
-use crate::ops::KvStorage;
 use crate::text::{Special, Tokenizer};
 use crate::{Error, Result};
 use logits::{RANGE, Reader, Writer};
@@ -41,15 +40,8 @@ pub(super) struct Args {
     /// Compares with the file of logits.
     #[arg(long, requires = "kl_divergence_base", conflicts_with_all = ["file", "context"])]
     kl_divergence: bool,
-    /// auto, gpu, cpu, or the number of an adapter.
-    #[arg(long, default_value = "auto", value_parser = open::device)]
-    device: DeviceChoice,
-    /// exact or fast.
-    #[arg(long, default_value = "fast", value_parser = open::numerics)]
-    numerics: Numerics,
-    /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
-    #[arg(long, value_name = "TYPE", value_parser = open::kv_type)]
-    kv_type: Option<KvStorage>,
+    #[command(flatten)]
+    exec: open::ExecArgs,
     /// Threads of the CPU [default: as many as prove to be fastest].
     #[arg(short, long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -153,14 +145,8 @@ fn executor(args: &Args, model: &Model, context: u32) -> std::result::Result<Any
         let message = format!("chunks of {context} tokens; {} was made for {}", model.name, model.program.context);
         return Err(Exit::usage(message));
     }
-    let options = Options {
-        device: args.device.clone(),
-        numerics: args.numerics,
-        kv: args.kv_type,
-        threads: args.threads.map(usize::from),
-        outs: OUTS.min(context),
-        ..Options::new(&model.program, context)
-    };
+    let base = Options { outs: OUTS.min(context), ..Options::new(&model.program, context) };
+    let options = args.exec.options(args.threads.map(usize::from), base);
     open::executor(model, &options)
 }
 
