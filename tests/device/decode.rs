@@ -69,8 +69,8 @@ fn generate<E: Executor>(engine: &mut Engine<E>, request: Request) -> Vec<u32> {
 
 #[test]
 fn gpu_decoding_waits_for_no_read_back() {
-    let model = open("stories260K/stories260K-q8_0.gguf");
-    let greedy = Request { max_tokens: Some(64), ..Request::new(vec![1, 403, 407, 261, 378]) };
+    let model = open("stories/stories-q8_0.gguf");
+    let greedy = Request { max_tokens: Some(64), ..Request::new(vec![1, 350, 354, 404, 284, 261, 416]) };
     decode(&model, greedy.clone());
     let filters = Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01, seed: 3, ..Sampling::GREEDY };
     let penalties = Penalties { repeat: 1.1, presence: 0.1, frequency: 0.1 };
@@ -149,9 +149,9 @@ fn answers(
 
 #[test]
 fn gpu_steps_of_one_submission_are_those_of_many() {
-    let model = open("stories260K/stories260K-q8_0.gguf");
+    let model = open("stories/stories-q8_0.gguf");
     let device = lavapipe();
-    let greedy = Request { max_tokens: Some(60), ..Request::new(vec![1, 403, 407, 261, 378]) };
+    let greedy = Request { max_tokens: Some(60), ..Request::new(vec![1, 350, 354, 404, 284, 261, 416]) };
     let sampling = Sampling { temperature: 1.1, top_k: 40, top_p: 0.95, min_p: 0.01, seed: 3, ..Sampling::GREEDY };
     let penalties = Penalties { repeat: 1.2, presence: 0.3, frequency: 0.2 };
     let mut requests = vec![
@@ -218,9 +218,9 @@ fn gpu_steps_of_one_submission_keep_windows_states_and_lists() {
 /// The same where requests lose their blocks to others and begin again.
 #[test]
 fn gpu_steps_of_one_submission_survive_preemption() {
-    let (model, device) = (open("stories260K/stories260K-q8_0.gguf"), lavapipe());
-    let request = |first: u32| Request { max_tokens: Some(60), ..Request::new(vec![1, 403, 407, first]) };
-    let requests = [261, 378, 300, 402].map(request);
+    let (model, device) = (open("stories/stories-q8_0.gguf"), lavapipe());
+    let request = |first: u32| Request { max_tokens: Some(60), ..Request::new(vec![1, 350, 354, first]) };
+    let requests = [404, 261, 300, 402].map(request);
     let run = |budget, blocks| {
         let executor = load_with(&device, &model, Numerics::Exact, 4, RING, blocks);
         let mut engine = Engine::new(executor, &model.program);
@@ -263,7 +263,7 @@ fn behind(executor: &mut impl Executor, stops: impl Fn(u32) -> Vec<u32>) -> Vec<
 
 #[test]
 fn gpu_nothing_is_drawn_behind_a_stop() {
-    let model = open("stories260K/stories260K-q8_0.gguf");
+    let model = open("stories/stories-q8_0.gguf");
     let mut gpu = load_for(&lavapipe(), &model, 2, RING);
     gpu.set_budget(Duration::MAX);
     let others = behind(&mut gpu, |first| vec![first + 1, first + 2]);
@@ -343,7 +343,7 @@ fn gpu_rows_without_a_token_end_their_request_alone() {
 
 #[test]
 fn gpu_chunks_of_a_prompt_are_not_far_ahead() {
-    let model = open("stories260K/stories260K-q8_0.gguf");
+    let model = open("stories/stories-q8_0.gguf");
     let mut engine = Engine::new(load_for(&lavapipe(), &model, 2, RING), &model.program);
     engine.executor_mut().set_budget(Duration::MAX);
     generate(&mut engine, Request { max_tokens: Some(64), ..Request::new(vec![1]) });
@@ -378,7 +378,7 @@ fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, promp
 #[test]
 fn gpu_layers_take_few_dispatches() {
     let device = lavapipe();
-    let model = open("stories260K/stories260K.gguf");
+    let model = open("stories/stories.gguf");
     count("llama", &mut load(&device, &model), model.program.layers(), 5, 8);
     // Heads of an odd size share words of the cache, so q, k and v stay apart.
     let model = open("tiny-models/gpt2-odd");
@@ -397,7 +397,7 @@ fn gpu_layers_take_few_dispatches() {
 fn gpu_buffers_are_freed() {
     let device = lavapipe();
     let before = Buffer::live();
-    let model = open("stories260K/stories260K-q8_0.gguf");
+    let model = open("stories/stories-q8_0.gguf");
     let mut engine = Engine::new(load(&device, &model), &model.program);
     generate(&mut engine, Request { max_tokens: Some(4), ..Request::new(vec![1]) });
     assert!(Buffer::live() > before + 10);

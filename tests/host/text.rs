@@ -143,12 +143,17 @@ fn real_models() {
 }
 
 #[test]
-fn stories260k() {
-    let tokenizer = gguf_tokenizer(&read("stories260K/stories260K.gguf")).unwrap();
+fn sentencepiece_ids() {
+    let tokenizer = gguf_tokenizer(&read("stories/stories.gguf")).unwrap();
     assert_eq!((tokenizer.vocab_size(), tokenizer.bos(), tokenizer.eos()), (512, Some(1), Some(2)));
     assert!(tokenizer.add_bos() && !tokenizer.add_eos());
-    let ids = tokenizer.encode("Once upon a time 🦀", Special::Plain).unwrap();
-    assert_eq!(tokenizer.decode(&ids, true), "Once upon a time 🦀");
+    let mut tally = Tally::default();
+    for case in json("stories/tokens.json").as_array().unwrap() {
+        let (text, expected) = (case["text"].as_str().unwrap(), ids(&case["ids"]));
+        tally.check(&tokenizer, text, Special::Plain, &expected);
+        assert_eq!(tokenizer.decode(&expected, true), case["decoded"].as_str().unwrap(), "{text:?}");
+    }
+    tally.finish("stories", 20);
 }
 
 #[test]

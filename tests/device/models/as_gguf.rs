@@ -52,6 +52,33 @@ pub(crate) fn open(name: &str, meta: Vec<(String, Meta<'_>)>, tensors: &[Tensor]
     pollster::block_on(async { Model::open(ModelFile::open_gguf(vec![Box::new(bytes)]).await?).await }).unwrap()
 }
 
+/// The safetensors file of a GGUF file of architecture `llama` whose output matrix is the embedding, in F32.
+pub(crate) fn safetensors(file: &ModelFile, head_dim: u64) -> Vec<u8> {
+    let (mut header, mut values) = (serde_json::Map::new(), Vec::new());
+    for info in file.tensors() {
+        let names = LLAMA.iter().rev().filter(|(folder, _)| *folder != "lm_head");
+        let name = names.fold(info.name.clone(), |name, (folder, gguf)| name.replace(gguf, folder));
+        let data = pollster::block_on(file.read_f32(info)).unwrap();
+        let start = values.len();
+        let mut push = |row: &[f32]| values.extend(row.iter().flat_map(|x| x.to_le_bytes()));
+        if info.name.contains("attn_q") || info.name.contains("attn_k") {
+            // A head's rows are neighbours there, and here the even ones come before the odd ones.
+            let columns = info.shape[1] as usize;
+            for head in data.chunks(head_dim as usize * columns) {
+                let rows: Vec<_> = head.chunks(columns).collect();
+                rows.iter().step_by(2).chain(rows.iter().skip(1).step_by(2)).for_each(|row| push(row));
+            }
+        } else {
+            push(&data);
+        }
+        let about = serde_json::json!({"dtype": "F32", "shape": info.shape, "data_offsets": [start, values.len()]});
+        header.insert(name, about);
+    }
+    let mut header = serde_json::Value::from(header).to_string();
+    header.extend(std::iter::repeat_n(' ', header.len().wrapping_neg() % 8));
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &values].concat()
+}
+
 /// A model of architecture `llama`.
 pub(crate) fn llama(name: &str) -> Model {
     let (config, mut tensors) = folder(name, LLAMA);

@@ -167,7 +167,7 @@ fn programs_are_right() {
 }
 
 /// How far the references, made in f32, are from the same in f64: 1e-10 but for gated delta nets, whose reference has
-/// rounded more (the data's PROVENANCE.md measured it).
+/// rounded more (README.md beside the fixtures has the measurement).
 fn f32_noise(arch: &str) -> f64 {
     if ["qwen3_next", "qwen3_5", "qwen3_5_moe"].iter().any(|a| arch.starts_with(a)) { 1e-9 } else { 1e-10 }
 }
@@ -253,21 +253,21 @@ fn an_engine_gives_blocks_back_and_draws_the_same() {
     }
 }
 
-/// Every file of stories260K: reference logits, and the tokens after four prompts.
+/// Every file of `tests/data/stories`: reference logits, and the tokens after four prompts.
 pub(crate) fn stories_match<D: Device>() {
-    let golden = npz(&data_bytes("stories260K/reference.npz"));
+    let golden = npz(&data_bytes("stories/reference.npz"));
     let expected = &golden["logits"];
     let ids = &golden["ids"].ids()[..expected.shape[0]];
-    let runs = data_json("stories260K/reference.json");
+    let runs = data_json("stories/reference.json");
     // The bounds of the rounded files say how far rounding takes them; their tokens are compared below.
     for (file, bound) in [
-        ("stories260K.gguf", 1e-9),
+        ("stories.gguf", 1e-9),
         ("hf-float32", 1e-9),
-        ("stories260K-f16.gguf", 1e-6),
+        ("stories-f16.gguf", 1e-6),
         ("hf-bfloat16", 1e-4),
-        ("stories260K-q8_0.gguf", 1e-3),
+        ("stories-q8_0.gguf", 1e-3),
     ] {
-        let model = open(&data("stories260K").join(file)).unwrap();
+        let model = open(&data("stories").join(file)).unwrap();
         for (numerics, fast) in [(Numerics::Exact, 0.0), (Numerics::Fast, 5e-4)] {
             let mut runner = Runner::<D>::new(&model, numerics, 256, 200);
             for (chunk, role) in [(200, Role::Prompt), (7, Role::Prompt), (1, Role::Generated)] {
@@ -287,9 +287,9 @@ pub(crate) fn stories_match<D: Device>() {
             }
         }
     }
-    for run in data_json("stories260K/reference-quant.json")["runs"].as_array().unwrap() {
+    for run in data_json("stories/reference-quant.json")["runs"].as_array().unwrap() {
         let file = run["file"].as_str().unwrap();
-        let model = open(&data("stories260K").join(file)).unwrap();
+        let model = open(&data("stories").join(file)).unwrap();
         let mut runner = Runner::<D>::new(&model, Numerics::Exact, 256, 8);
         let (prompt, all) = (ids_of(&run["prompt_ids"]), ids_of(&run["ids"]));
         let drawn = runner.greedy(&prompt, 8, all.len() - prompt.len());
@@ -300,6 +300,24 @@ pub(crate) fn stories_match<D: Device>() {
         let expected: Vec<_> = run["last_logits"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
         let nmse = nmse(last.iter().copied(), &expected);
         assert!(nmse < 1e-9, "{file}: NMSE {nmse:e}");
+    }
+}
+
+/// The embedded model as it is, and as a folder of safetensors files, which has other names and another order of rows.
+#[test]
+fn the_embedded_model_matches() {
+    let golden = npz(&data_bytes("embedded/reference.npz"));
+    let (ids, expected) = (golden["ids"].ids(), &golden["logits"]);
+    let file = || ModelFile::open(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny.gguf"))).unwrap();
+    let config = String::from_utf8(data_bytes("embedded/config.json")).unwrap();
+    let folder = super::open_safetensors(as_gguf::safetensors(&file(), 32), &[("config.json", config)]);
+    for (what, model) in [("GGUF", pollster::block_on(Model::open(file()))), ("safetensors", folder)] {
+        let model = model.unwrap();
+        let kl = mean_kl(&logits_of(&model, &ids), expected);
+        assert!(kl < 1e-10, "{what}, in f64: KL {kl:e}");
+        let mut runner = Runner::<super::Cpu>::new(&model, Numerics::Exact, 64, 48);
+        let kl = mean_kl(&runner.logits(&ids, 48, Role::Prompt), expected);
+        assert!(kl < 1e-9, "{what}: KL {kl:e}");
     }
 }
 

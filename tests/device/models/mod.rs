@@ -149,13 +149,13 @@ fn both_forms_of_a_configuration_give_the_same_program() {
 
 #[test]
 fn folders_and_gguf_files_give_the_same_program_up_to_their_layout() {
-    let gguf = open(&wgslm_test::data("stories260K/stories260K.gguf")).unwrap();
-    let folder = open(&wgslm_test::data("stories260K/hf-float32")).unwrap();
+    let gguf = open(&wgslm_test::data("stories/stories.gguf")).unwrap();
+    let folder = open(&wgslm_test::data("stories/hf-float32")).unwrap();
     assert_eq!(gguf.program.listing(), folder.program.listing());
     assert_eq!(gguf.program.weights, folder.program.weights);
     assert_eq!(gguf.program.ropes, folder.program.ropes);
     assert_eq!((gguf.arch, gguf.specials.bos, &gguf.specials.eos[..]), ("llama", Some(1), &[2][..]));
-    assert_eq!((gguf.parameters, gguf.name.as_str()), (folder.parameters, "stories260K"));
+    assert_eq!((gguf.parameters, gguf.name.as_str()), (folder.parameters, "stories"));
 }
 
 /// Published folders of several parts have the language model's configuration inside, and leave out what has a default.

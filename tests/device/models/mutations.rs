@@ -298,7 +298,7 @@ fn every_key_that_is_read_is_in_a_list() {
     let mut known: BTreeSet<_> = mutations.collect();
     let fixtures = ["llama-rope3", "llama-linear-bias", "llama-mha-odd", "gpt2-odd"];
     let mut files = fixtures.map(|name| format!("tiny-models/{name}")).to_vec();
-    files.push("stories260K/stories260K.gguf".to_owned());
+    files.push("stories/stories.gguf".to_owned());
     let models: Vec<_> = files.iter().map(|file| open(&data(file)).unwrap()).collect();
     let keys = || models.iter().flat_map(|model| model.keys.iter().map(move |asked| (model.arch, asked)));
     known.extend(keys().filter(|(_, asked)| asked.source.is_some()).map(|(arch, asked)| (arch, asked.key.clone())));

@@ -32,7 +32,7 @@ fn convert_writes_files_that_run() {
     // The same numbers, so the same answer. (The folder has no tokenizer; its logits are compared elsewhere.)
     ok(convert(F32, "file.gguf", &["-t", "F32"]));
     assert_eq!(answer(&path("file.gguf")), answer(data(F32).to_str().unwrap()));
-    ok(convert("stories260K/hf-float32", "folder.gguf", &[]));
+    ok(convert("stories/hf-float32", "folder.gguf", &[]));
     // Smaller types: as small as they say, and they run.
     let size = |name: &str| std::fs::metadata(path(name)).unwrap().len() as f64;
     for (to, bits) in [("q8_0", 8.5), ("F16", 16.0), ("Q4_K_M", 8.5), ("BF16", 16.0)] {
@@ -43,7 +43,7 @@ fn convert_writes_files_that_run() {
     // What exists is kept, what is quantised stays so unless somebody insists, and nothing half done is left.
     fails(convert(F32, "F16", &[]), 2, &["it exists", "--force"]);
     fails(convert(Q8_0, "again", &["-t", "Q4_0"]), 1, &["quantised already", "--requantize"]);
-    fails(convert("stories260K", "none", &[]), 2, &["safetensors"]);
+    fails(convert("stories", "none", &[]), 2, &["safetensors"]);
     fails(convert(F32, "none", &["-t", "Q7"]), 2, &["Q7", "Q4_K_M"]);
     ok(convert(Q8_0, "again", &["-t", "Q4_0", "--requantize"]));
     ok(convert(F32, "F16", &["--force"]));

@@ -32,7 +32,7 @@ fn a_model_says_what_it_is() {
     for word in ["Q8_0", "llama, 5 layers", "512 tokens, bos 1", "context       512", "general.architecture = llama"] {
         assert!(text.contains(word), "{word:?} is missing in: {text}");
     }
-    ok(inspect(&data("stories260K/hf-float32"), &[]));
+    ok(inspect(&data("stories/hf-float32"), &[]));
 }
 
 #[test]

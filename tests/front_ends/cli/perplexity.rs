@@ -13,8 +13,8 @@ fn perplexity(model: &str, args: &[&str]) -> std::process::Output {
     output(command)
 }
 
-fn shakespeare() -> String {
-    data("text/tinyshakespeare.txt").to_str().unwrap().to_owned()
+fn prose() -> String {
+    data("text/stories.txt").to_str().unwrap().to_owned()
 }
 
 /// The reference has the likelihood of each token of two texts. A chunk of a text's length counts its second half; with the
@@ -22,7 +22,7 @@ fn shakespeare() -> String {
 #[test]
 fn likelihoods_are_the_references() {
     let folder = tempdir("perplexity");
-    for reference in data_json("stories260K/nll.json").as_array().unwrap() {
+    for reference in data_json("stories/nll.json").as_array().unwrap() {
         let path = folder.join("text");
         std::fs::write(&path, reference["text"].as_str().unwrap()).unwrap();
         let nll: Vec<f64> = reference["nll"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
@@ -43,7 +43,7 @@ fn likelihoods_are_the_references() {
 fn a_model_is_compared_with_saved_logits() {
     let path = tempdir("kl").join("base.logits");
     let base = path.to_str().unwrap();
-    let text_file = shakespeare();
+    let text_file = prose();
     let made = json(perplexity(
         F32,
         &["-f", &text_file, "-c", "128", "--chunks", "3", "--kl-divergence-base", base, "--json"],
@@ -98,7 +98,7 @@ fn weights_are_quantised_while_they_are_loaded() {
 
 #[test]
 fn wrong_wishes_are_refused() {
-    let text_file = shakespeare();
+    let text_file = prose();
     fails(perplexity(F32, &[]), 2, &["--file"]);
     fails(perplexity(F32, &["-f", "nowhere.txt"]), 3, &["nowhere.txt"]);
     fails(perplexity(F32, &["-f", &text_file, "-c", "1024"]), 2, &["1024", "was made for 512"]);
@@ -106,7 +106,7 @@ fn wrong_wishes_are_refused() {
     fails(perplexity(F32, &["--kl-divergence"]), 2, &["--kl-divergence-base"]);
     let short = tempdir("short").join("text");
     std::fs::write(&short, "Once upon a time").unwrap();
-    fails(perplexity(F32, &["-f", short.to_str().unwrap()]), 2, &["the text has 5 tokens", "-c"]);
+    fails(perplexity(F32, &["-f", short.to_str().unwrap()]), 2, &["the text has 7 tokens", "-c"]);
     std::fs::write(&short, [0xff, 0xfe]).unwrap();
     fails(perplexity(F32, &["-f", short.to_str().unwrap()]), 5, &["UTF-8"]);
     let out = output(command(&["perplexity", "--help"]));

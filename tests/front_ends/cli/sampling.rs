@@ -4,7 +4,7 @@ use super::*;
 
 /// What an answer of 48 tokens is with these options.
 fn drawn(options: &[&str]) -> Vec<u64> {
-    let base = ["Once upon a time", "-n", "48", "--seed", "3", "--json"];
+    let base = ["Once upon a time", "-n", "48", "--seed", "7", "--json"];
     ids(&json(output(with("run", Q8_0, &[&base, options].concat())))["ids"])
 }
 
@@ -29,7 +29,7 @@ fn every_option_changes_the_text() {
         &["--dry-multiplier", "50", "--dry-base", "3", "--dry-allowed-length", "1"],
         &["--xtc-probability", "1", "--xtc-threshold", "0.05"],
         &["--mirostat", "2", "--mirostat-ent", "1", "--mirostat-lr", "0.5"],
-        &["--logit-bias", "432=-100", "--logit-bias", "421=3"],
+        &["--logit-bias", "472=-100", "--logit-bias", "458=3"],
     ] {
         assert_ne!(hot(options), base, "{options:?}");
     }

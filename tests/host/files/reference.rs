@@ -1,4 +1,4 @@
-//! stories260K in all its files against `stories260K.bin`, the file that they were all made from.
+//! The model of `tests/data/stories` in all its files against `hf-float32`, which is parsed here, apart from the engine.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,33 +13,52 @@ use wgslm_test::{data, data_bytes};
 const DIM: usize = 64;
 const HIDDEN: usize = 172;
 const LAYERS: usize = 5;
-const KV: usize = 32; // 4 of 8 heads
+const HEAD_DIM: usize = 8;
 const VOCAB: usize = 512;
 
-/// The weights of llama2.c's file by GGUF names: seven i32, then whole stacks of layers, row-major.
-fn llama2c() -> HashMap<String, Vec<f32>> {
-    let all = data_bytes("stories260K/stories260K.bin");
-    let mut all = all[7 * 4..].as_chunks().0.iter().map(|&four| f32::from_le_bytes(four));
-    let mut take = |n: usize| all.by_ref().take(n).collect::<Vec<f32>>();
-    let mut weights = HashMap::from([("token_embd.weight".to_owned(), take(VOCAB * DIM))]);
-    let stacks = [
-        ("attn_norm", DIM),
-        ("attn_q", DIM * DIM),
-        ("attn_k", KV * DIM),
-        ("attn_v", KV * DIM),
-        ("attn_output", DIM * DIM),
-        ("ffn_norm", DIM),
-        ("ffn_gate", HIDDEN * DIM),
-        ("ffn_down", DIM * HIDDEN),
-        ("ffn_up", HIDDEN * DIM),
-    ];
-    for (name, n) in stacks {
-        for layer in 0..LAYERS {
-            weights.insert(format!("blk.{layer}.{name}.weight"), take(n));
-        }
+/// The names of tensors, folder to GGUF, by parts.
+const NAMES: [(&str, &str); 12] = [
+    ("model.layers.", "blk."),
+    ("model.embed_tokens", "token_embd"),
+    ("model.norm", "output_norm"),
+    ("input_layernorm", "attn_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    ("self_attn.q_proj", "attn_q"),
+    ("self_attn.k_proj", "attn_k"),
+    ("self_attn.v_proj", "attn_v"),
+    ("self_attn.o_proj", "attn_output"),
+    ("mlp.gate_proj", "ffn_gate"),
+    ("mlp.up_proj", "ffn_up"),
+    ("mlp.down_proj", "ffn_down"),
+];
+
+/// The weights by GGUF names, in GGUF's order.
+fn weights() -> HashMap<String, Vec<f32>> {
+    let all = data_bytes("stories/hf-float32/model.safetensors");
+    let (length, rest) = all.split_first_chunk().unwrap();
+    let (header, values) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: serde_json::Value = serde_json::from_slice(header).unwrap();
+    let mut weights = HashMap::new();
+    for (name, about) in header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+        assert_eq!(about["dtype"], "F32");
+        let at = |i: usize| about["data_offsets"][i].as_u64().unwrap() as usize;
+        let four = values[at(0)..at(1)].as_chunks().0.iter();
+        let tensor: Vec<f32> = four.map(|&four| f32::from_le_bytes(four)).collect();
+        let name = NAMES.iter().fold(name.clone(), |name, (hf, gguf)| name.replace(hf, gguf));
+        let rotates = name.contains("attn_q") || name.contains("attn_k");
+        weights.insert(name, if rotates { neighbours(&tensor) } else { tensor });
     }
-    weights.insert("output_norm.weight".into(), take(DIM));
+    assert_eq!(weights.len(), 2 + 9 * LAYERS);
     weights
+}
+
+/// A head's rows from rotate-half order, which folders have, to neighbours, which GGUF files have.
+fn neighbours(tensor: &[f32]) -> Vec<f32> {
+    let head = |rows: &[f32]| -> Vec<f32> {
+        let (low, high) = rows.split_at(rows.len() / 2);
+        low.chunks(DIM).zip(high.chunks(DIM)).flat_map(|(a, b)| [a, b].concat()).collect()
+    };
+    tensor.chunks(HEAD_DIM * DIM).flat_map(head).collect()
 }
 
 fn rounded(format: BlockFormat, weights: &[f32]) -> Vec<u8> {
@@ -50,7 +69,7 @@ fn rounded(format: BlockFormat, weights: &[f32]) -> Vec<u8> {
 
 #[test]
 fn gguf_files_hold_the_reference_weights() {
-    let reference = llama2c();
+    let reference = weights();
     for (file, matrices) in [
         ("", BlockFormat::F32),
         ("-f16", BlockFormat::F16),
@@ -58,7 +77,7 @@ fn gguf_files_hold_the_reference_weights() {
         ("-q5_1", BlockFormat::Q5_1),
         ("-q4_0", BlockFormat::Q4_0),
     ] {
-        let path = data(&format!("stories260K/stories260K{file}.gguf"));
+        let path = data(&format!("stories/stories{file}.gguf"));
         for access in [Access::Mapped, Access::Read] {
             let model = ModelFile::open_as(&path, access).unwrap();
             assert_eq!(model.tensors().len(), 47);
@@ -79,7 +98,7 @@ fn gguf_files_hold_the_reference_weights() {
 
 #[test]
 fn gguf_dimensions_are_turned_round() {
-    let model = ModelFile::open(&data("stories260K/stories260K.gguf")).unwrap();
+    let model = ModelFile::open(&data("stories/stories.gguf")).unwrap();
     let shape = |name: &str| model.tensor(name).unwrap().shape.clone();
     assert_eq!(shape("token_embd.weight"), [VOCAB as u64, DIM as u64]);
     assert_eq!(shape("blk.0.ffn_down.weight"), [DIM as u64, HIDDEN as u64]); // rows: outputs, row length: inputs
@@ -91,7 +110,7 @@ fn gguf_dimensions_are_turned_round() {
 
 #[test]
 fn metadata_is_typed() {
-    let model = ModelFile::open(&data("stories260K/stories260K.gguf")).unwrap();
+    let model = ModelFile::open(&data("stories/stories.gguf")).unwrap();
     let meta = model.gguf().unwrap();
     assert_eq!(meta.str("general.architecture").unwrap(), "llama");
     assert_eq!(meta.u32("llama.block_count").unwrap(), 5);
@@ -119,14 +138,14 @@ fn metadata_is_typed() {
 
 #[test]
 fn a_missing_tensor_is_named_with_its_neighbours() {
-    let model = ModelFile::open(&data("stories260K/stories260K.gguf")).unwrap();
+    let model = ModelFile::open(&data("stories/stories.gguf")).unwrap();
     let message = model.tensor("blk.5.attn_q.weight").err().unwrap().to_string();
     assert!(message.contains("blk.5.attn_q.weight") && message.contains("blk.0.attn_q.weight"), "{message}");
 }
 
 #[test]
 fn reads_stay_inside_a_tensor() {
-    let model = ModelFile::open(&data("stories260K/stories260K.gguf")).unwrap();
+    let model = ModelFile::open(&data("stories/stories.gguf")).unwrap();
     let norm = model.tensor("output_norm.weight").unwrap();
     for (range, room) in
         [(0..257, 257), (250..300, 50), (Range { start: 8, end: 4 }, 0), (0..8, 4), (u64::MAX - 4..u64::MAX, 4)]
@@ -138,7 +157,7 @@ fn reads_stay_inside_a_tensor() {
 
 #[test]
 fn safetensors_folders_hold_the_reference_weights() {
-    let reference = llama2c();
+    let reference = weights();
     let names = [
         ("embed_tokens.weight", "token_embd.weight"),
         ("norm.weight", "output_norm.weight"),
@@ -150,7 +169,7 @@ fn safetensors_folders_hold_the_reference_weights() {
         ("layers.4.mlp.up_proj.weight", "blk.4.ffn_up.weight"),
     ];
     for (folder, format) in [("hf-float32", BlockFormat::F32), ("hf-bfloat16", BlockFormat::BF16)] {
-        let model = ModelFile::open(&data(&format!("stories260K/{folder}"))).unwrap();
+        let model = ModelFile::open(&data(&format!("stories/{folder}"))).unwrap();
         assert!(model.text("config.json").unwrap().contains("\"hidden_size\""));
         assert!(model.text("tokenizer.json").is_none() && model.gguf().is_none());
         for (hf, gguf) in names {
@@ -215,9 +234,9 @@ fn large_headers_are_read_in_pieces() {
 
 #[test]
 fn bytes_in_memory_are_a_model() {
-    let bytes = data_bytes("stories260K/stories260K.gguf");
+    let bytes = data_bytes("stories/stories.gguf");
     let model = ModelFile::from_bytes("embedded", bytes).unwrap();
-    let file = ModelFile::open(&data("stories260K/stories260K.gguf")).unwrap();
+    let file = ModelFile::open(&data("stories/stories.gguf")).unwrap();
     assert_eq!((model.gguf(), model.tensors()), (file.gguf(), file.tensors()));
     assert_eq!(model.name(), "embedded");
 }
@@ -225,7 +244,7 @@ fn bytes_in_memory_are_a_model() {
 #[test]
 fn models_may_cross_threads() {
     fn crosses<T: Send + Sync>(_: &T) {}
-    let model = ModelFile::open(&data("stories260K/stories260K.gguf")).unwrap();
+    let model = ModelFile::open(&data("stories/stories.gguf")).unwrap();
     crosses(&model);
     fn may_be_spawned(_: impl Future<Output = wgslm::Result<Vec<f32>>> + Send) {}
     may_be_spawned(model.read_f32(&model.tensors()[0]));
