@@ -11,11 +11,16 @@ use wgslm_test::modules;
 
 const HEAD: &str = "# Kernels
 
-Made of the headers in `wgsl/` by the test `the_list_of_kernels_is_current`, with WGSLM_BLESS=1. Change the headers, not this file.
+Made of the headers in `wgsl/` by the test `the_list_of_kernels_is_current`, with WGSLM_BLESS=1.
+Change the headers, not this file.
 
-*Forms* are the fragments that may fill a slot of a kernel; `any block format` stands for one decoder of `wgsl/quant/` each. *Overrides* are
-pipeline constants with their defaults; those of fragments are listed with the fragments, below. *Used by* names the files of `src/ops` that take the kernel. *Measured*
-is the share of a plain copy's rate in GB/s that `wgslm bench kernels` found, as BENCHMARKS.md has it.
+- *Forms* are the fragments that may fill a slot of a kernel. `any block format` stands for one
+  decoder of `wgsl/quant/` each.
+- *Overrides* are pipeline constants with their defaults. Those of fragments are listed with the
+  fragments, below.
+- *Used by* names the files of `src/ops` that take the kernel.
+- *Measured* is the share of a plain copy's rate in GB/s that `wgslm bench kernels` found, as
+  BENCHMARKS.md has it.
 ";
 
 /// A kernel's or fragment's header, by parts.
