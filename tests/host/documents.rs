@@ -80,6 +80,17 @@ fn recipes_name_every_place() {
     assert!(wrong.is_empty(), "docs/recipes.md is not what the tree says:\n{}", wrong.join("\n"));
 }
 
+/// The map stays one, and its import order is the one that `tidy.rs` checks.
+#[test]
+fn the_map_is_short_and_has_the_import_order() {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    assert!(map.lines().count() <= 150, "ARCHITECTURE.md has {} lines", map.lines().count());
+    let group = |group: &&[&str]| group.iter().filter(|m| **m != "main").copied().collect::<Vec<_>>().join(", ");
+    let order = super::tidy::ORDER.iter().map(group).collect::<Vec<_>>().join(" → ");
+    let words = map.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(&format!("``` {order} ```")), "ARCHITECTURE.md has another import order than {order}");
+}
+
 /// The documents in the root and in `docs/`: (path, text).
 fn documents() -> Vec<(PathBuf, String)> {
     let of = |folder: PathBuf| fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());

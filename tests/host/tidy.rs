@@ -8,7 +8,7 @@ use wgslm::ops::KERNELS;
 use wgslm::quant::BlockFormat;
 
 /// Modules in the order of the import rule; those in one group may not use each other.
-const ORDER: &[&[&str]] = &[
+pub(crate) const ORDER: &[&[&str]] = &[
     &["error"],
     &["cpu"],
     &["quant"],
