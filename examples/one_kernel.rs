@@ -1,6 +1,7 @@
 //! One kernel and no engine: heads in an application's buffer are rotated in place, in the application's compute pass.
+use wgslm::exec::single::{Room, Rotation, Single, StepBuffer};
 use wgslm::gpu::{Buffer, Device, Pipelines, wgpu};
-use wgslm::ops::{Op, Pairing, Room, Rope, RopeSpec, Rotation, Single, StepBuffer};
+use wgslm::ops::{Op, Pairing, Rope, RopeSpec};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     wgslm::block_on(async {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::sequence::Sequence;
 use super::{Event, Finish, Request, RequestId, SeqId, Usage};
-use crate::exec::{CacheOp, Limits, Outs, Role, SeqStep, Step, StepOut, Ticket, Token};
+use crate::exec::{CacheOp, Limits, Outs, PerPhase, Role, SeqStep, Step, StepOut, Ticket, Token};
 use crate::kv::{Kv, OutOfBlocks};
 use crate::model::Program;
 use crate::ops::sample::logprobs;
@@ -266,7 +266,7 @@ impl Scheduler {
             return None;
         }
         let mut plan = Plan { seqs: Vec::new(), tokens: Vec::new() };
-        let mut room = Room { rows: [self.rows; 2], outs: [self.limits.outs; 2] };
+        let mut room = Room { rows: PerPhase::by(|_| self.rows), outs: PerPhase::by(|_| self.limits.outs) };
         // Those that a request preempts stand behind it, so they are not in the plan yet.
         let mut i = 0;
         while i < self.running.len() {
@@ -297,13 +297,13 @@ impl Scheduler {
             }
             None => return,
         };
-        rows.end = rows.end.min(rows.start + room.rows[role as usize]);
+        rows.end = rows.end.min(rows.start + room.rows[role]);
         let draws = rows.end >= sequence.len();
-        if rows.is_empty() || (draws && room.outs[role as usize] == 0) || !self.make_room(id, rows.end) {
+        if rows.is_empty() || (draws && room.outs[role] == 0) || !self.make_room(id, rows.end) {
             return;
         }
-        room.rows[role as usize] -= rows.len() as u32;
-        room.outs[role as usize] -= u32::from(draws);
+        room.rows[role] -= rows.len() as u32;
+        room.outs[role] -= u32::from(draws);
         let draw = match (draws, on_device) {
             (false, _) => Draw::None,
             (true, Some(spec)) => Draw::Device(spec),
@@ -614,6 +614,6 @@ impl Scheduler {
 
 /// What a step has room for, by role.
 struct Room {
-    rows: [u32; 2],
-    outs: [u32; 2],
+    rows: PerPhase<u32>,
+    outs: PerPhase<u32>,
 }

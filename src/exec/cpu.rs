@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use super::packed::{Batch, Packed};
 use super::threads::Teams;
-use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, Role, Step, StepOut, Ticket, Timing, seeded};
+use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, PerPhase, Role, Step, StepOut, Ticket, Timing, seeded};
 use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, bandwidth};
 use crate::file::CountFn;
 use crate::model::{CacheSpec, FuseFor, Node, Program, fuse};
-use crate::ops::cpu::{CpuRun, Place, Row, Span, StepRows};
+use crate::ops::cpu::{CpuRun, Place, StepRows};
 use crate::ops::sample::{Best, Picker, logprobs};
-use crate::ops::{CpuWeights, KvStorage, Op, Operand, RING, ValueId};
+use crate::ops::{CpuWeights, KvStorage, Op, Operand, RING, RowEntry, ValueId};
 use crate::quant::Simd;
 use crate::{Error, Result};
 
@@ -55,16 +55,14 @@ pub struct CpuExecutor {
     /// Fast numerics: the instructions for products of whole numbers.
     eight_bits: Option<Simd>,
     /// One a role.
-    plans: [Plan; 2],
+    plans: PerPhase<Plan>,
     kept: bool,
     buffers: Vec<Shared<f32>>,
     caches: Vec<Cache>,
     /// Of `scratch_len` numbers for each member.
     scratch: Shared<f32>,
     scratch_len: usize,
-    rows: Vec<Row>,
-    spans: Vec<Span>,
-    out_rows: Vec<u32>,
+    rows: Vec<RowEntry>,
     /// (draws, members)
     bests: Shared<Best>,
     /// The tokens drawn last for each slot, by position.
@@ -133,10 +131,11 @@ impl CpuExecutor {
             let fused = if options.fuse { fuse(program, role, FuseFor::CPU) } else { program.clone() };
             Plan::new(fused, &limits, &mut buffers)
         };
-        let plans = [plan(Role::Prompt), plan(Role::Generated)];
+        let plans = PerPhase::by(&mut plan);
         let eight_bits = (options.numerics == Numerics::Fast).then(Simd::best);
         let teams = Teams::new(options.threads, &weights, eight_bits);
-        let scratch_len = plans.iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
+        let scratch_len =
+            plans.each().into_iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
         let mut caches = Vec::new();
         for cache in &program.caches {
             let (group, kv_heads, k_dim, v_dim, v_in_k) = match *cache {
@@ -176,8 +175,6 @@ impl CpuExecutor {
             scratch,
             scratch_len,
             rows: Vec::with_capacity(limits.rows as usize),
-            spans: Vec::with_capacity(limits.seqs as usize),
-            out_rows: Vec::with_capacity(limits.outs as usize),
             bests: Shared::zeroed(limits.seqs as usize * teams.most()),
             drawn: vec![0; (limits.seqs * RING) as usize],
             picker: Picker::default(),
@@ -193,7 +190,7 @@ impl CpuExecutor {
 
     /// The program that steps of a role run.
     pub fn program(&self, role: Role) -> &Program {
-        &self.plans[role as usize].program
+        &self.plans[role].program
     }
 
     /// A value as the last step left it, (rows, width), if values are kept: of the prompt's rows, if there were any. What a
@@ -262,28 +259,22 @@ impl CpuExecutor {
     /// Copies what ops read of a batch; tokens that were drawn here are looked up.
     fn load_rows(&mut self, batch: &Batch) {
         self.rows.clear();
-        self.rows.extend(batch.rows.iter().zip(&batch.types).map(|(row, &kind)| {
-            let drawn = self.drawn[(batch.seqs[row.seq as usize].slot * RING + row.pos % RING) as usize];
-            Row { token: if row.drawn != 0 { drawn } else { row.token }, kind, pos: row.pos, seq: row.seq }
+        self.rows.extend(batch.rows.iter().map(|row| {
+            let mut row = *row;
+            if row.is_sampled() {
+                row.token = self.drawn[(batch.seqs[row.seq as usize].slot * RING + row.pos % RING) as usize];
+            }
+            row
         }));
-        self.spans.clear();
-        self.spans.extend(batch.seqs.iter().map(|s| Span {
-            row0: s.row0,
-            rows: s.rows,
-            slot: s.slot,
-            context: s.context,
-        }));
-        self.out_rows.clear();
-        self.out_rows.extend(batch.outs.iter().map(|out| out.row));
         self.last = [batch.rows.len(), batch.outs.len(), batch.seqs.len()];
     }
 
     fn run_batch(&mut self, role: Role, batch: &Batch) {
-        let plan = &self.plans[role as usize];
+        let plan = &self.plans[role];
         let step = &StepRows {
             rows: &self.rows,
-            seqs: &self.spans,
-            outs: &self.out_rows,
+            seqs: &batch.seqs,
+            outs: &batch.outs,
             tables: &batch.tables,
             table_stride: batch.table_stride as usize,
             angles: &batch.angles,
@@ -336,7 +327,7 @@ impl CpuExecutor {
     fn collect(&mut self, seq: &SeqOuts, batch: &Batch, seqs: usize) {
         let vocab = self.program.vocab as usize;
         let members = self.teams.count(seq.role);
-        let plan = &self.plans[seq.role as usize];
+        let plan = &self.plans[seq.role];
         if let (Some([d, at]), Some(logits)) = (seq.drawn, plan.logits) {
             let draw = &batch.draws[d];
             let ring = &mut self.drawn[(seq.slot * RING) as usize..][..RING as usize];
@@ -376,14 +367,14 @@ impl CpuExecutor {
 
     /// Whether [`CpuExecutor::timings`] tells where the time of a step goes.
     pub fn profile(&mut self, on: bool) {
-        let nodes = self.plans.iter().map(|plan| plan.program.nodes.len()).max().unwrap_or(0);
+        let nodes = self.plans.each().into_iter().map(|plan| plan.program.nodes.len()).max().unwrap_or(0);
         self.marks = (0..if on { nodes + 2 } else { 0 }).map(|_| AtomicU64::new(0)).collect();
     }
 
     /// How long each node of the last step took, which must have been of one role, and drawing after them; empty without
     /// [`profile`](Self::profile). Waiting for other threads counts as a node's time.
     pub fn timings(&self, role: Role) -> Vec<Timing> {
-        let nodes = &self.plans[role as usize].program.nodes;
+        let nodes = &self.plans[role].program.nodes;
         let at = |i: usize| Some(self.marks.get(i)?.load(Ordering::Relaxed));
         let time = |i| Some(Duration::from_nanos(at(i + 1)?.saturating_sub(at(i)?)));
         let of = |(i, node): (usize, Option<&Node>)| {
@@ -505,23 +496,23 @@ impl Waiting {
     fn pack(&mut self, step: &Step<'_>, program: &Program, limits: &Limits) -> Result<()> {
         self.packed.pack(step, program, limits)?;
         self.seqs.clear();
-        let (mut outs, mut of_role) = ([0; 2], [0; 2]);
-        let (mut draws, mut drawn_of_role, mut logits) = (0, [0; 2], 0);
+        let (mut outs, mut of_role) = (PerPhase::<usize>::default(), PerPhase::<usize>::default());
+        let (mut draws, mut drawn_of_role, mut logits) = (0, PerPhase::<usize>::default(), 0);
         for (at, seq) in step.seqs.iter().enumerate() {
             let count = match seq.outs {
                 Outs::None => 0,
                 Outs::Last => 1,
                 Outs::All => seq.tokens.len(),
             };
-            let start = outs[seq.role as usize];
-            outs[seq.role as usize] += count;
-            let drawn = seq.sample.map(|_| [drawn_of_role[seq.role as usize], draws]);
-            drawn_of_role[seq.role as usize] += usize::from(drawn.is_some());
+            let start = outs[seq.role];
+            outs[seq.role] += count;
+            let drawn = seq.sample.map(|_| [drawn_of_role[seq.role], draws]);
+            drawn_of_role[seq.role] += usize::from(drawn.is_some());
             let read = seq.read_logits.then_some(logits);
             draws += usize::from(drawn.is_some());
             logits += if seq.read_logits { count } else { 0 };
-            let index = [of_role[seq.role as usize], at];
-            of_role[seq.role as usize] += 1;
+            let index = [of_role[seq.role], at];
+            of_role[seq.role] += 1;
             let outs = start..start + count;
             self.seqs.push(SeqOuts { role: seq.role, index, slot: seq.slot, outs, drawn, logits: read });
         }

@@ -7,18 +7,19 @@ mod oracle;
 mod packed;
 mod profile;
 mod self_test;
+pub mod single;
 mod step;
 mod threads;
 
-pub use crate::ops::Role;
+pub use crate::ops::{PerPhase, Role};
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, DeviceChoice, Options, Progress, ProgressFn};
 pub use oracle::Oracle;
-pub use packed::{Batch, OutEntry, Packed, RowEntry, SeqEntry};
+pub use packed::{Batch, Packed};
 pub use profile::Timing;
 pub use self_test::{Verdicts, self_test};
-pub use step::{Drawn, FREED, Outs, SeqStep, Step, StepOut, Ticket, Token};
+pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
 use crate::file::CountFn;

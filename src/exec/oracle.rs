@@ -6,15 +6,14 @@ use super::packed::Packed;
 use super::{CacheOp, Limits, Role, Step};
 use crate::Result;
 use crate::model::{CacheSpec, Out, Program, RopeTable};
-use crate::ops::cpu::{Row, Span, StepRows};
+use crate::ops::cpu::StepRows;
 use crate::ops::oracle::{Cache64, OracleRun, Rows64, State64};
-use crate::ops::{CpuWeights, GroupId, ValueId};
+use crate::ops::{CpuWeights, GroupId, PerPhase, ValueId};
 
 /// Runs programs in f64 over the decoded weights. What its caches hold survives steps, as an executor's do; reading a position
 /// that was never written panics.
 pub struct Oracle {
-    /// One a role.
-    programs: [Program; 2],
+    programs: PerPhase<Program>,
     weights: Arc<CpuWeights>,
     limits: Limits,
     ropes: Vec<RopeTable>,
@@ -26,12 +25,12 @@ pub struct Oracle {
 impl Oracle {
     /// An oracle that runs the same program for both roles: the canonical one.
     pub fn new(program: &Program, weights: Arc<CpuWeights>, limits: Limits) -> Self {
-        Self::of_roles([program.clone(), program.clone()], weights, limits)
+        Self::of_phases(PerPhase::by(|_| program.clone()), weights, limits)
     }
 
     /// An oracle that runs a program for prompt rows and one for generated rows: `fuse`'s.
-    pub fn of_roles(programs: [Program; 2], weights: Arc<CpuWeights>, limits: Limits) -> Self {
-        let [program, _] = &programs;
+    pub fn of_phases(programs: PerPhase<Program>, weights: Arc<CpuWeights>, limits: Limits) -> Self {
+        let program = &programs.prompt;
         let ropes = program.ropes.clone();
         let group = |cache: &CacheSpec| match cache {
             CacheSpec::Pages { group, .. } => *group,
@@ -56,26 +55,21 @@ impl Oracle {
     /// Runs a step, generated rows first; tokens must come from the host. Gives the output rows' logits, generated rows' first.
     pub fn step(&mut self, step: &Step<'_>) -> Result<Rows64> {
         let mut packed = Packed::default();
-        packed.pack(step, &self.programs[0], &self.limits)?;
+        packed.pack(step, &self.programs.prompt, &self.limits)?;
         let mut logits = Rows64::new();
         for role in Role::ALL {
             let batch = packed.batch(role);
             if batch.rows.is_empty() {
                 continue;
             }
-            let program = &self.programs[role as usize];
+            let program = &self.programs[role];
             self.values.resize(self.values.len().max(program.values.len()), Vec::new());
-            let row = |(r, &kind): (&super::RowEntry, &u32)| Row { token: r.token, kind, pos: r.pos, seq: r.seq };
-            let rows: Vec<_> = batch.rows.iter().zip(&batch.types).map(row).collect();
-            let span = |s: &super::SeqEntry| Span { row0: s.row0, rows: s.rows, slot: s.slot, context: s.context };
-            let seqs: Vec<_> = batch.seqs.iter().map(span).collect();
-            let outs: Vec<_> = batch.outs.iter().map(|out| out.row).collect();
             let (ropes, context) = (&self.ropes, self.limits.context);
             let mut run = OracleRun {
                 step: &StepRows {
-                    rows: &rows,
-                    seqs: &seqs,
-                    outs: &outs,
+                    rows: &batch.rows,
+                    seqs: &batch.seqs,
+                    outs: &batch.outs,
                     tables: &batch.tables,
                     table_stride: batch.table_stride as usize,
                     angles: &[], // its own

@@ -1,60 +1,20 @@
 //! A step, packed: the flat arrays that both executors read. Memory is kept and used again, so that packing a step of a
 //! decoding loop allocates nothing.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::{FREED, Limits, Outs, Role, Step, Token};
+use super::{Limits, Outs, Role, Step, Token};
 use crate::model::Program;
-use crate::ops::{DrawEntry, GroupId};
+use crate::ops::{DrawEntry, FREED, GroupId, PerPhase, RowEntry, SeqEntry};
 use crate::{Error, Result};
-
-/// A row: 4 words of the GPU's step buffer.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct RowEntry {
-    /// Token id, if `drawn` is 0.
-    pub token: u32,
-    /// 1: the token is the one drawn last for the sequence's slot.
-    pub drawn: u32,
-    /// Position in its sequence.
-    pub pos: u32,
-    /// The sequence: an index into [`Batch::seqs`].
-    pub seq: u32,
-}
-
-/// A sequence: 4 words of the GPU's step buffer.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct SeqEntry {
-    /// Its first row.
-    pub row0: u32,
-    /// Its rows.
-    pub rows: u32,
-    /// Its slot.
-    pub slot: u32,
-    /// Positions in the cache once this step has written its own.
-    pub context: u32,
-}
-
-/// An output row: a word of the GPU's step buffer.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
-pub struct OutEntry {
-    /// The row whose logits these are.
-    pub row: u32,
-}
 
 /// The rows of one role in a step.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// One a token.
     pub rows: Vec<RowEntry>,
-    /// The type of each row's token.
-    pub types: Vec<u32>,
     /// One a sequence.
     pub seqs: Vec<SeqEntry>,
-    /// One a row with logits.
-    pub outs: Vec<OutEntry>,
+    /// The row of each output row.
+    pub outs: Vec<u32>,
     /// One a token that is drawn.
     pub draws: Vec<DrawEntry>,
     /// The lists of the draws.
@@ -70,7 +30,6 @@ pub struct Batch {
 impl Batch {
     fn clear(&mut self, groups: usize, ropes: usize) {
         self.rows.clear();
-        self.types.clear();
         self.seqs.clear();
         self.outs.clear();
         self.draws.clear();
@@ -91,7 +50,7 @@ impl Batch {
 /// A step as two batches, since the role of a row chooses its kernels.
 #[derive(Debug, Default)]
 pub struct Packed {
-    batches: [Batch; 2],
+    batches: PerPhase<Batch>,
 }
 
 impl Packed {
@@ -101,7 +60,6 @@ impl Packed {
         let blocks = limits.context.div_ceil(limits.block) as usize;
         let batch = || Batch {
             rows: Vec::with_capacity(rows),
-            types: Vec::with_capacity(rows),
             seqs: Vec::with_capacity(seqs),
             outs: Vec::with_capacity(outs),
             draws: Vec::with_capacity(seqs),
@@ -110,25 +68,25 @@ impl Packed {
             table_stride: 0,
             angles: program.ropes.iter().map(|table| Vec::with_capacity(rows * table.divisors.len())).collect(),
         };
-        Self { batches: [batch(), batch()] }
+        Self { batches: PerPhase::by(|_| batch()) }
     }
 
     /// The rows of a role.
     pub fn batch(&self, role: Role) -> &Batch {
-        &self.batches[role as usize]
+        &self.batches[role]
     }
 
     /// Checks a step against what there is room for and packs it.
     pub fn pack(&mut self, step: &Step<'_>, program: &Program, limits: &Limits) -> Result<()> {
-        self.batches.iter_mut().for_each(|b| b.clear(program.groups as usize, program.ropes.len()));
+        self.batches.each_mut().into_iter().for_each(|b| b.clear(program.groups as usize, program.ropes.len()));
         for batch_role in Role::ALL {
             let seqs = || step.seqs.iter().filter(move |s| s.role == batch_role);
             let blocks = seqs().map(|s| (s.pos as usize + s.tokens.len()).div_ceil(limits.block as usize)).max();
-            self.batches[batch_role as usize].table_stride = blocks.unwrap_or(0) as u32;
+            self.batches[batch_role].table_stride = blocks.unwrap_or(0) as u32;
         }
         for (index, seq) in step.seqs.iter().enumerate() {
             let name = || format!("step, sequence {index}");
-            let batch = &mut self.batches[seq.role as usize];
+            let batch = &mut self.batches[seq.role];
             let end = seq.pos as u64 + seq.tokens.len() as u64;
             if seq.tokens.is_empty() || end > u64::from(limits.context) {
                 let problem =
@@ -174,18 +132,18 @@ impl Packed {
             let row0 = batch.rows.len() as u32;
             let seq_index = batch.seqs.len() as u32;
             for (i, token) in seq.tokens.iter().enumerate() {
-                let (token, drawn) = match *token {
-                    Token::Host(id) if id < program.vocab => (id, 0),
+                let pos = seq.pos + i as u32;
+                let mut row = match *token {
+                    Token::Host(id) if id < program.vocab => RowEntry::new(id, pos, seq_index),
                     Token::Host(id) => {
                         let problem = format!("token {id}, the vocabulary has {}", program.vocab);
                         return Err(Error::argument(name(), problem));
                     }
-                    Token::Drawn => (0, 1),
+                    Token::Drawn => RowEntry::sampled(pos, seq_index),
                 };
-                batch.rows.push(RowEntry { token, drawn, pos: seq.pos + i as u32, seq: seq_index });
+                row.set_kind(seq.types.get(i).copied().unwrap_or(0));
+                batch.rows.push(row);
             }
-            batch.types.extend_from_slice(seq.types);
-            batch.types.resize(batch.rows.len(), 0);
             let rows = seq.tokens.len() as u32;
             batch.seqs.push(SeqEntry { row0, rows, slot: seq.slot, context: end as u32 });
             let first_out = match seq.outs {
@@ -196,13 +154,13 @@ impl Packed {
                 Outs::Last => rows - 1,
                 Outs::All => 0,
             };
-            batch.outs.extend((first_out..rows).map(|i| OutEntry { row: row0 + i }));
+            batch.outs.extend((first_out..rows).map(|i| row0 + i));
             if let Some(spec) = &seq.sample {
                 let at = [batch.outs.len() as u32 - 1, seq.slot, end as u32];
                 batch.draws.push(DrawEntry::new(spec, &seq.lists, at, program.vocab, &mut batch.lists)?);
             }
         }
-        for batch in &mut self.batches {
+        for batch in self.batches.each_mut() {
             let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len()];
             let room = [limits.rows, limits.seqs, limits.outs];
             for ((count, room), what) in counts.into_iter().zip(room).zip(["rows", "sequences", "output rows"]) {
@@ -226,7 +184,7 @@ impl Packed {
 
     /// Whether the step has no rows.
     pub fn is_empty(&self) -> bool {
-        self.batches.iter().all(|b| b.rows.is_empty())
+        self.batches.each().into_iter().all(|b| b.rows.is_empty())
     }
 }
 

@@ -22,7 +22,7 @@ pub struct SeqStep<'a> {
     pub types: &'a [u32],
     /// Position of the first row; positions before it are in the cache.
     pub pos: u32,
-    /// The blocks of the sequence, for each cache group, that hold positions 0 to the last of this step; [`FREED`] for those
+    /// The blocks of the sequence, for each cache group, that hold positions 0 to the last of this step; [`FREED`](crate::ops::FREED) for those
     /// that lie behind the window of the group's layers.
     pub tables: &'a [&'a [u32]],
     /// Which rows give logits.
@@ -42,9 +42,6 @@ impl<'a> SeqStep<'a> {
         Self { slot, role, tokens, types: &[], pos, tables, outs: Outs::None, sample: None, lists, read_logits: false }
     }
 }
-
-/// In a block table, a block that no row sees any more.
-pub const FREED: u32 = u32::MAX;
 
 /// Where a row's token comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -220,7 +220,7 @@ mod tests {
             kv.pass(&mut table, at);
             assert!(kv.reaches(&table, at));
             let seen = (at + 1).saturating_sub(window) / block..kv.blocks_for(at);
-            assert!(seen.clone().all(|i| table.group(1)[i as usize] != crate::exec::FREED));
+            assert!(seen.clone().all(|i| table.group(1)[i as usize] != crate::ops::FREED));
             assert!(table.held(1) <= seen.len() as u32 + 4 && table.held(0) == table.blocks());
             assert_eq!(kv.free_without(std::iter::once(&table)), 64);
         }

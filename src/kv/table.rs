@@ -1,7 +1,7 @@
 //! The block table of a sequence.
 
 use super::Pool;
-use crate::exec::FREED;
+use crate::ops::FREED;
 
 /// For each cache group, the blocks that hold a sequence's positions, in order.
 ///

@@ -1,5 +1,7 @@
 //! Names for what a program holds, roles of rows, and what rows stand for.
 
+use std::ops::{Index, IndexMut};
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
@@ -52,4 +54,55 @@ pub enum Rows {
 impl Role {
     /// Both, in the order in which a step runs them.
     pub const ALL: [Self; 2] = [Self::Generated, Self::Prompt];
+}
+
+/// A thing for each phase, which is its index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerPhase<T> {
+    /// For rows of a prompt.
+    pub prompt: T,
+    /// For rows that were generated.
+    pub generated: T,
+}
+
+impl<T> PerPhase<T> {
+    /// What `f` makes of each phase.
+    pub fn by(mut f: impl FnMut(Role) -> T) -> Self {
+        Self { prompt: f(Role::Prompt), generated: f(Role::Generated) }
+    }
+
+    /// Both, in the order in which a step runs them.
+    pub fn each(&self) -> [&T; 2] {
+        Role::ALL.map(|phase| &self[phase])
+    }
+
+    /// Both, in the order in which a step runs them.
+    pub fn each_mut(&mut self) -> [&mut T; 2] {
+        [&mut self.generated, &mut self.prompt]
+    }
+
+    /// What `f` makes of each.
+    pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> PerPhase<U> {
+        PerPhase { prompt: f(self.prompt), generated: f(self.generated) }
+    }
+}
+
+impl<T> Index<Role> for PerPhase<T> {
+    type Output = T;
+
+    fn index(&self, phase: Role) -> &T {
+        match phase {
+            Role::Prompt => &self.prompt,
+            Role::Generated => &self.generated,
+        }
+    }
+}
+
+impl<T> IndexMut<Role> for PerPhase<T> {
+    fn index_mut(&mut self, phase: Role) -> &mut T {
+        match phase {
+            Role::Prompt => &mut self.prompt,
+            Role::Generated => &mut self.generated,
+        }
+    }
 }

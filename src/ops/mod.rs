@@ -16,15 +16,15 @@ mod recurrent;
 mod rotary;
 mod rows;
 pub(crate) mod sample;
-mod single;
 pub(crate) mod stamp;
+pub(crate) mod step;
 
 pub use attend::softmax::Softmax;
 pub use attend::{Attend, Kv, Mask};
 pub use cache::kv_blocks::BlockMove;
 pub use cache::kv_replicate::KvReplicate;
 pub use cache::kv_write::KvWrite;
-pub use cache::{CacheShape, KvLayout, KvStorage};
+pub use cache::{CacheShape, FREED, KvLayout, KvStorage};
 pub use elementwise::norm::{Norm, NormKind, NormSpec};
 pub use elementwise::pointwise::{Act, Pointwise};
 pub use elementwise::row_wise::RowWise;
@@ -37,7 +37,7 @@ pub(crate) use forms::operation::Stack;
 pub use forms::operation::{Access, Operand, OperandMut};
 pub use forms::weights::{CpuWeights, Matrix};
 pub(crate) use forms::{check, cost, cpu, lower, operation, oracle, weights};
-pub use ids::{CacheId, GroupId, Role, RopeId, Rows, ValueId, VectorId, WeightId};
+pub use ids::{CacheId, GroupId, PerPhase, Role, RopeId, Rows, ValueId, VectorId, WeightId};
 pub use kernels::KERNELS;
 pub use linear::{Epi, Linear, Part, Pre};
 pub(crate) use linear::{matmul, product};
@@ -53,7 +53,8 @@ pub use rows::pick::Pick;
 pub use rows::pool::{Pool, Pooling};
 pub use rows::slice::Slice;
 pub use sample::{BIASED, DrawEntry, LOGPROBS, Logprob, Penalties, RING, SEEN, STOPS, SampleLists, SampleSpec};
-pub use single::{Place, Room, Rotation, Single, StepBuffer};
+pub use step::{RowEntry, SeqEntry};
+pub(crate) use step::{StepLayout, StepSizes};
 
 operation::ops! {
     Embed,

@@ -11,10 +11,10 @@ use web_time::Instant;
 use super::GpuExecutor;
 use super::weights::Weights;
 use crate::Result;
-use crate::exec::{Limits, Role, SeqStep, Step, Token};
+use crate::exec::{Limits, PerPhase, Role, SeqStep, Step, Token};
 use crate::gpu::wgpu;
 use crate::model::Node;
-use crate::ops::lower::Layout;
+use crate::ops::lower::KernelTuning;
 use crate::ops::matmul::Tile;
 use crate::ops::{Cost, Load, Rows, WeightId};
 
@@ -65,8 +65,8 @@ impl Rates {
 pub(super) type Span = (u32, u32);
 
 /// The largest tiles that products of prompts with such matrices have.
-pub(super) fn largest_tile(layout: &Layout, weights: &Weights) -> Tile {
-    let tiles = weights.matrices.iter().map(|matrix| layout.tile(matrix.format));
+pub(super) fn largest_tile(tuning: &KernelTuning, weights: &Weights) -> Tile {
+    let tiles = weights.matrices.iter().map(|matrix| tuning.tile(matrix.format));
     let larger = |a: Tile, b: Tile| Tile { w: a.w.max(b.w), x: a.x.max(b.x), few: a.few.max(b.few) };
     tiles.reduce(larger).unwrap_or(Tile { w: 1, x: 1, few: 1 })
 }
@@ -82,7 +82,7 @@ impl GpuExecutor {
         let tile = self.tile;
         let many = tile.made_rows(Role::Generated, 2);
         for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile.x, 2 * tile.x])] {
-            self.rates[role as usize] = self.measured(role, sizes).await?;
+            self.rates[role] = self.measured(role, sizes).await?;
         }
         self.shrink(tile.few);
         Ok(())
@@ -93,18 +93,18 @@ impl GpuExecutor {
         let Limits { rows, context, blocks, block, .. } = self.limits;
         let sizes = sizes.map(|size| size.min(rows).min(context).min(blocks.saturating_mul(block)));
         let (dispatches, nodes) = self.first_layer(role)?;
-        if dispatches.is_empty() || (self.roles[0].program.whole() && role == Role::Generated) {
+        if dispatches.is_empty() || (self.roles.prompt.program.whole() && role == Role::Generated) {
             return Ok(None);
         }
         let bytes: f64 = self.costs(role, &[(1, 0)], 1).flatten().map(|cost| cost.bytes).sum();
-        let start = bytes / 10.0 / self.roles[role as usize].program.nodes.len() as f64 + 1.0;
+        let start = bytes / 10.0 / self.roles[role].program.nodes.len() as f64 + 1.0;
         let work = |gpu: &Self, rows| {
             let cost = gpu.costs(role, &[(rows, 0)], 1).take(nodes).flatten().sum::<Cost>();
             [cost.bytes + nodes as f64 * start, cost.flops]
         };
         let [few, many] = sizes.map(|rows| work(self, rows));
         // A prompt should take no longer than as many rows one by one.
-        let known = self.rates[Role::Generated as usize].filter(|_| role == Role::Prompt);
+        let known = self.rates.generated.filter(|_| role == Role::Prompt);
         if let Some(known) = known.filter(|known| known.byte * few[0] + known.flop * few[1] > TOO_SLOW) {
             return Ok(Some(Rates { start, ..known }));
         }
@@ -122,7 +122,7 @@ impl GpuExecutor {
     fn shrink(&mut self, tile: u32) {
         const DEPTH: u32 = 4096;
         let (budget, Limits { context, seqs, .. }) = (self.pace.budget.as_secs_f64(), self.limits);
-        let Some(Rates { flop, .. }) = self.rates[Role::Prompt as usize] else { return };
+        let Some(Rates { flop, .. }) = self.rates.prompt else { return };
         let fits = |rows: u32| {
             let span = [(rows, context.saturating_sub(rows).min(DEPTH))];
             self.costs(Role::Prompt, &span, 1).flatten().all(|cost| flop * cost.flops <= budget)
@@ -132,7 +132,7 @@ impl GpuExecutor {
             rows = (rows / 2).next_multiple_of(tile);
         }
         // Sequences that a step must hold whole are not divided.
-        if !self.roles[0].program.whole() {
+        if !self.roles.prompt.program.whole() {
             self.limits.rows = rows.max(seqs);
         }
     }
@@ -144,7 +144,7 @@ impl GpuExecutor {
 
     /// Seconds that each node of a role's program should take.
     fn node_times<'a>(&'a self, role: Role, spans: &'a [Span], outs: u32) -> Option<impl Iterator<Item = f64> + 'a> {
-        let Rates { byte, flop, start } = self.rates[role as usize]?;
+        let Rates { byte, flop, start } = self.rates[role]?;
         let time = move |cost: Cost| byte * (cost.bytes + start) + flop * cost.flops;
         Some(self.costs(role, spans, outs).map(move |cost| cost.map_or(0.0, time)))
     }
@@ -152,14 +152,14 @@ impl GpuExecutor {
     /// The dispatches of a role's forward plan up to the end of its first layer, and how many nodes they are of.
     fn first_layer(&mut self, role: Role) -> Result<(Range<usize>, usize)> {
         self.make_plan(role)?;
-        let dispatches = self.roles[role as usize].plan.iter().flat_map(|(plan, _)| &plan.dispatches);
+        let dispatches = self.roles[role].plan.iter().flat_map(|(plan, _)| &plan.dispatches);
         let last = dispatches.enumerate().filter(|(_, dispatch)| dispatch.layer == Some(0)).last();
         Ok(last.map_or((0..0, 0), |(at, dispatch)| (0..at + 1, dispatch.node.map_or(0, |node| node + 1))))
     }
 
     /// What each node of a role's program costs; none where it has no rows to work on.
     fn costs<'a>(&'a self, role: Role, spans: &'a [Span], outs: u32) -> impl Iterator<Item = Option<Cost>> + 'a {
-        let program = &self.roles[role as usize].program;
+        let program = &self.roles[role].program;
         let format = |weight: WeightId| self.weights.matrices[weight.index()].format;
         let rows: u32 = spans.iter().map(|span| span.0).sum();
         let load = |(rows, pos): Span| Load { rows, pos, kv: self.kv };
@@ -167,7 +167,7 @@ impl GpuExecutor {
             if op.cost_depends_on_position() {
                 return Some(spans.iter().map(|span| op.cost(&load(*span), span.0, &format)).sum());
             }
-            let tile = op.tile(&self.layout, &format).unwrap_or(self.tile);
+            let tile = op.tile(&self.tuning, &format).unwrap_or(self.tile);
             let own = match op.writes().map(|value| program.value(value).rows) {
                 Some(Rows::Outs) => tile.made_rows(Role::Generated, outs),
                 Some(Rows::Seqs) => spans.len() as u32,
@@ -180,10 +180,10 @@ impl GpuExecutor {
     /// Seconds of some of a role's dispatches for rows from position 0 on, the shorter of two measurements.
     async fn time(&mut self, role: Role, rows: u32, dispatches: Range<usize>) -> Result<f64> {
         let blocks: Vec<u32> = (0..rows.div_ceil(self.limits.block)).collect();
-        let tables = vec![&blocks[..]; self.roles[0].program.groups as usize];
+        let tables = vec![&blocks[..]; self.roles.prompt.program.groups as usize];
         let tokens = vec![Token::Host(0); rows as usize];
         let seq = SeqStep::new(0, role, &tokens, 0, &tables);
-        self.packed.pack(&Step { seqs: &[seq] }, &self.roles[0].program, &self.limits)?;
+        self.packed.pack(&Step { seqs: &[seq] }, &self.roles.prompt.program, &self.limits)?;
         self.writes.clear();
         self.write(role);
         self.writes.write(&self.device);
@@ -205,7 +205,7 @@ impl GpuExecutor {
 
     /// Seconds of some of a role's dispatches, run so many times in a row.
     async fn time_once(&self, role: Role, dispatches: Range<usize>, times: u32) -> Result<f64> {
-        let state = &self.roles[role as usize];
+        let state = &self.roles[role];
         let mut encoder = self.device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         for (plan, _) in (0..times).flat_map(|_| &state.plan) {
@@ -220,9 +220,10 @@ impl GpuExecutor {
 
     /// The dispatches of each role's forward plan in front of which a submission of the packed step ends, so that none takes longer
     /// than it may. The second role begins in the submission that the first one ends in.
-    pub(super) fn cuts(&self) -> [Vec<usize>; 2] {
+    pub(super) fn cuts(&self) -> PerPhase<Vec<usize>> {
         let mut sum = 0.0;
-        Role::ALL.map(|role| self.cuts_of(role, &mut sum))
+        let [generated, prompt] = Role::ALL.map(|role| self.cuts_of(role, &mut sum));
+        PerPhase { prompt, generated }
     }
 
     /// The cuts of one role, in whose first submission there are `sum` seconds already.
@@ -234,7 +235,7 @@ impl GpuExecutor {
         }
         let spans: Vec<Span> = batch.seqs.iter().map(|seq| (seq.rows, seq.context - seq.rows)).collect();
         let times = self.node_times(role, &spans, batch.outs.len() as u32);
-        let (Some(times), Some((plan, _))) = (times, &self.roles[role as usize].plan) else { return Vec::new() };
+        let (Some(times), Some((plan, _))) = (times, &self.roles[role].plan) else { return Vec::new() };
         let first = |node| plan.dispatches.iter().position(|dispatch| dispatch.node == Some(node));
         let mut cuts = Vec::new();
         for (node, time) in times.enumerate() {

@@ -3,14 +3,14 @@
 use crate::exec::{CacheOp, Limits};
 use crate::gpu::{Buffer, Device, Matmul, PlanBuilder};
 use crate::model::{CacheSpec, Program};
-use crate::ops::lower::{CacheBuffer, Layout, ValueBuffer};
+use crate::ops::lower::{CacheBuffer, KernelTuning, ValueBuffer};
 use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
 /// Room for the rows of x that a prompt's products take in eight bits, if they do.
-pub(super) fn quants(device: &Device, prompt: &Program, layout: &Layout, limits: &Limits) -> Result<Buffer> {
+pub(super) fn quants(device: &Device, prompt: &Program, tuning: &KernelTuning, limits: &Limits) -> Result<Buffer> {
     let row = prompt.nodes.iter().map(|node| node.op.gpu_needs().int8_row).max();
-    let row = row.filter(|_| layout.tuning.multiplies(Matmul::Dot)).unwrap_or(0);
+    let row = row.filter(|_| tuning.table.multiplies(Matmul::Dot)).unwrap_or(0);
     Buffer::new(device, "quants", (row * u64::from(limits.rows)).max(16))
 }
 

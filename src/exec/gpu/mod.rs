@@ -6,6 +6,7 @@
 //! step and its angles, one of each a role), what the device keeps (the drawn tokens), and what it gives back (results).
 
 mod budget;
+mod inspect;
 mod memory;
 mod stamp;
 mod submission;
@@ -17,23 +18,22 @@ mod work;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{
-    CacheOp, Executor, Limits, Numerics, Outs, Packed, Role, RowEntry, SeqStep, Step, StepOut, Ticket, Timing, seeded,
-};
+use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, PerPhase, Role, SeqStep, Step, StepOut, Ticket};
 use crate::file::CountFn;
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{FuseFor, Program, WeightSource};
-use crate::ops::lower::{AngleSource, Angles, CacheBuffer, Layout, Lower};
+use crate::ops::attend::work::{WorkLimits, WorkLists, most_tiles};
+use crate::ops::lower::{AngleSource, Angles, CacheBuffer, KernelTuning, Lower, Switches};
 use crate::ops::matmul::Tile;
 use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
-use crate::ops::{DrawEntry, KvStorage, Part, RING, ValueId};
+use crate::ops::{DrawEntry, KvStorage, Part, RING, RowEntry, StepLayout, StepSizes};
 use crate::{Error, Result};
 use budget::{OWN, Rates, SHARED};
 use memory::Values;
 use stamp::Stamps;
 use submission::{AHEAD, MARK, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
 use weights::Weights;
-use work::{Room, Work};
+use work::work_limits;
 
 /// What a GPU executor is made with.
 #[derive(Clone, Copy, Debug)]
@@ -50,35 +50,29 @@ pub struct GpuOptions {
     pub keep_values: bool,
 }
 
-/// Words of the step buffer in front of the rows.
-const HEADER: usize = 16;
-
 /// Runs a program's steps on a GPU.
 #[derive(Debug)]
 pub struct GpuExecutor {
     device: Device,
     pipelines: Pipelines,
     limits: Limits,
-    layout: Layout,
+    layout: StepLayout,
+    tuning: KernelTuning,
+    switches: Switches,
     weights: Weights,
-    caches: Vec<CacheBuffer>,
-    drawn: Buffer,
-    parts: Buffer,
-    quants: Buffer,
-    room: Room,
-    work: Work,
-    roles: [RoleState; 2],
+    buffers: Buffers,
+    work_limits: WorkLimits,
+    work: WorkLists,
+    roles: PerPhase<RoleState>,
     packed: Packed,
-    rows: Vec<[u32; 4]>,
     writes: Writes,
-    upload: Buffer,
     pace: Pace,
     stamps: Stamps,
     kv: KvStorage,
     /// The largest that products of prompts have.
     tile: Tile,
     /// How long steps of each role take.
-    rates: [Option<Rates>; 2],
+    rates: PerPhase<Option<Rates>>,
     /// Moves of cache blocks that the next submission begins with.
     moves: Vec<Plan>,
     recording: Option<Recording>,
@@ -90,7 +84,20 @@ pub struct GpuExecutor {
     timer: Option<Timer>,
 }
 
-/// What belongs to the steps of one role.
+/// What the steps of both phases share.
+#[derive(Debug)]
+struct Buffers {
+    caches: Vec<CacheBuffer>,
+    /// The tokens sampled last, by slot.
+    drawn: Buffer,
+    /// Parts of attention, until they are merged.
+    parts: Buffer,
+    /// Rows of x in eight bits.
+    quants: Buffer,
+    upload: Buffer,
+}
+
+/// What belongs to the steps of one phase.
 #[derive(Debug)]
 struct RoleState {
     program: Program,
@@ -105,6 +112,57 @@ struct RoleState {
     counts: StepCounts,
 }
 
+impl RoleState {
+    fn new(
+        device: &Device,
+        program: Program,
+        options: &GpuOptions,
+        step_words: u64,
+        pool: &mut memory::Pool,
+        shared: &sample::Scratch,
+    ) -> Result<Self> {
+        let limits = &options.limits;
+        let mut angles_at = Vec::new();
+        let mut bytes = 0u64;
+        for table in &program.ropes {
+            angles_at.push(bytes);
+            bytes += (u64::from(limits.rows) * table.divisors.len() as u64 * 8).next_multiple_of(256);
+        }
+        let scratch = program.nodes.iter().map(|node| node.op.gpu_needs().scratch(limits.rows)).max();
+        Ok(Self {
+            values: Values::new(device, &program, limits, pool, options.keep_values)?,
+            step: Buffer::new(device, "step", step_words * 4)?,
+            angles: Buffer::new(device, "angles", bytes.max(256))?,
+            angles_at,
+            draws: DrawBuffers::new(device, limits.seqs, sampled_vocab(&program), shared)?,
+            scratch: Buffer::new(device, "scratch", scratch.unwrap_or(0).max(16))?,
+            plan: None,
+            counts: StepCounts::default(),
+            program,
+        })
+    }
+}
+
+/// Tokens that a step may sample: none where there are no logits.
+fn sampled_vocab(program: &Program) -> u32 {
+    if program.logits().is_some() { program.vocab } else { 0 }
+}
+
+/// Where things lie in the step buffers of a program.
+fn step_layout(program: &Program, limits: &Limits, work: &WorkLimits) -> StepLayout {
+    StepLayout::new(&StepSizes {
+        rows: limits.rows,
+        seqs: limits.seqs,
+        outs: limits.outs,
+        groups: program.groups.max(1),
+        blocks: limits.context.div_ceil(limits.block),
+        items: limits.rows + work.parts,
+        merges: work.merges,
+        tiles: most_tiles(limits.rows, limits.seqs),
+        tree: false,
+    })
+}
+
 impl GpuExecutor {
     /// Loads a program's weights and makes room for its steps. `progress` is told bytes done and bytes in all.
     pub async fn load(
@@ -115,73 +173,40 @@ impl GpuExecutor {
         progress: &mut CountFn<'_>,
     ) -> Result<Self> {
         device.check()?;
-        if options.limits.in_flight > RING {
-            let problem = format!("{} steps under way: a draw sees the last {RING} tokens", options.limits.in_flight);
+        let limits = options.limits;
+        if limits.in_flight > RING {
+            let problem = format!("{} steps under way: a draw sees the last {RING} tokens", limits.in_flight);
             return Err(Error::argument("limits", problem));
         }
-        let storage = options.kv.unwrap_or(options.numerics.kv());
-        let fuse = |role| match options.unfused {
+        let kv = options.kv.unwrap_or(options.numerics.kv());
+        let fuse = |phase| match options.unfused {
             true => program.clone(),
-            false => crate::model::fuse(program, role, FuseFor::gpu(storage)),
+            false => crate::model::fuse(program, phase, FuseFor::gpu(kv)),
         };
-        let programs = [fuse(Role::Prompt), fuse(Role::Generated)];
-        programs.iter().try_for_each(|program| program.on_gpu(storage))?;
+        let programs = PerPhase::by(fuse);
+        for program in programs.each() {
+            program.on_gpu(kv)?;
+        }
         let weights = Weights::load(device, &programs, source, progress).await?;
 
-        let limits = options.limits;
-        let table_words = limits.seqs * limits.context.div_ceil(limits.block);
-        let seqs = HEADER as u32 + 4 * limits.rows;
-        let outs = seqs + 4 * limits.seqs;
-        let tables = outs + limits.outs;
-        let room = Room::new(program, &limits);
-        let items = tables + program.groups.max(1) * table_words;
-        let merges = items + 4 * room.items;
-        let tiles = merges + 4 * room.merges;
-        let mut layout = Layout {
-            rows: limits.rows,
-            tables,
-            table_words,
-            items,
-            merges,
-            tiles,
-            ..Layout::new(device.caps(), seqs, outs)
+        let (work_limits, part_bytes) = work_limits(program, &limits);
+        let layout = step_layout(program, &limits, &work_limits);
+        let tuning = match options.numerics {
+            Numerics::Fast => KernelTuning::fast(device.caps()),
+            Numerics::Exact => KernelTuning::exact(device.caps()),
         };
-        if options.numerics == Numerics::Fast {
-            layout.tuning = device.caps().fast();
-            layout.attend_matrices = device.caps().attend_matrices();
-        }
-        let quants = memory::quants(device, &programs[Role::Prompt as usize], &layout, &limits)?;
-        let caches = memory::caches(device, program, &limits, storage)?;
-        let drawn = Buffer::new(device, "drawn", u64::from(limits.seqs * RING) * 4)?;
-        // Nothing is drawn where there are no logits.
-        let vocab = if program.logits().is_some() { program.vocab } else { 0 };
-        let shared = sample::Scratch::new(device, limits.seqs, vocab)?;
-        let parts = Buffer::new(device, "parts", u64::from(room.parts.max(1)) * room.part_bytes)?;
-        let step_words = u64::from(tiles) + u64::from(room.tiles);
+        let buffers = Buffers {
+            quants: memory::quants(device, &programs.prompt, &tuning, &limits)?,
+            caches: memory::caches(device, program, &limits, kv)?,
+            drawn: Buffer::new(device, "drawn", u64::from(limits.seqs * RING) * 4)?,
+            parts: Buffer::new(device, "parts", u64::from(work_limits.parts.max(1)) * part_bytes)?,
+            upload: Buffer::new(device, "upload", UPLOAD)?,
+        };
+        let shared = sample::Scratch::new(device, limits.seqs, sampled_vocab(program))?;
         let mut pool = memory::Pool::default();
-        let mut role = |program: Program| -> Result<RoleState> {
-            let mut angles_at = Vec::new();
-            let mut bytes = 0u64;
-            for table in &program.ropes {
-                angles_at.push(bytes);
-                bytes += (u64::from(limits.rows) * table.divisors.len() as u64 * 8).next_multiple_of(256);
-            }
-            let scratch = program.nodes.iter().map(|node| node.op.gpu_needs().scratch(limits.rows)).max();
-            Ok(RoleState {
-                values: Values::new(device, &program, &limits, &mut pool, options.keep_values)?,
-                step: Buffer::new(device, "step", step_words * 4)?,
-                angles: Buffer::new(device, "angles", bytes.max(256))?,
-                angles_at,
-                draws: DrawBuffers::new(device, limits.seqs, vocab, &shared)?,
-                scratch: Buffer::new(device, "scratch", scratch.unwrap_or(0).max(16))?,
-                plan: None,
-                counts: StepCounts::default(),
-                program,
-            })
-        };
-        let tile = budget::largest_tile(&layout, &weights);
-        let [prompt, generated] = programs;
-        let roles = [role(prompt)?, role(generated)?];
+        let PerPhase { prompt, generated } = programs;
+        let mut state = |program| RoleState::new(device, program, &options, layout.words, &mut pool, &shared);
+        let roles = PerPhase { prompt: state(prompt)?, generated: state(generated)? };
         let mut pipelines = Pipelines::new(device);
         let stamps = device.checked("kernels", || Stamps::new(&mut pipelines)).await?;
         Ok(Self {
@@ -189,23 +214,20 @@ impl GpuExecutor {
             pipelines,
             limits,
             layout,
+            tile: budget::largest_tile(&tuning, &weights),
+            tuning,
+            switches: Switches { pos_ids: true, search: false, v1: None },
             weights,
-            caches,
-            drawn,
-            parts,
-            quants,
-            room,
-            work: Work::default(),
+            buffers,
+            work_limits,
+            work: WorkLists::default(),
             roles,
             packed: Packed::default(),
-            rows: Vec::new(),
             writes: Writes::default(),
-            upload: Buffer::new(device, "upload", UPLOAD)?,
             pace: Pace::new(limits.in_flight, if device.is_shared() { SHARED } else { OWN }),
             stamps,
-            kv: storage,
-            tile,
-            rates: [None; 2],
+            kv,
+            rates: PerPhase::default(),
             moves: Vec::new(),
             recording: None,
             in_flight: VecDeque::new(),
@@ -219,7 +241,7 @@ impl GpuExecutor {
 
     /// The plan of a role, made if it is new. Pipelines of a browser are compiled behind our back.
     fn make_plan(&mut self, role: Role) -> Result<()> {
-        let state = &mut self.roles[role as usize];
+        let state = &mut self.roles[role];
         if state.plan.is_some() {
             return Ok(());
         }
@@ -229,22 +251,24 @@ impl GpuExecutor {
         let mut l = Lower {
             plan: PlanBuilder::new(&mut self.pipelines),
             layout: self.layout,
+            tuning: self.tuning,
+            switches: self.switches,
             values: &state.values.buffers,
             matrices: &self.weights.matrices,
             weights: &self.weights.buffers,
             vectors: &self.weights.vectors,
             vector_at: &self.weights.vector_at,
             bias_at: &bias_at,
-            caches: &self.caches,
+            caches: &self.buffers.caches,
             step: &state.step,
             angles: &angles,
             generated: role == Role::Generated,
             scratch: &state.scratch,
             sorted: None,
-            quants: &self.quants,
+            quants: &self.buffers.quants,
             quantized: None,
-            drawn: &self.drawn,
-            parts: &self.parts,
+            drawn: &self.buffers.drawn,
+            parts: &self.buffers.parts,
         };
         for (i, node) in state.program.nodes.iter().enumerate() {
             (l.plan.layer, l.plan.node) = (node.layer, Some(i));
@@ -263,16 +287,13 @@ impl GpuExecutor {
     /// Collects what a packed batch writes into the buffers of its role.
     fn write(&mut self, role: Role) {
         let batch = self.packed.batch(role);
-        let state = &mut self.roles[role as usize];
+        let state = &mut self.roles[role];
         let (writes, layout) = (&mut self.writes, &self.layout);
         let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len(), batch.table_stride as usize];
-        let mut header = [0; HEADER];
+        let mut header = [0; StepLayout::HEADER as usize];
         header[..4].copy_from_slice(&counts.map(|n| n as u32));
         writes.push(&state.step, 0, &header);
-        let row = |(row, kind): (&RowEntry, &u32)| [row.token, row.drawn | kind << 1, row.pos, row.seq];
-        self.rows.clear();
-        self.rows.extend(batch.rows.iter().zip(&batch.types).map(row));
-        writes.push(&state.step, HEADER as u64, &self.rows);
+        writes.push(&state.step, u64::from(StepLayout::HEADER), &batch.rows);
         writes.push(&state.step, u64::from(layout.seqs), &batch.seqs);
         writes.push(&state.step, u64::from(layout.outs), &batch.outs);
         writes.push(&state.draws.draws, 0, &batch.draws);
@@ -280,7 +301,8 @@ impl GpuExecutor {
         for (group, table) in batch.tables.iter().enumerate() {
             writes.push(&state.step, u64::from(layout.tables + group as u32 * layout.table_words), table);
         }
-        self.work.fill(batch, self.room);
+        let seen = |row: &RowEntry| batch.seqs[row.seq as usize].context;
+        self.work.fill(&batch.rows, &batch.seqs, seen, self.work_limits);
         writes.push(&state.step, u64::from(layout.items), &self.work.items);
         writes.push(&state.step, u64::from(layout.merges), &self.work.merges);
         writes.push(&state.step, u64::from(layout.tiles), &self.work.tiles);
@@ -297,7 +319,7 @@ impl GpuExecutor {
 
     /// Columns of what the program pools; 0 if it does not.
     fn pooled_width(&self) -> u64 {
-        let program = &self.roles[0].program;
+        let program = &self.roles.prompt.program;
         program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
@@ -322,51 +344,59 @@ impl GpuExecutor {
         decodes && self.pooled_width() == 0 && self.timer.is_none()
     }
 
-    /// Where the results of a packed step will lie, and the rows of logits that it reads. Results of a role lie in its buffers in the
-    /// order of its batch; they are given back in the order of the step: tokens of both roles, probabilities of both, logits, pooled rows.
+    /// Where the results of a packed step will lie, and the rows of logits that it reads. Results of a phase lie in its buffers in the
+    /// order of its batch; they are given back in the order of the step: tokens of both phases, probabilities of both, logits, pooled rows.
     fn results(&self, step: &Step<'_>) -> (Recorded, Vec<(Role, u64)>) {
-        let counts = self.roles.each_ref().map(|state| state.counts);
-        let tokens = counts.map(|counts| counts.draws as usize);
-        let told = counts.map(|counts| (counts.telling * LOGPROB_WORDS) as usize);
-        let (mut next, mut next_draw) = ([0, 0], [0, 0]);
+        let mut words = 0;
+        let mut place = |n: usize| {
+            words += n;
+            words - n
+        };
+        // In the order in which `give` copies them.
+        let [generated, prompt] = self.roles.each().map(|state| place(state.counts.draws as usize));
+        let mut next_token = PerPhase { prompt, generated };
+        let logprobs = |state: &RoleState| (state.counts.telling * LOGPROB_WORDS) as usize;
+        let [generated, prompt] = self.roles.each().map(|state| place(logprobs(state)));
+        let first_logprobs = PerPhase { prompt, generated };
+        let (mut next, mut next_draw) = (PerPhase::<u64>::default(), PerPhase::<usize>::default());
         let (mut draws, mut reads) = (Vec::new(), Vec::new());
         for seq in step.seqs {
-            let role = seq.role as usize;
             let outs = match seq.outs {
                 Outs::None => 0,
                 Outs::Last => 1,
                 Outs::All => seq.tokens.len() as u64,
             };
             if seq.read_logits {
-                reads.extend((next[role]..next[role] + outs).map(|row| (seq.role, row)));
+                reads.extend((next[seq.role]..next[seq.role] + outs).map(|row| (seq.role, row)));
             }
-            next[role] += outs;
+            next[seq.role] += outs;
             if seq.sample.is_some() {
-                let draw = next_draw[role];
-                let [token, told_at] = [tokens, told].map(|words| words[..role].iter().sum::<usize>());
-                let told_at = tokens[0] + tokens[1] + told_at + draw * LOGPROB_WORDS as usize;
+                let draw: usize = next_draw[seq.role];
+                let told_at = first_logprobs[seq.role] + draw * LOGPROB_WORDS as usize;
                 let told = (told_at, self.packed.batch(seq.role).draws[draw].told as usize);
-                draws.push(RecordedDraw { slot: seq.slot, token: token + draw, told });
-                next_draw[role] += 1;
+                draws.push(RecordedDraw { slot: seq.slot, token: next_token[seq.role], told });
+                next_token[seq.role] += 1;
+                next_draw[seq.role] += 1;
             }
         }
         let recorded = Recorded {
             ticket: Ticket(self.next_ticket),
             draws,
-            words: tokens.iter().chain(&told).sum(),
-            logits: reads.len() * self.roles[0].program.vocab as usize,
+            words,
+            logits: reads.len() * self.roles.prompt.program.vocab as usize,
             pooled: step.seqs.len() * self.pooled_width() as usize,
         };
         (recorded, reads)
     }
 
     /// Encodes the plans of a packed step, cut where a submission would take too long. A profile is of whole steps.
-    fn encode(&mut self, recording: &mut Recording, cuts: &[Vec<usize>; 2]) {
+    fn encode(&mut self, recording: &mut Recording, cuts: &PerPhase<Vec<usize>>) {
         if let Some(timer) = &mut self.timer {
             timer.restart();
         }
-        for (role, cuts) in Role::ALL.into_iter().zip(cuts) {
-            let state = &self.roles[role as usize];
+        for role in Role::ALL {
+            let cuts = &cuts[role];
+            let state = &self.roles[role];
             let counts = state.counts;
             let Some((forward, draw)) = state.plan.as_ref().filter(|_| counts.rows > 0) else { continue };
             for (plan, cuts, wanted) in [(forward, &cuts[..], true), (draw, &[], counts.draws > 0)] {
@@ -384,27 +414,27 @@ impl GpuExecutor {
 
     /// Copies the results of a packed step to where they are read.
     fn give(&self, recording: &mut Recording, step: &Step<'_>, reads: &[(Role, u64)]) {
-        for state in &self.roles {
+        for state in self.roles.each() {
             recording.give(&state.draws.result, 0, state.counts.draws.into());
         }
-        for state in &self.roles {
+        for state in self.roles.each() {
             recording.give(&state.draws.logprobs, 0, (state.counts.telling * LOGPROB_WORDS).into());
         }
         for &(role, row) in reads {
-            let state = &self.roles[role as usize];
+            let state = &self.roles[role];
             if let Some(logits) = state.program.logits() {
                 let value = &state.values.buffers[logits.index()];
                 recording.give(&value.buffer, row * u64::from(value.stride()), state.program.vocab.into());
             }
         }
-        let mut next = [0, 0];
+        let mut next = PerPhase::<u64>::default();
         for seq in step.seqs {
-            let state = &self.roles[seq.role as usize];
+            let state = &self.roles[seq.role];
             if let Some(pooled) = state.program.pooled() {
                 let value = &state.values.buffers[pooled.index()];
-                recording.give(&value.buffer, next[seq.role as usize] * u64::from(value.stride()), self.pooled_width());
+                recording.give(&value.buffer, next[seq.role] * u64::from(value.stride()), self.pooled_width());
             }
-            next[seq.role as usize] += 1;
+            next[seq.role] += 1;
         }
     }
 
@@ -419,127 +449,6 @@ impl GpuExecutor {
     /// one, long ones are cut after [`calibrate`](Self::calibrate); 0 keeps steps apart and whole. Results do not depend on it.
     pub fn set_budget(&mut self, time: Duration) {
         self.pace.budget = time;
-    }
-
-    /// Reads a value after the last step has finished: `rows` rows of its width. Only with `keep_values`.
-    pub async fn value(&self, role: Role, id: ValueId, rows: u32) -> Result<Vec<f32>> {
-        let value = &self.roles[role as usize].values.buffers[id.index()];
-        let stride = u64::from(value.stride());
-        let padded: Vec<f32> = value.buffer.read(&self.device, 0..stride * u64::from(rows)).await?;
-        let rows = padded.chunks_exact(stride as usize);
-        Ok(rows.flat_map(|row| &row[..value.width as usize]).copied().collect())
-    }
-
-    /// Sets a value that no op makes: the input of a program that is not a model's. Rows are as wide as the value.
-    pub fn set_value(&self, role: Role, id: ValueId, rows: &[f32]) {
-        let value = &self.roles[role as usize].values.buffers[id.index()];
-        let stride = value.stride() as usize;
-        let mut padded = vec![f32::NAN; rows.len() / value.width as usize * stride];
-        for (row, to) in rows.chunks_exact(value.width as usize).zip(padded.chunks_exact_mut(stride)) {
-            to[..row.len()].copy_from_slice(row);
-        }
-        value.buffer.write(&self.device, 0, &padded);
-    }
-
-    /// Lets rows, and tiles of a prompt's rows, search for their sequence on the device, instead of looking it up in what the host
-    /// made. The same bits. Only before the first step.
-    pub fn search_for_tiles(&mut self) {
-        self.layout.search = true;
-    }
-
-    /// The program that steps of a role run.
-    pub fn program(&self, role: Role) -> &Program {
-        &self.roles[role as usize].program
-    }
-
-    /// Fills all caches with a bit pattern: tests put NaN into pages and states that nobody owns.
-    pub fn fill_cache(&self, word: u32) {
-        for cache in &self.caches {
-            let words = vec![word; (cache.buffer.size() / 4) as usize];
-            cache.buffer.write(&self.device, 0, &words);
-        }
-    }
-
-    /// Fills all pages with seeded random numbers, the same as a CPU executor of the same limits: numbered without what pads
-    /// keys and values here.
-    pub fn seed_caches(&self, seed: u64) {
-        for (cache, number) in self.caches.iter().zip(0..).filter(|(cache, _)| cache.shape.kv_heads > 0) {
-            let storage = cache.shape.storage;
-            let mut words = vec![0u32; (cache.buffer.size() / 4) as usize];
-            if storage == KvStorage::Q8 {
-                words.fill((1.0f32 / 127.0).to_bits()); // the scales, behind a block's elements
-                let elements = cache.shape.scale_word(0, 0, 0, false) as usize;
-                words.chunks_exact_mut(cache.shape.block_words() as usize).for_each(|block| block[..elements].fill(0));
-            }
-            for (i, place) in cache.shape.elements().enumerate() {
-                let x = seeded(seed, number, i);
-                let bits = match storage {
-                    KvStorage::F32 => x.to_bits(),
-                    KvStorage::F16 => half::f16::from_f32(x).to_bits().into(),
-                    KvStorage::Q8 => ((x * 127.0).round_ties_even() as i8 as u8).into(),
-                };
-                let lanes = u64::from(storage.lanes());
-                words[(place / lanes) as usize] |= bits << (place % lanes * u64::from(storage.bits()));
-            }
-            cache.buffer.write(&self.device, 0, &words);
-        }
-    }
-
-    /// Dispatches of a role's plan, drawing not counted; the most storage bindings of one; pipelines made so far.
-    pub fn counts(&self, role: Role) -> (usize, usize, usize) {
-        let plan = self.roles[role as usize].plan.as_ref();
-        let (dispatches, bindings) = plan.map_or((0, 0), |(p, _)| (p.dispatches.len(), p.bindings));
-        (dispatches, bindings, self.pipelines.count())
-    }
-
-    /// The labels of a role's dispatches with their layers, in order.
-    pub fn labels(&self, role: Role) -> Vec<(&'static str, Option<u32>)> {
-        let plan = self.roles[role as usize].plan.iter();
-        plan.flat_map(|(p, _)| &p.dispatches).map(|d| (d.label, d.layer)).collect()
-    }
-
-    /// The kernels that work for a node of a role's program, in order.
-    pub(crate) fn kernels(&self, role: Role, node: usize) -> Vec<&'static str> {
-        let plan = self.roles[role as usize].plan.iter();
-        plan.flat_map(|(p, _)| &p.dispatches).filter(|d| d.node == Some(node)).map(|d| d.label).collect()
-    }
-
-    /// The shader modules made so far: each a kernel and its fragments, `matvec Q8_0 lib/reduce`.
-    pub fn modules(&self) -> Vec<String> {
-        self.pipelines.modules().collect()
-    }
-
-    /// Whether [`GpuExecutor::timings`] tells where the time of a step goes, which slows it. Fails where the device has no
-    /// timestamps.
-    pub fn profile(&mut self, on: bool) -> Result<()> {
-        self.timer = if on { Some(Timer::new(&self.device)?) } else { None };
-        Ok(())
-    }
-
-    /// How long each dispatch of the last step took, which must have been of one role; empty without
-    /// [`profile`](Self::profile).
-    pub async fn timings(&self, role: Role) -> Result<Vec<Timing>> {
-        let (Some(timer), Some((forward, draw))) = (&self.timer, &self.roles[role as usize].plan) else {
-            return Ok(Vec::new());
-        };
-        let times = timer.read(&self.device).await?;
-        let dispatches = forward.dispatches.iter().chain(&draw.dispatches);
-        Ok(dispatches.zip(times).map(|(d, time)| Timing { node: d.node, kernel: d.label, time }).collect())
-    }
-
-    /// Bytes a second that the device reads and writes.
-    pub async fn bandwidth(&self) -> Result<f64> {
-        self.device.bandwidth().await
-    }
-
-    /// What the device can do.
-    pub fn caps(&self) -> &crate::gpu::Caps {
-        self.device.caps()
-    }
-
-    /// Submissions so far.
-    pub fn submissions(&self) -> u64 {
-        self.stamps.count()
     }
 }
 
@@ -571,10 +480,10 @@ impl Executor for GpuExecutor {
         if self.under_way() >= self.limits.in_flight as usize {
             return Err(Error::argument("enqueue", format!("{} steps are under way already", self.under_way())));
         }
-        self.packed.pack(step, &self.roles[0].program, &self.limits)?;
+        self.packed.pack(step, &self.roles.prompt.program, &self.limits)?;
         self.writes.clear();
         for role in Role::ALL {
-            self.roles[role as usize].counts = StepCounts::default();
+            self.roles[role].counts = StepCounts::default();
             if !self.packed.batch(role).rows.is_empty() {
                 self.make_plan(role)?;
                 self.write(role);
@@ -583,7 +492,7 @@ impl Executor for GpuExecutor {
         let (recorded, reads) = self.results(step);
         let ticket = recorded.ticket;
         let cuts = self.cuts();
-        let short = self.is_short(step) && cuts.iter().all(Vec::is_empty);
+        let short = self.is_short(step) && cuts.each().into_iter().all(Vec::is_empty);
         if self.recording.as_ref().is_some_and(|r| !short || !r.fits(&self.writes, recorded.bytes())) {
             self.submit();
         }
@@ -592,12 +501,12 @@ impl Executor for GpuExecutor {
             None => {
                 // Steps that follow are like the first, but for a request more or less.
                 let steps = if short { u64::from(self.pace.steps()) } else { 1 };
-                let parts = 1 + cuts.iter().map(Vec::len).sum::<usize>() as u64;
+                let parts = 1 + cuts.each().into_iter().map(Vec::len).sum::<usize>() as u64;
                 let staging = self.staging(recorded.bytes() * steps + MARK * parts)?;
                 Recording::new(&self.device, staging, short, std::mem::take(&mut self.moves))
             }
         };
-        recording.write(&self.device, &self.writes, &self.upload);
+        recording.write(&self.device, &self.writes, &self.buffers.upload);
         self.encode(&mut recording, &cuts);
         self.give(&mut recording, step, &reads);
         recording.push(recorded);
@@ -614,7 +523,7 @@ impl Executor for GpuExecutor {
         self.device.check()?;
         self.submit();
         let mut plan = PlanBuilder::new(&mut self.pipelines);
-        memory::cache_ops(&mut plan, &self.caches, &self.limits, ops)?;
+        memory::cache_ops(&mut plan, &self.buffers.caches, &self.limits, ops)?;
         // With the step that follows, they are lost or noticed together.
         self.moves.push(plan.finish()?);
         Ok(())

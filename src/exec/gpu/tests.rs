@@ -159,7 +159,7 @@ fn gpu_long_steps_are_cut() {
     gpu.profile(true).unwrap();
     let longest = |gpu: &mut GpuExecutor| {
         step(gpu, Role::Prompt, &tokens, 0).unwrap();
-        let [_, cuts] = gpu.cuts();
+        let cuts = gpu.cuts().prompt;
         let times = block_on(gpu.timings(Role::Prompt)).unwrap();
         let ends = cuts.iter().copied().chain([times.len()]);
         let mut from = 0;

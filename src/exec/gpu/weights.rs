@@ -6,7 +6,7 @@ use crate::file::CountFn;
 use crate::gpu::{Buffer, Device};
 use crate::model::{Program, Tensor, WeightSource, WeightSpec};
 use crate::ops::lower::{MAX_ROWS, Matrix, Piece};
-use crate::ops::{Part, Stack, VectorId, WeightId};
+use crate::ops::{Part, PerPhase, Stack, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -43,10 +43,11 @@ fn rows_in_buffer(device: &Device, row_bytes: u64, unit: u64) -> u64 {
 impl Weights {
     pub(super) async fn load(
         device: &Device,
-        programs: &[Program],
+        programs: &PerPhase<Program>,
         source: &impl WeightSource,
         progress: &mut CountFn<'_>,
     ) -> Result<Self> {
+        let programs = [&programs.prompt, &programs.generated];
         let specs = &programs[0].weights;
         // What an op takes as one is contiguous; every other matrix stands alone. With them, how many rows must stay together.
         let mut stacks: Vec<(Vec<WeightId>, u32)> = Vec::new();

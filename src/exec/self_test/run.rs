@@ -12,7 +12,8 @@ use crate::gpu::{Caps, Device, Matmul};
 use crate::model::{Builder, Out, Program};
 use crate::ops::sample::LOGPROBS;
 use crate::ops::{
-    Attend, CpuWeights, GroupId, Index, Kv, KvStorage, Logprob, Matrix, Op, Penalties, SampleLists, SampleSpec,
+    Attend, CpuWeights, GroupId, Index, Kv, KvStorage, Logprob, Matrix, Op, Penalties, PerPhase, SampleLists,
+    SampleSpec,
 };
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
@@ -105,8 +106,8 @@ async fn compare(
     let options = GpuOptions { numerics, kv: Some(kv), limits: LIMITS, unfused: false, keep_values: true };
     let gpu = GpuExecutor::load(device, &program, &*weights, options, &mut |_, _| {}).await?;
     gpu.fill_cache(0x7fc0_7e00); // NaN, in f32 and in f16
-    let programs = [Role::Prompt, Role::Generated].map(|role| gpu.program(role).clone());
-    let oracle = Oracle::of_roles(programs, weights, LIMITS);
+    let programs = PerPhase::by(|phase| gpu.program(phase).clone());
+    let oracle = Oracle::of_phases(programs, weights, LIMITS);
     let mut both = Both { gpu, oracle, family, format, kv, prompts };
 
     let n = family.rows;

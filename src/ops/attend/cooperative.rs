@@ -21,7 +21,7 @@ impl Attend {
     /// None where the other form is taken: among a step's rows, for drafts of a tree, in exact numerics, on a device without such
     /// matrices, for heads that are too large for its workgroup memory.
     pub(super) fn cooperative(&self, l: &Lower<'_>, fours: &Range<u32>) -> Option<(Matrices, u32)> {
-        let matrices = l.layout.attend_matrices?;
+        let matrices = l.tuning.attend_matrices?;
         if l.layout.tree != 0 || !matches!(self.kv, Kv::Cache(_)) {
             return None;
         }

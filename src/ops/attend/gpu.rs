@@ -69,7 +69,7 @@ pub(crate) const ALL_PARTS: u32 = u32::MAX;
 
 impl GpuForm for Attend {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        match l.layout.v1 {
+        match l.switches.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
             None if l.generated => self.turns().try_for_each(|fours| self.lower_rows(l, fours)),
             None => self.turns().try_for_each(|fours| match self.cooperative(l, &fours) {
@@ -102,7 +102,7 @@ impl Attend {
     /// For single rows.
     fn lower_rows(&self, l: &mut Lower<'_>, fours: Range<u32>) -> Lowered {
         let heads = self.heads_together(HEADS);
-        let threads = l.layout.attend.max((fours.len() as u32).next_power_of_two());
+        let threads = l.tuning.table.attend.max((fours.len() as u32).next_power_of_two());
         let mut kernel = l.kernel(kernels::ATTEND);
         kernel.set("WG", threads);
         kernel.set("HEADS", heads);
@@ -142,7 +142,7 @@ impl Attend {
         kernel.set("STEP_MERGES", layout.merges);
         kernel.set("STEP_TILES", layout.tiles);
         kernel.set("TREE", layout.tree);
-        kernel.set("SEARCH", layout.search);
+        kernel.set("SEARCH", l.switches.search);
         kernel.set("HAS_SINKS", self.sinks.is_some());
         kernel.set("HAS_SLOPES", self.slopes.is_some());
         kernel.set("HAS_SOFTCAP", self.softcap != 0.0);

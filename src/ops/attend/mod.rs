@@ -5,6 +5,7 @@ mod cooperative;
 pub(crate) mod gpu;
 pub(in crate::ops) mod softmax;
 mod v1;
+pub(crate) mod work;
 
 use std::ops::Range;
 

@@ -4,7 +4,7 @@ use crate::gpu::compose::lib;
 use crate::gpu::params::params;
 use crate::gpu::{Arg, Buffer, Dim, PlanBuilder};
 use crate::ops::kernels;
-use crate::ops::lower::Layout;
+use crate::ops::lower::KernelTuning;
 use crate::{Error, Result};
 
 /// `out[r, i] = exp(scale x[r, i]) / Σ_j exp(scale x[r, j])`; x, out (rows, n) f32.
@@ -53,11 +53,11 @@ impl Softmax {
             return wrong("out is x".to_owned());
         }
         let caps = plan.device().caps();
-        let Layout { subgroups, reduce, .. } = Layout::new(caps, 0, 0);
+        let KernelTuning { subgroups, table, .. } = KernelTuning::exact(caps);
         let across = rows.min(caps.max_groups);
         let mut kernel = kernels::SOFTMAX.kernel();
         kernel.fill("reduce", if subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE });
-        kernel.set("WG", reduce);
+        kernel.set("WG", table.reduce);
         let params = Params { rows, n, stride, across, scale };
         let grid = [Dim::Fixed(across), Dim::Fixed(rows.div_ceil(across)), Dim::Fixed(1)];
         plan.dispatch(&kernel, &params, &[Arg::read(x), Arg::Write(out)], grid)

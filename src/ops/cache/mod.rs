@@ -6,6 +6,9 @@ pub(in crate::ops) mod kv_write;
 
 use crate::{Error, Result};
 
+/// In a block table, a block that no row sees any more.
+pub const FREED: u32 = u32::MAX;
+
 /// How the elements of keys and values are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KvStorage {

@@ -197,7 +197,7 @@ impl GpuForm for Norm {
         let mut kernel = l.kernel(kernels::NORM);
         let (norm_w, norm_b) = self.spec.lower(l, &mut kernel);
         kernel.set("PER_GROUP", self.per_group);
-        l.reduce(&mut kernel, l.layout.reduce);
+        l.reduce(&mut kernel, l.tuning.table.reduce);
         let (n, eps) = (self.spec.n, self.spec.eps);
         let params = Params { n, rows_at: x.rows_at(), stride: x.stride(), norm_w, norm_b, eps };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::read(l.vectors), Arg::Write(&out.buffer)];

@@ -158,7 +158,7 @@ params! {
 impl GpuForm for RowWise {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let mut kernel = l.kernel(kernels::ROW_WISE);
-        l.reduce(&mut kernel, l.layout.reduce);
+        l.reduce(&mut kernel, l.tuning.table.reduce);
         let (mut weight, mut each) = (0, 0);
         let (op, x, like, by) = match *self {
             Self::Magnitude { x, like, floor, .. } => (0u32, x, like, floor),

@@ -300,7 +300,7 @@ impl GpuForm for Route {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out, spec) = (l.value(self.x), l.value(self.out), &self.spec);
         let mut kernel = l.kernel(kernels::ROUTE);
-        l.reduce(&mut kernel, l.layout.reduce);
+        l.reduce(&mut kernel, l.tuning.table.reduce);
         let score = match spec.score {
             Score::Softmax => 0u32,
             Score::Sigmoid => 1,

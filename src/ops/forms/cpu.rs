@@ -5,14 +5,14 @@
 
 use crate::cpu::{Cache, Member, Pages, Shared};
 use crate::ops::weights::{CpuWeights, WeightView};
-use crate::ops::{CacheId, Rows, ValueId, VectorId, WeightId};
+use crate::ops::{CacheId, RowEntry, Rows, SeqEntry, ValueId, VectorId, WeightId};
 use crate::quant::Simd;
 
 /// The rows of one role in a step, as ops read them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepRows<'a> {
-    pub(crate) rows: &'a [Row],
-    pub(crate) seqs: &'a [Span],
+    pub(crate) rows: &'a [RowEntry],
+    pub(crate) seqs: &'a [SeqEntry],
     /// The row of each output row.
     pub(crate) outs: &'a [u32],
     /// For each group, (seqs, table_stride) block ids.
@@ -24,25 +24,6 @@ pub(crate) struct StepRows<'a> {
     pub(crate) block: usize,
     /// The rows are generated ones.
     pub(crate) generated: bool,
-}
-
-/// A row: its token, the token's type, its position, its sequence.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Row {
-    pub(crate) token: u32,
-    pub(crate) kind: u32,
-    pub(crate) pos: u32,
-    pub(crate) seq: u32,
-}
-
-/// A sequence: its rows, and the positions that its cache holds once they are written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    pub(crate) row0: u32,
-    pub(crate) rows: u32,
-    /// Where its states lie.
-    pub(crate) slot: u32,
-    pub(crate) context: u32,
 }
 
 impl StepRows<'_> {

@@ -4,7 +4,9 @@ use crate::gpu::compose::lib;
 use crate::gpu::{
     Arg, Buffer, Caps, Dim, Fragment, Kernel, KernelSource, Matmul, Matrices, PlanBuilder, Products, Tuning,
 };
-use crate::ops::{CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, ValueId, VectorId, WeightId};
+use crate::ops::{
+    CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, StepLayout, ValueId, VectorId, WeightId,
+};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -95,83 +97,56 @@ pub(crate) enum AngleSource {
     Power { factor: f32, theta: f64, freq_scale: f64 },
 }
 
-/// How the step buffer is laid out, and what holds for all kernels of an executor.
+/// What the kernels of an executor are tuned by, on a device.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
-    /// Rows of a step, at most.
-    pub(crate) rows: u32,
-    /// Word of the first sequence.
-    pub(crate) seqs: u32,
-    /// Word of the first output.
-    pub(crate) outs: u32,
-    /// Word of the first block table.
-    pub(crate) tables: u32,
-    /// Words of all block tables of a group.
-    pub(crate) table_words: u32,
-    /// Word of the work list of rows.
-    pub(crate) items: u32,
-    /// Word of the list of rows whose parts are merged.
-    pub(crate) merges: u32,
-    /// Word of the list of tiles of rows.
-    pub(crate) tiles: u32,
-    /// Rows say where they stand; else they are one sequence's, from the step's first position on.
-    pub(crate) pos_ids: bool,
+pub(crate) struct KernelTuning {
     /// Reductions use subgroups.
     pub(crate) subgroups: bool,
-    /// Threads of a workgroup that reduces.
-    pub(crate) reduce: u32,
-    /// Threads that have a head of `rope_kv` or `norm_rope_kv` together, at most.
-    pub(crate) head: u32,
     /// The smallest subgroup that there may be.
     pub(crate) subgroup_min: u32,
-    /// Threads of a workgroup of `attend`, at least.
-    pub(crate) attend: u32,
-    /// Tiles of rows search for their sequence instead of looking it up.
-    pub(crate) search: bool,
-    /// Word of the list of paths, if rows are drafts of a tree; else 0.
-    pub(crate) tree: u32,
-    /// Attention keeps all scores of a row in workgroup memory (V1): of the positions in so many blocks.
-    pub(crate) v1: Option<u32>,
-    /// What products are tuned by.
-    pub(crate) tuning: Tuning,
+    /// The device's table, with the form of matmul that each block format takes.
+    pub(crate) table: Tuning,
     /// The small matrices of its cooperative form, if the device has that.
     pub(crate) matrices: Option<Matrices>,
     /// The same for attention, which is taken wherever it fits.
     pub(crate) attend_matrices: Option<Matrices>,
 }
 
-impl Layout {
-    /// What a device asks for. Sequences and outputs lie where they are said to; tables and lists are for the caller to place.
-    pub(crate) fn new(caps: &Caps, seqs: u32, outs: u32) -> Self {
+impl KernelTuning {
+    /// In f32.
+    pub(crate) fn exact(caps: &Caps) -> Self {
         Self {
-            rows: u32::MAX,
-            seqs,
-            outs,
-            tables: outs,
-            table_words: 0,
-            items: 0,
-            merges: 0,
-            tiles: 0,
-            pos_ids: true,
             subgroups: caps.subgroups.is_some(),
-            reduce: caps.tuning.reduce,
-            head: caps.tuning.head,
             subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
-            attend: caps.tuning.attend,
-            search: false,
-            tree: 0,
-            v1: None,
-            tuning: caps.tuning.with_matmul(|_, _| Matmul::Registers),
+            table: caps.tuning.with_matmul(|_, _| Matmul::Registers),
             matrices: caps.cooperative,
             attend_matrices: None,
         }
     }
+
+    /// In the device's best forms, of 8 or 16 bits.
+    pub(crate) fn fast(caps: &Caps) -> Self {
+        Self { table: caps.fast(), attend_matrices: caps.attend_matrices(), ..Self::exact(caps) }
+    }
+}
+
+/// How kernels find what they work on, where there is a choice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switches {
+    /// Rows say where they stand; else they are one sequence's, from the step's first position on.
+    pub(crate) pos_ids: bool,
+    /// Tiles of rows search for their sequence instead of looking it up.
+    pub(crate) search: bool,
+    /// Attention keeps all scores of a row in workgroup memory (V1): of the positions in so many blocks.
+    pub(crate) v1: Option<u32>,
 }
 
 /// The lowering of one program.
 pub(crate) struct Lower<'a> {
     pub(crate) plan: PlanBuilder<'a>,
-    pub(crate) layout: Layout,
+    pub(crate) layout: StepLayout,
+    pub(crate) tuning: KernelTuning,
+    pub(crate) switches: Switches,
     pub(crate) values: &'a [ValueBuffer],
     pub(crate) matrices: &'a [Matrix],
     pub(crate) weights: &'a [Buffer],
@@ -259,25 +234,24 @@ impl<'a> Lower<'a> {
 
     /// A kernel with the overrides that every step reader has.
     pub(crate) fn kernel(&self, source: KernelSource) -> Kernel {
-        let l = &self.layout;
         let mut kernel = source.kernel();
         if kernel.uses(lib::STEP) {
-            kernel.set("STEP_SEQS", l.seqs);
-            kernel.set("STEP_OUTS", l.outs);
-            kernel.set("STEP_TABLES", l.tables);
-            kernel.set("POS_IDS", l.pos_ids);
+            kernel.set("STEP_SEQS", self.layout.seqs);
+            kernel.set("STEP_OUTS", self.layout.outs);
+            kernel.set("STEP_TABLES", self.layout.tables);
+            kernel.set("POS_IDS", self.switches.pos_ids);
         }
         kernel
     }
 
     /// What products with matrices of a format are tuned by.
     pub(crate) fn products(&self, format: BlockFormat) -> &Products {
-        self.layout.tuning.products(format)
+        self.tuning.table.products(format)
     }
 
     /// Fills the slot `reduce`: how a workgroup of `threads` adds up.
     pub(crate) fn reduce(&self, kernel: &mut Kernel, threads: u32) {
-        let fragment = if self.layout.subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE };
+        let fragment = if self.tuning.subgroups { lib::REDUCE_SUBGROUP } else { lib::REDUCE };
         kernel.fill("reduce", fragment);
         kernel.set("WG", threads);
     }
@@ -285,8 +259,8 @@ impl<'a> Lower<'a> {
     /// Fills the slot `sums`: how a workgroup of `threads` adds up so many sums at once.
     pub(crate) fn sums(&self, kernel: &mut Kernel, threads: u32, sums: u32) {
         let (mut fragment, mut parts) = (lib::SUMS, threads);
-        if self.layout.subgroups {
-            let least = self.layout.subgroup_min;
+        if self.tuning.subgroups {
+            let least = self.tuning.subgroup_min;
             (fragment, parts) = (lib::SUMS_SUBGROUP, (threads / least).max(1));
             kernel.set("SUBGROUP_MIN", least);
         }
@@ -297,10 +271,10 @@ impl<'a> Lower<'a> {
 
     /// Fills the slot `max`: how a workgroup finds its maxima.
     pub(crate) fn max(&self, kernel: &mut Kernel) {
-        if self.layout.subgroups {
-            kernel.set("SUBGROUP_MIN", self.layout.subgroup_min);
+        if self.tuning.subgroups {
+            kernel.set("SUBGROUP_MIN", self.tuning.subgroup_min);
         }
-        kernel.fill("max", if self.layout.subgroups { lib::MAX_SUBGROUP } else { lib::MAX });
+        kernel.fill("max", if self.tuning.subgroups { lib::MAX_SUBGROUP } else { lib::MAX });
     }
 
     /// Sets the overrides of a cache's layout, and fills the slot `cache` with it where a kernel has that.

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::ops::check::Shapes;
 use crate::ops::cpu::CpuRun;
-use crate::ops::lower::{Layout, Lower, Lowered};
+use crate::ops::lower::{KernelTuning, Lower, Lowered};
 use crate::ops::matmul::Tile;
 use crate::ops::oracle::OracleRun;
 use crate::ops::{CacheId, Cost, Load, Op, Part, RopeId, ValueId, VectorId, WeightId};
@@ -68,8 +68,8 @@ pub(crate) trait GpuForm {
     }
 
     /// The tiles of its mat-mat kernel, if that is what it is computed by; `format` is the block format of a matrix.
-    fn tile(&self, layout: &Layout, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
-        let _ = (layout, format);
+    fn tile(&self, tuning: &KernelTuning, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
+        let _ = (tuning, format);
         None
     }
 }
@@ -335,8 +335,8 @@ impl Op {
     }
 
     /// The tiles of its mat-mat kernel, if that is what it is computed by; `format` is the block format of a matrix.
-    pub(crate) fn tile(&self, layout: &Layout, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
-        self.operation().tile(layout, format)
+    pub(crate) fn tile(&self, tuning: &KernelTuning, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
+        self.operation().tile(tuning, format)
     }
 
     /// Adds the op's dispatches to a plan.

@@ -5,7 +5,7 @@ use crate::gpu::compose::lib;
 use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel, Matmul};
 use crate::ops::kernels;
-use crate::ops::lower::{self, Layout, Lower, Lowered};
+use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
 use crate::ops::{Role, ValueId};
 use crate::quant::BlockFormat;
 
@@ -48,10 +48,10 @@ impl Tile {
     }
 }
 
-impl Layout {
+impl KernelTuning {
     /// The tiles of the form for weights of a format.
     pub(crate) fn tile(&self, format: BlockFormat) -> Tile {
-        let products = self.tuning.products(format);
+        let products = self.table.products(format);
         match (products.matmul, self.matrices) {
             // What is empty costs them little beside unpacking W.
             (Matmul::Cooperative, Some(matrices)) => {
@@ -112,7 +112,7 @@ impl<'a> Lower<'a> {
             kernel.fill("held", fragment);
             kernel
         };
-        match (form, self.layout.matrices) {
+        match (form, self.tuning.matrices) {
             (Matmul::Cooperative, Some(matrices)) => {
                 let mut kernel = self.kernel(kernels::MATMUL_COOPERATIVE);
                 matrices.lower(&mut kernel);

@@ -10,7 +10,7 @@ use crate::ops::check::{Shapes, holds, same};
 use crate::ops::cost::row_bytes;
 use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
-use crate::ops::lower::{self, Layout, Lower, Lowered};
+use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
 use crate::ops::matmul::{COLS, FEW, Tile, quants_bytes};
 use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, operands};
 use crate::ops::oracle::{OracleRun, Rows64};
@@ -76,7 +76,7 @@ pub enum Epi {
 
 impl Linear {
     /// Whether nothing was folded into it.
-    pub(in crate::ops) fn is_canonical(&self) -> bool {
+    pub(crate) fn is_canonical(&self) -> bool {
         self.parts.len() == 1 && self.pre == Pre::None && self.epi == Epi::None
     }
 
@@ -346,8 +346,8 @@ impl GpuForm for Linear {
         GpuNeeds { int8_row: quants_bytes(self.k), ..GpuNeeds::default() }
     }
 
-    fn tile(&self, layout: &Layout, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
-        Some(layout.tile(format(self.parts[0].weight)))
+    fn tile(&self, tuning: &KernelTuning, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
+        Some(tuning.tile(format(self.parts[0].weight)))
     }
 }
 
@@ -449,7 +449,7 @@ impl Linear {
         if vectors {
             return self.vectors(l, kernel, segment, &params, &args, rows);
         }
-        let tile = l.layout.tile(segment.format);
+        let tile = l.tuning.tile(segment.format);
         let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile.w)), x.rows(rows_of_x), Dim::Fixed(1)];
         match l.matmul_kernels(kernel, form, tile) {
             (_, Some(small)) if l.layout.rows <= FEW => l.plan.dispatch(&small, &params, &args, grid(tile.few)),

@@ -317,8 +317,8 @@ impl Heads {
         let mut args = vec![Arg::read(l.step), l.angles(self.rope.map(|r| r.table)), q, k, v, out, kv];
         let heads = self.heads + 2 * cache.shape.kv_heads;
         let units = cache.shape.k_room().max(cache.shape.v_room()).div_ceil(UNIT);
-        let threads = l.layout.head.min(units.next_power_of_two());
-        let group = l.layout.reduce.max(threads);
+        let threads = l.tuning.table.head.min(units.next_power_of_two());
+        let group = l.tuning.table.reduce.max(threads);
         kernel.set("WG", group);
         kernel.set("THREADS", threads);
         let grid = [Dim::Fixed(heads.div_ceil(group / threads)), Dim::Rows(1), Dim::Fixed(1)];

@@ -10,7 +10,7 @@ use crate::ops::kernels;
 use crate::ops::lower::{self, Lower, Lowered};
 use crate::ops::operation::{Access, CpuForm, GpuForm, Operation, OracleForm, operands};
 use crate::ops::oracle::OracleRun;
-use crate::ops::{Cost, Load, ValueId, WeightId};
+use crate::ops::{Cost, Load, RowEntry, ValueId, WeightId};
 use crate::quant::BlockFormat;
 
 /// `out[r, :] = scale * table[index(r), :]`.
@@ -86,7 +86,7 @@ impl CpuForm for Embed {
                     }
                 }
                 Index::Position(offset) => row.pos.saturating_add(offset),
-                Index::Type => row.kind,
+                Index::Type => row.kind(),
             };
             let out = out.slice_mut(r * dim..(r + 1) * dim);
             table.decode((index as usize).min(table.n - 1), out);
@@ -101,13 +101,13 @@ impl CpuForm for Embed {
 
 impl OracleForm for Embed {
     fn oracle(&self, run: &mut OracleRun<'_>) {
-        let index = |r: &crate::ops::cpu::Row| match self.index {
+        let index = |r: &RowEntry| match self.index {
             Index::Token => r.token.min(self.n - 1),
             Index::TokenOrFirst => Some(r.token).filter(|&token| token < self.n).unwrap_or(0),
             Index::Position(offset) => (r.pos + offset).min(self.n - 1),
-            Index::Type => r.kind.min(self.n - 1),
+            Index::Type => r.kind().min(self.n - 1),
         };
-        let row = |r: &crate::ops::cpu::Row| run.weight_row(self.table, index(r) as usize);
+        let row = |r: &RowEntry| run.weight_row(self.table, index(r) as usize);
         let scaled = |row: Vec<f64>| row.into_iter().map(|x| x * f64::from(self.scale)).collect();
         let out = run.step.rows.iter().map(|r| scaled(row(r))).collect();
         run.set(self.out, out);

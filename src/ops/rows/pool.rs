@@ -97,7 +97,7 @@ impl CpuForm for Pool {
 impl OracleForm for Pool {
     fn oracle(&self, run: &mut OracleRun<'_>) {
         let x = run.value(self.x);
-        let pooled = |span: &crate::ops::cpu::Span| {
+        let pooled = |span: &crate::ops::SeqEntry| {
             let rows = &x[span.row0 as usize..(span.row0 + span.rows) as usize];
             match self.pooling {
                 Pooling::Cls => rows[0].clone(),

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use wgslm::Error;
+use wgslm::exec::single::{Place, Room, Rotation, Single, StepBuffer};
 use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role,
     SeqStep, Step, Token,
@@ -20,7 +21,7 @@ use wgslm::gpu::{
 use wgslm::model::Program;
 use wgslm::ops::{
     Attend, BlockMove, CacheShape, CpuWeights, GroupId, Index, Kv, KvLayout, KvReplicate, KvStorage, KvWrite, Mask, Op,
-    Pairing, Penalties, Place, Room, Rope, RopeSpec, Rotation, SampleSpec, Single, StepBuffer, ValueId,
+    Pairing, Penalties, Rope, RopeSpec, SampleSpec, ValueId,
 };
 use wgslm::quant::BlockFormat;
 use wgslm::quant::BlockFormat::{F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};

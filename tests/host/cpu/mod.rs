@@ -6,7 +6,8 @@ mod recurrent;
 use std::sync::Arc;
 
 use wgslm::exec::{
-    CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token,
+    CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, Limits, Numerics, Oracle, Outs, PerPhase, Role, SeqStep, Step,
+    Token,
 };
 use wgslm::model::{Builder, FuseFor, Out, Program, fuse};
 use wgslm::ops::{
@@ -390,8 +391,8 @@ fn programs_agree_with_the_oracle() {
             let mut cpu = executor(program, &weights, CpuOptions { fuse: fused, ..exact(threads) });
             let mut oracles = vec![Oracle::new(program, weights.clone(), limits())];
             if fused {
-                let programs = [Role::Prompt, Role::Generated].map(|role| fuse(program, role, FuseFor::CPU));
-                oracles.push(Oracle::of_roles(programs, weights.clone(), limits()));
+                let programs = PerPhase::by(|phase| fuse(program, phase, FuseFor::CPU));
+                oracles.push(Oracle::of_phases(programs, weights.clone(), limits()));
             }
             let mut pool = Pool::new(&limits(), &mut rng);
             let tables = [pool.table(200, &limits()), pool.table(200, &limits())];

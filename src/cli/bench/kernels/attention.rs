@@ -2,8 +2,9 @@
 //! beside rows one by one; sequences that are searched for beside those that are looked up.
 
 use super::{DIM, Item, Make, one, read};
+use crate::exec::single::{Place, Room, Single, StepBuffer};
 use crate::gpu::{Buffer, Device, Pipelines};
-use crate::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op, Place, Room, Single, StepBuffer};
+use crate::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op};
 use crate::{Error, Result};
 
 /// Tells which kernel it shall be.

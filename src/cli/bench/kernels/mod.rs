@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::cli::exit::Exit;
+use crate::exec::single::{Room, Rotation, Single, StepBuffer};
 use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::ops::sample::DrawBuffers;
 use crate::ops::{
     Act, BlockMove, CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op,
-    Pairing, Pointwise, Room, Rope, RopeId, RopeKv, RopeSpec, Rotation, SampleSpec, Single, Softmax, StepBuffer,
-    ValueId, View,
+    Pairing, Pointwise, Rope, RopeId, RopeKv, RopeSpec, SampleSpec, Softmax, ValueId, View,
 };
 use crate::{Error, Result};
 

@@ -2,8 +2,9 @@
 
 use super::{Item, Make, one, read, step_of};
 use crate::Result;
+use crate::exec::single::Single;
 use crate::gpu::{Buffer, Device, Pipelines};
-use crate::ops::{Epi, Linear, Op, Part, Pre, Single};
+use crate::ops::{Epi, Linear, Op, Part, Pre};
 use crate::quant::BlockFormat;
 
 /// Columns of a matrix.

@@ -1,7 +1,8 @@
 //! Attention as a single op, by each of its kernels, over a cache of any layout and storage type that the host has filled.
 
+use wgslm::exec::single::{Room, Single, StepBuffer};
 use wgslm::gpu::{Buffer, Device, Pipelines};
-use wgslm::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op, Room, Single, StepBuffer};
+use wgslm::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op};
 
 use super::CANARY;
 use crate::programs::*;

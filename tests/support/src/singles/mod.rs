@@ -1,9 +1,10 @@
 //! What is asked of single ops on buffers of the caller's: rotation and KV writes in every layout, storage type and source of angles,
 //! against f64, down to the last bit that they must not touch.
+use wgslm::exec::single::{Place, Room, Rotation, Single, StepBuffer};
 use wgslm::gpu::{Buffer, Device, Pipelines, PlanBuilder, StepCounts};
 use wgslm::ops::{
     BlockMove, CacheShape, Epi, KvLayout, KvReplicate, KvStorage, KvWrite, Linear, NormKind, NormSpec, Op, Pairing,
-    Part, Place, Pre, Room, Rope, RopeKv, RopeSpec, Rotation, Single, Softmax, StepBuffer, ValueId, View,
+    Part, Pre, Rope, RopeKv, RopeSpec, Softmax, ValueId, View,
 };
 use wgslm::quant::BlockFormat;
 

@@ -1,0 +1,91 @@
+//! The work lists of attention, made once a step for all layers.
+
+use super::gpu::{ALL_PARTS, TILE_ROWS, part_size};
+use crate::ops::{RowEntry, SeqEntry};
+
+/// How many entries the lists have room for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WorkLimits {
+    /// Items that are parts of rows.
+    pub(crate) parts: u32,
+    /// Rows that are divided.
+    pub(crate) merges: u32,
+}
+
+/// The lists: whole rows or parts of them, rows whose parts are merged, tiles of rows.
+#[derive(Debug, Default)]
+pub(crate) struct WorkLists {
+    /// (row, part or [`ALL_PARTS`], size of a part, 0)
+    pub(crate) items: Vec<[u32; 4]>,
+    /// (row, first item, items, 0)
+    pub(crate) merges: Vec<[u32; 4]>,
+    /// The sequence of each tile, those included that are not there: see `attend_tiled`.
+    pub(crate) tiles: Vec<u32>,
+}
+
+/// Tiles of a step, at most: one for so many rows, and one more for each sequence.
+pub(crate) fn most_tiles(rows: u32, seqs: u32) -> u32 {
+    rows / TILE_ROWS + seqs
+}
+
+impl WorkLists {
+    /// A few rows of long sequences are divided, so that there is enough to do at once; which rows are changes no result. `seen`:
+    /// how many positions a row may see.
+    pub(crate) fn fill(
+        &mut self,
+        rows: &[RowEntry],
+        seqs: &[SeqEntry],
+        seen: impl Fn(&RowEntry) -> u32,
+        limits: WorkLimits,
+    ) {
+        self.items.clear();
+        self.merges.clear();
+        self.tiles.clear();
+        let few = rows.len() as u32 <= limits.merges;
+        // Parts come first: their numbers say where their results lie.
+        for (row, entry) in (0..).zip(rows) {
+            let size = part_size(entry.pos);
+            let (first, count) = (self.items.len() as u32, seen(entry).div_ceil(size));
+            if few && count > 1 && first + count <= limits.parts {
+                self.items.extend((0..count).map(|part| [row, part, size, 0]));
+                self.merges.push([row, first, count, 0]);
+            }
+        }
+        let mut divided = self.merges.iter().map(|m| m[0]).peekable();
+        for (row, entry) in (0..).zip(rows) {
+            if divided.next_if_eq(&row).is_none() {
+                self.items.push([row, ALL_PARTS, part_size(entry.pos), 0]);
+            }
+        }
+        for (seq, entry) in (0..).zip(seqs) {
+            let past = most_tiles(entry.row0 + entry.rows, seq) + 1;
+            self.tiles.resize(past as usize, seq);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_rows_are_divided_where_there_is_room() {
+        let rows = [RowEntry::new(1, 300, 0), RowEntry::new(1, 0, 1), RowEntry::new(1, 700, 2)];
+        let seq = |row0, context| SeqEntry { row0, rows: 1, slot: row0, context };
+        let seqs = [seq(0, 301), seq(1, 1), seq(2, 701)];
+        let mut lists = WorkLists::default();
+        let mut fill = |parts, merges| {
+            lists.fill(&rows, &seqs, |row| row.pos + 1, WorkLimits { parts, merges });
+            (lists.items.clone(), lists.merges.clone(), lists.tiles.clone())
+        };
+        let whole = |row| [row, ALL_PARTS, 256, 0];
+        let part = |row, part| [row, part, 256, 0];
+        let all = vec![part(0, 0), part(0, 1), part(2, 0), part(2, 1), part(2, 2), whole(1)];
+        assert_eq!(fill(5, 3), (all, vec![[0, 0, 2, 0], [2, 2, 3, 0]], vec![0, 1, 2]));
+        let one = vec![part(0, 0), part(0, 1), whole(1), whole(2)];
+        assert_eq!(fill(4, 3), (one, vec![[0, 0, 2, 0]], vec![0, 1, 2]));
+        for (parts, merges) in [(0, 3), (5, 2)] {
+            assert_eq!(fill(parts, merges).0, [0, 1, 2].map(whole));
+        }
+    }
+}
