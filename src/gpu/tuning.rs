@@ -132,7 +132,7 @@ const TABLE: &[Row] = &[
         set: |p| p.tile_w = 128,
         why: "NVIDIA: tiles of 128 rows of W, as llama.cpp has them there and 64 elsewhere",
     },
-    // Measured (BENCHMARKS.md): it unrolls a loop over an array only if that goes over all of it.
+    // Measured (docs/benchmarks-history.md): it unrolls a loop over an array only if that goes over all of it.
     Row {
         fits: |t| t.driver.contains("llvmpipe"),
         formats: |_| true,

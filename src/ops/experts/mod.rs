@@ -64,7 +64,8 @@ params! {
 const TILE_N: u32 = 64;
 
 /// Pairs of row and part that it has: where a matrix has few, and where it has many. A tile that is not full costs as much as one that is:
-/// 16 are as fast as 64 on lavapipe where a matrix has 64, and 1.5 to 3 times as fast where it has fewer (BENCHMARKS.md).
+/// 16 are as fast as 64 on lavapipe where a matrix has 64, and 1.5 to 3 times as fast where it has fewer
+/// (docs/benchmarks-history.md).
 const TILES: [u32; 2] = [16, 64];
 
 /// Pairs of a thread.
