@@ -110,8 +110,8 @@
 //! use wgslm::{Embedder, Options, block_on};
 //!
 //! # fn main() -> wgslm::Result<()> {
-//! let opening = Embedder::open(wgslm::TINY, &EmbedOptions::default(), &Options::default(), &mut |_| {});
-//! let mut embedder = block_on(opening)?;
+//! let (options, run) = (EmbedOptions::default(), Options::default());
+//! let mut embedder = block_on(Embedder::open(wgslm::TINY, &options, &run, &mut |_| {}))?;
 //! let vectors = block_on(embedder.embed(&["A man is eating food.", "Someone has lunch."]))?;
 //! let cosine: f32 = vectors[0].iter().zip(&vectors[1]).map(|(a, b)| a * b).sum(); // both are of length 1
 //! assert!((-1.0..=1.001).contains(&cosine));
