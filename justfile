@@ -8,8 +8,8 @@ check *ARGS:
     scripts/check {{ARGS}}
 
 # One kernel's cases on every adapter there is: just kernels rope
-kernels NAME *ARGS:
-    cargo run --locked --package wgslm-test --bin kernels -- {{NAME}} {{ARGS}}
+kernels NAME:
+    scripts/kernels {{NAME}}
 
 # Install what the tests need and run every test.
 test:

@@ -176,3 +176,12 @@ fn workflows_name_tests_that_exist() {
     }
     assert!(named >= 2);
 }
+
+/// `scripts/kernels NAME` has something to run, whatever the kernel.
+#[test]
+fn every_kernel_has_cases() {
+    for kernel in KERNELS {
+        let cases = wgslm_test::cases::of_kernel(kernel.name);
+        assert!(!cases.is_empty(), "{} has no cases in tests/support/src/cases/by_kernel.rs", kernel.name);
+    }
+}

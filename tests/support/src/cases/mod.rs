@@ -21,10 +21,12 @@ use attend::AttendCase;
 use cache::CacheCase;
 
 pub mod attend;
+mod by_kernel;
 pub mod cache;
 mod draws;
 mod lists;
 
+pub use by_kernel::of_kernel;
 pub use draws::*;
 pub use lists::*;
 
