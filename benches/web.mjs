@@ -10,7 +10,7 @@ import { launch } from "../tests/web/chromium.mjs";
 import { serve } from "../web/serve.mjs";
 
 const option = (name, otherwise) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : otherwise);
-const cache = process.env.WGSLM_TEST_MODELS ?? join(homedir(), ".cache/wgslm-test-models");
+const cache = join(process.env.WGSLM_TEST_DATA || join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "wgslm-test-data"), "models");
 const model = resolve(option("--model", join(cache, "SmolLM2-135M-Instruct.Q4_1.gguf")));
 const runs = Number(option("--runs", 3));
 const peer = option("--peer");

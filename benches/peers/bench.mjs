@@ -20,7 +20,7 @@ const { values: option } = parseArgs({
     rounds: { type: "string" },
   },
 });
-const real = process.env.WGSLM_TEST_MODELS ?? join(homedir(), ".cache/wgslm-test-models");
+const real = join(process.env.WGSLM_TEST_DATA || join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "wgslm-test-data"), "models");
 const rounds = Number(option.rounds ?? (option.quick ? 3 : 5));
 const say = (text) => process.stderr.isTTY && process.stderr.write(`\r\x1b[K${text}`);
 

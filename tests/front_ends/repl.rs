@@ -522,7 +522,7 @@ fn colours_can_be_switched_off() {
 #[test]
 fn smollm2_stops_within_250_ms() {
     const LIMIT: Duration = Duration::from_millis(250);
-    let model = wgslm_test::fetched("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = wgslm_test::fetched("models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let home = home("interrupt");
     let mut terminal = Terminal::open(&home, &["-m", model.to_str().unwrap()]);
     // Thousands of tokens: a prompt of many seconds.

@@ -2,7 +2,9 @@
 
 mod cpu;
 mod documents;
+mod fetched;
 mod files;
+mod shared;
 mod templates;
 mod text;
 mod tidy;

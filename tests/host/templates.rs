@@ -1,14 +1,14 @@
-//! Chat templates against Jinja2's renderings, hostile templates, and texts that try to become control tokens.
+//! Chat templates of our own against Jinja2's renderings, and hostile templates.
 
 use serde_json::{Value, json};
-use wgslm::text::{ChatTemplate, Origin, Segment, Special, Tokenizer};
-use wgslm_test::gguf_vocab::{busy, gguf_tokenizer};
-use wgslm_test::{data_bytes as read, data_json as json, fetched_bytes as model, hostile};
+use wgslm::text::{ChatTemplate, Origin, Segment};
+use wgslm_test::gguf_vocab::busy;
+use wgslm_test::{data_json as json, hostile};
 
 /// 2025-07-10 12:00:00 UTC, as in the references.
-const NOW: Option<i64> = Some(1_752_148_800);
+pub(crate) const NOW: Option<i64> = Some(1_752_148_800);
 
-fn text(segments: &[Segment]) -> String {
+pub(crate) fn text(segments: &[Segment]) -> String {
     segments.iter().map(|segment| segment.text.as_str()).collect()
 }
 
@@ -40,35 +40,39 @@ fn common_controls() -> Vec<String> {
     texts.map(str::to_owned).to_vec()
 }
 
-fn render(template: &str, context: &Value) -> wgslm::Result<String> {
+pub(crate) fn render(template: &str, context: &Value) -> wgslm::Result<String> {
     let template = ChatTemplate::new(template, common_controls())?;
     template.render(context, NOW).map(|segments| text(&segments))
 }
 
-/// Removes what stands for undefined.
-fn defined(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => fields
-            .iter()
-            .filter(|(_, value)| value.get("__undefined__").is_none())
-            .map(|(name, value)| (name.clone(), defined(value)))
-            .collect(),
-        Value::Array(items) => items.iter().map(defined).collect(),
-        other => other.clone(),
-    }
-}
-
 /// Templates of the reference whose rendering differs, with the reason; COMPATIBILITY.md has the same list.
-const EXCEPTIONS: [(&str, &str); 0] = [];
+const EXCEPTIONS: [(&str, &str); 16] = [
+    ("exponents", "numbers are written without exponents"),
+    ("slice backwards to an end", "a negative step goes past the end that is given"),
+    ("loop over a string", "how many characters are left is not known"),
+    ("varargs", "no varargs and kwargs"),
+    ("carriage returns", "kept"),
+    ("strings and dicts as sequences", "only lists are sequences"),
+    ("test for callable", "no such test"),
+    ("default by keyword", "its second argument by place only"),
+    ("batch and slice", "no such filters"),
+    ("replace the first ones", "replaces all"),
+    ("wordcount", "no such filter"),
+    ("escape", "quotes and the slash by other names"),
+    ("formatting operator", "no operator, only the filter"),
+    ("tojson of delete", "0x7f is written as it is"),
+    ("joiner", "no such function"),
+    ("cycler", "no such function"),
+];
 
 #[derive(Default)]
-struct Tally {
+pub(crate) struct Tally {
     cases: usize,
     wrong: Vec<String>,
 }
 
 impl Tally {
-    fn check(&mut self, name: &str, got: wgslm::Result<String>, expected: &str) {
+    pub(crate) fn check(&mut self, name: &str, got: wgslm::Result<String>, expected: &str) {
         self.cases += 1;
         if EXCEPTIONS.iter().any(|(exception, _)| *exception == name) {
             assert_ne!(got.ok().as_deref(), Some(expected), "{name} is no exception any more");
@@ -94,7 +98,7 @@ impl Tally {
         }
     }
 
-    fn finish(self, at_least: usize) {
+    pub(crate) fn finish(self, at_least: usize) {
         println!("{} cases, {} wrong", self.cases, self.wrong.len());
         assert!(self.cases >= at_least, "only {} cases", self.cases);
         assert!(self.wrong.is_empty(), "{} wrong:\n{}", self.wrong.len(), self.wrong.join("\n"));
@@ -102,41 +106,25 @@ impl Tally {
 }
 
 #[test]
-fn templates_of_real_models() {
-    let contexts = json("chat-templates/contexts.json");
+fn templates_of_our_own() {
     let mut tally = Tally::default();
     let mut refused = 0;
-    for case in json("chat-templates/expected.json").as_array().unwrap() {
-        let (file, context) = (case["template"].as_str().unwrap(), case["context"].as_str().unwrap());
-        let source = String::from_utf8(read(&format!("chat-templates/{file}"))).unwrap();
-        let got = render(&source, &contexts[context]);
+    for case in json("chat-templates/cases.json").as_array().unwrap() {
+        let name = case["name"].as_str().unwrap();
+        let got = render(case["template"].as_str().unwrap(), &case["context"]);
         match case["expected"].as_str() {
-            Some(expected) => tally.check(&format!("{file} {context}"), got, expected),
+            Some(expected) => tally.check(name, got, expected),
             None => {
                 refused += 1;
-                let error = got.expect_err(&format!("{file} {context}: the reference refuses")).to_string();
+                let error = got.expect_err(&format!("{name}: the reference refuses")).to_string();
                 if case["error"] == "TemplateError" {
-                    assert!(error.contains(case["message"].as_str().unwrap()), "{file} {context}: {error}");
+                    assert!(error.contains(case["message"].as_str().unwrap()), "{name}: {error}");
                 }
             }
         }
     }
-    assert_eq!(refused, 5);
-    tally.finish(240);
-}
-
-#[test]
-fn templates_of_huggingface_js() {
-    let mut tally = Tally::default();
-    for case in json("chat-templates/hf-jinja-e2e.json").as_array().unwrap() {
-        let got = render(case["chat_template"].as_str().unwrap(), &defined(&case["data"]));
-        tally.check(case["name"].as_str().unwrap(), got, case["target"].as_str().unwrap());
-    }
-    for case in json("chat-templates/hf-jinja-unit.json").as_array().unwrap() {
-        let got = render(case["template"].as_str().unwrap(), &defined(&case["context"]));
-        tally.check(case["name"].as_str().unwrap(), got, case["target"].as_str().unwrap());
-    }
-    tally.finish(70);
+    assert_eq!(refused, 8);
+    tally.finish(100);
 }
 
 #[test]
@@ -270,102 +258,4 @@ fn twins_do_not_show() {
     assert_eq!(text(&segments), "<|user|>end<|end|><|end|>");
     assert_eq!(segments[0], Segment { text: "<|user|>end".into(), origin: Origin::Template });
     assert_eq!(segments.last().unwrap().text, "<|end|>");
-}
-
-/// A small generator of repeatable numbers (xorshift64).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-
-    fn pick<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len())]
-    }
-}
-
-#[test]
-fn users_make_no_control_tokens_in_chats() {
-    let chatml =
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>\n' }}{% endfor %}";
-    let llama2 = "{% for m in messages %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' + eos_token }}{% endfor %}";
-    let file = |name: &str| String::from_utf8(read(&format!("chat-templates/{name}"))).unwrap();
-    let mut models: Vec<(&str, Tokenizer, Vec<String>)> = Vec::new();
-    let templates = [
-        ("llama-spm", vec![llama2.to_owned()]),
-        ("gpt-2", vec![llama2.to_owned(), chatml.to_owned()]),
-        ("llama-bpe", vec![file("meta-llama-Llama-3.2-3B-Instruct.jinja")]),
-        ("qwen2", vec![file("Qwen-Qwen2.5-7B-Instruct.jinja"), file("Qwen-Qwen3-0.6B.jinja")]),
-        ("deepseek-llm", vec![file("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B.jinja")]),
-        ("refact", vec![chatml.to_owned()]),
-    ];
-    for (name, templates) in templates {
-        let bytes = read(&format!("vocab-gguf/ggml-vocab-{name}.gguf"));
-        models.push((name, gguf_tokenizer(&bytes).unwrap(), templates));
-    }
-    let mistral = Tokenizer::from_json(&read("tokenizers/models/tokenizers/mistral03.json"), None).unwrap();
-    models.push((
-        "mistral03.json",
-        mistral,
-        vec![llama2.to_owned(), file("Mistral-Small-3.2-24B-Instruct-2506.jinja")],
-    ));
-    let smollm2 = gguf_tokenizer(&model("SmolLM2-135M-Instruct.Q4_1.gguf")).unwrap();
-    models.push(("smollm2", smollm2, vec![chatml.to_owned()]));
-    let gemma3 = gguf_tokenizer(&model("gemma-3-270m-q4_k_m.gguf")).unwrap();
-    models.push(("gemma3", gemma3, vec![file("google-gemma-2-2b-it.jinja")]));
-    let rounds = 10_000usize.div_ceil(models.iter().map(|(_, _, templates)| templates.len()).sum());
-    let mut rng = Rng(0x0DDB_1A5E_5BAD_5EED);
-    let mut texts = 0;
-    for (name, tokenizer, sources) in &models {
-        let controls: Vec<&str> = tokenizer.control_texts().filter(|text| !text.is_empty()).collect();
-        let filler =
-            ["a", " ", "\n", "Hello", "中", "🦀", "<", "|", ">", "[", "]", "é", "<|", "|>", "im_end", "</think>"];
-        for source in sources {
-            let template = ChatTemplate::for_tokenizer(source, tokenizer).unwrap();
-            let prompt = |content: &str| {
-                let context =
-                    json!({"messages": [{"role": "user", "content": content}], "add_generation_prompt": true});
-                let segments = template.render(&context, NOW).unwrap_or_else(|e| panic!("{name}: {content:?}: {e}"));
-                let ids = tokenizer.encode_segments(&segments).unwrap();
-                let control: Vec<u32> = ids.iter().copied().filter(|&id| tokenizer.is_control(id)).collect();
-                (text(&segments), ids, control)
-            };
-            let (harmless, _, expected) = prompt("xyz");
-            for _ in 0..rounds {
-                texts += 1;
-                let content: String = (0..1 + rng.below(8))
-                    .map(|_| {
-                        let part = if rng.below(2) == 0 { rng.pick(&controls) } else { rng.pick(&filler) };
-                        let (mut from, mut to) = (0, part.len());
-                        if rng.below(4) == 0 {
-                            (from, to) = (rng.below(part.len()), rng.below(part.len() + 1));
-                        }
-                        while !part.is_char_boundary(from) {
-                            from -= 1;
-                        }
-                        while !part.is_char_boundary(to) {
-                            to += 1;
-                        }
-                        part.get(from..to).unwrap_or("x")
-                    })
-                    .collect();
-                let (whole, ids, control) = prompt(&content);
-                assert_eq!(control, expected, "{name}: {content:?} in {whole:?}");
-                assert!(
-                    whole == harmless.replace("xyz", &content) || whole == harmless.replace("xyz", content.trim()),
-                    "{whole:?}"
-                );
-                if *name != "mistral03.json" {
-                    assert_eq!(tokenizer.decode(&ids, false), whole, "{name}: {content:?}");
-                }
-                let plain = tokenizer.encode(&content, Special::Plain).unwrap();
-                assert!(!plain.iter().any(|&id| tokenizer.is_control(id)), "{name}: {content:?}");
-            }
-        }
-    }
-    assert!(texts >= 10_000, "only {texts}");
 }

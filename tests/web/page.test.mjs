@@ -10,7 +10,7 @@ import { serve } from "../../web/serve.mjs";
 import { launch, PLAIN } from "./chromium.mjs";
 
 const root = fileURLToPath(new URL("../../", import.meta.url));
-const models = process.env.WGSLM_TEST_MODELS ?? join(homedir(), ".cache/wgslm-test-models");
+const models = join(process.env.WGSLM_TEST_DATA || join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "wgslm-test-data"), "models");
 const shots = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "screenshots");
 const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 

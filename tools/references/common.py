@@ -88,7 +88,8 @@ def sentencepiece_bpe(vocabulary):
     integer = lambda number, value: varint(number << 3) + varint(value)
     model = bytearray()
     for token, score, kind in zip(vocabulary.tokens, vocabulary.scores, vocabulary.types):
-        piece = message(1, token.encode()) + varint(2 << 3 | 5) + struct.pack("<f", score) + integer(3, kind)
+        # Tokens that users define stand in GGUF files as they are written, with blanks.
+        piece = message(1, token.replace(" ", "\u2581").encode()) + varint(2 << 3 | 5) + struct.pack("<f", score) + integer(3, kind)
         model += message(1, piece)
     # TrainerSpec: model_type BPE, vocab_size, byte_fallback. NormalizerSpec: identity, without the changes of spaces.
     pad = vocabulary.tokens.index("<pad>")

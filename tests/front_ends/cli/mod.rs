@@ -283,7 +283,7 @@ fn a_system_message_needs_a_template() {
 #[test]
 #[cfg(unix)]
 fn memory_beside_the_file_is_bounded() {
-    let model = wgslm_test::fetched("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = wgslm_test::fetched("models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let mut run =
         command(&["run", "--device", "cpu", "--threads", "2", "-c", "1024", "-n", "32", "--raw", "--verbose"]);
     run.args(["Once upon a time", "-m"]).arg(&model);

@@ -216,23 +216,6 @@ fn split_files_equal_the_whole() {
 }
 
 #[test]
-fn large_headers_are_read_in_pieces() {
-    // Longer than the first piece, so parsing starts again once or more.
-    for (name, tokens, last) in [
-        ("ggml-vocab-llama-bpe.gguf", 128_256, "<|reserved_special_token_250|>"),
-        ("ggml-vocab-llama-spm.gguf", 32_000, "给"),
-        ("ggml-vocab-gpt-2.gguf", 50_257, "<|endoftext|>"),
-    ] {
-        for access in [Access::Mapped, Access::Read] {
-            let model = ModelFile::open_as(&data(&format!("vocab-gguf/{name}")), access).unwrap();
-            let strings = model.gguf().unwrap().strings("tokenizer.ggml.tokens").unwrap();
-            assert_eq!((strings.len(), strings.get(tokens - 1)), (tokens, Some(last)), "{name}");
-            assert!(model.tensors().is_empty());
-        }
-    }
-}
-
-#[test]
 fn bytes_in_memory_are_a_model() {
     let bytes = data_bytes("stories/stories.gguf");
     let model = ModelFile::from_bytes("embedded", bytes).unwrap();

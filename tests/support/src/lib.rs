@@ -18,11 +18,7 @@ use std::path::{Path, PathBuf};
 
 /// A fixture of the repository: a file or folder below `tests/data`.
 pub fn data(path: &str) -> PathBuf {
-    let ours = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../data")).join(path);
-    match ours.exists() {
-        true => ours,
-        false => shared(path).unwrap_or(ours),
-    }
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../data")).join(path)
 }
 
 /// The bytes of a fixture.
@@ -40,16 +36,13 @@ pub fn data_json(path: &str) -> serde_json::Value {
     serde_json::from_slice(&data_bytes(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// A file or folder that `scripts/fetch-test-data` has fetched, below `WGSLM_TEST_DATA` (default: `wgslm-test-data` in
-/// the user's cache).
+/// A file or folder that `scripts/fetch-test-data` fetches.
 pub fn fetched(path: &str) -> PathBuf {
-    let cache = || env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cache")));
-    let folder = env::var_os("WGSLM_TEST_DATA").map(PathBuf::from);
-    let folder = folder.unwrap_or_else(|| cache().expect("a home folder").join("wgslm-test-data"));
-    let models = env::var_os("WGSLM_TEST_MODELS").map(PathBuf::from);
-    let models = models.unwrap_or_else(|| cache().expect("a home folder").join("wgslm-test-models"));
-    let found = [folder.join(path), models.join(path)].into_iter().find(|path| path.exists()).or_else(|| shared(path));
-    found.unwrap_or_else(|| panic!("{} is not there: scripts/fetch-test-data", folder.join(path).display()))
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let caches = || set("XDG_CACHE_HOME").unwrap_or_else(|| env::home_dir().expect("a home folder").join(".cache"));
+    let path = set("WGSLM_TEST_DATA").unwrap_or_else(|| caches().join("wgslm-test-data")).join(path);
+    assert!(path.exists(), "{} is not there; run scripts/fetch-test-data", path.display());
+    path
 }
 
 /// The bytes of a fetched file.
@@ -62,11 +55,12 @@ pub fn fetched_json(path: &str) -> serde_json::Value {
     serde_json::from_slice(&fetched_bytes(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// A file that can be neither made nor fetched, below `WGSLM_SHARED`; none where nobody has it.
+/// A file or folder that can be neither made nor fetched, below `WGSLM_SHARED`; none where that is not set.
 pub fn shared(path: &str) -> Option<PathBuf> {
-    let root = env::var_os("WGSLM_SHARED").map(PathBuf::from);
-    let root = root.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"));
-    Some(root.join("data").join(path)).filter(|path| path.exists())
+    let root = env::var_os("WGSLM_SHARED").filter(|value| !value.is_empty())?;
+    let path = Path::new(&root).join("data").join(path);
+    assert!(path.exists(), "WGSLM_SHARED is set, and {} is not there", path.display());
+    Some(path)
 }
 
 fn bytes(path: &Path) -> Vec<u8> {
