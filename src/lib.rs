@@ -1,4 +1,4 @@
-//! wgslm runs large language models on any GPU through WGSL and [wgpu](gpu::wgpu), and on the CPU where there is none.
+//! wgslm runs large language models on any GPU through WGSL and [`wgpu`], and on the CPU where there is none.
 //!
 //! # Open
 //!
@@ -122,7 +122,7 @@
 //! # Your own device
 //!
 //! An application that has a wgpu device lends it: [`LanguageModel::open_on`]. No callback of the application is replaced,
-//! submissions stay short, and default limits suffice. Both sides must use the same [wgpu](gpu::wgpu).
+//! submissions stay short, and default limits suffice. Both sides must use the same [`wgpu`].
 //!
 //! ```
 //! use wgslm::gpu::{Device, wgpu};
@@ -159,9 +159,17 @@
 //! # Further down
 //!
 //! [`LanguageModel`] is thin. [`engine::Engine`] runs many requests at a time in tokens, with probabilities and biases;
-//! [`text`] has tokenizer, templates and streams; [`file`] and [`model`] read models; [`exec`] runs their steps; [`ops`] and
+//! [`text`] has tokenizer, templates and streams; [`mod@file`] and [`model`] read models; [`exec`] runs their steps; [`ops`] and
 //! [`gpu`] run single kernels in a compute pass of yours.
 
+#![cfg_attr(
+    not(feature = "unstable_internals"),
+    allow(
+        dead_code,
+        unreachable_pub,
+        reason = "what only tests use; their builds, which have the feature, are checked"
+    )
+)]
 #![cfg_attr(
     target_arch = "wasm32",
     allow(
@@ -170,8 +178,20 @@
     )
 )]
 
+/// `pub use` for this repository's tests and benches, `pub(crate) use` for everybody else.
+macro_rules! internal {
+    (use $($path:tt)+) => {
+        #[cfg(feature = "unstable_internals")]
+        pub use $($path)+;
+        #[cfg(not(feature = "unstable_internals"))]
+        #[allow(unused_imports, reason = "some of it only tests use")]
+        pub(crate) use $($path)+;
+    };
+}
+
 pub mod chat;
 #[cfg(feature = "cli")]
+#[doc(hidden)] // the program's, not the library's
 pub mod cli;
 pub mod convert;
 mod cpu;
@@ -180,6 +200,9 @@ pub mod error;
 pub mod exec;
 pub mod file;
 pub mod gpu;
+#[cfg(not(feature = "unstable_internals"))]
+pub(crate) mod kv;
+#[cfg(feature = "unstable_internals")]
 pub mod kv;
 pub mod language_model;
 pub mod model;

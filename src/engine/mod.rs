@@ -10,7 +10,8 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 
-pub use embed::{EmbedOptions, Embedder, Input, embed};
+pub use embed::{EmbedOptions, Embedder, Input};
+internal!(use embed::embed);
 pub use engine::Engine;
 pub use request::{Event, Finish, Request, RequestId, SeqId, Usage};
 pub use score::{LogProbs, score, score_from};

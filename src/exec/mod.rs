@@ -15,10 +15,11 @@ pub use crate::ops::{PerPhase, Role};
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, DeviceChoice, Options, Progress, ProgressFn};
-pub use oracle::Oracle;
-pub use packed::{Batch, Packed};
+internal!(use oracle::Oracle);
+internal!(use packed::{Batch, Packed});
 pub use profile::Timing;
-pub use self_test::{Verdicts, self_test};
+pub use self_test::Verdicts;
+internal!(use self_test::self_test);
 pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;

@@ -70,7 +70,7 @@ pub struct Ticket(pub u64);
 /// What a step gave.
 #[derive(Clone, Debug, Default)]
 pub struct StepOut {
-    /// One for each sequence with a [`SampleSpec`], in the step's order.
+    /// One for each sequence with a `SampleSpec`, in the step's order.
     pub drawn: Vec<Drawn>,
     /// For each of `drawn`, the probability of its token and those of the most likely ones; empty if it tells none.
     pub logprobs: Vec<Vec<Logprob>>,

@@ -16,6 +16,9 @@
 #[cfg(not(target_arch = "wasm32"))]
 mod folder;
 mod gguf;
+#[cfg(not(feature = "unstable_internals"))]
+pub(crate) mod json;
+#[cfg(feature = "unstable_internals")]
 pub mod json;
 #[cfg(not(target_arch = "wasm32"))]
 mod mapped;
@@ -41,7 +44,7 @@ pub use shape::Shape;
 pub use source::PlainFile;
 pub use source::{ByteSource, Bytes, CountFn, ReadFuture, Shareable};
 pub use tensor::{TensorInfo, TensorType};
-pub use write::{NewTensor, gguf_header, padding};
+internal!(use write::{NewTensor, gguf_header, padding});
 
 /// A name from a file as a message shows it: in quotes, control characters escaped, not longer than a line.
 fn quoted(name: &str) -> String {

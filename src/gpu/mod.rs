@@ -2,6 +2,9 @@
 
 mod bandwidth;
 mod buffer;
+#[cfg(not(feature = "unstable_internals"))]
+pub(crate) mod compose;
+#[cfg(feature = "unstable_internals")]
 pub mod compose;
 mod cooperative;
 mod device;
@@ -13,13 +16,14 @@ mod tuning;
 
 pub use buffer::Buffer;
 pub(crate) use buffer::Signal;
-pub use compose::{Fragment, Kernel, Override};
+internal!(use compose::{Fragment, Kernel, Override});
 pub use cooperative::Matrices;
 pub use device::{AdapterSummary, Caps, Choice, Device, Kind};
-pub use params::{KernelSource, ParamField, ParamsLayout};
+internal!(use params::{KernelSource, ParamField, ParamsLayout});
 pub use pipeline::Pipelines;
 pub(crate) use plan::Small;
-pub use plan::{Arg, Dim, Dispatch, Plan, PlanBuilder, StepCounts};
+pub use plan::{Plan, StepCounts};
+internal!(use plan::{Arg, Dim, Dispatch, PlanBuilder});
 pub(crate) use timer::Timer;
 pub use tuning::{Matmul, Products, Tuning, Vendor};
 /// The wgpu that this crate was built with: a host that shares its device must use the same one.

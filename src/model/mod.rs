@@ -10,12 +10,12 @@ mod layers;
 mod program;
 mod to_gguf;
 
-pub use builder::{Builder, KeyHeads, StoredDecays};
+internal!(use builder::{Builder, KeyHeads, StoredDecays});
 pub use config::Asked;
 pub use embedding::{Embedding, Task};
-pub use files::{
-    Located, MatrixAt, Model, ModelSource, RowsFn, Specials, Tensor, VectorAt, WeightSource, architectures,
-};
-pub use fuse::{FuseFor, as_vectors, fuse};
-pub use program::{CacheSpec, Node, Out, Program, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec};
-pub use to_gguf::{Conversion, Converted, ElementsFn};
+pub use files::{Model, ModelSource, RowsFn, Specials, Tensor, WeightSource, architectures};
+internal!(use files::{Located, MatrixAt, VectorAt});
+internal!(use fuse::{FuseFor, as_vectors, fuse});
+pub use program::Program;
+internal!(use program::{CacheSpec, Node, Out, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec});
+internal!(use to_gguf::{Conversion, Converted, ElementsFn});

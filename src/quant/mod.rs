@@ -2,7 +2,7 @@
 //!
 //! A *row* (k weights) is a whole number of *blocks*; a block is a fixed number of weights in a fixed number of bytes.
 //! Each format is one file here, one line in the table below, and one decoder in `wgsl/quant/`. Every type that a
-//! GGUF may name, decoded here or not, is listed in [`ggml`].
+//! GGUF may name, decoded here or not, is listed in `ggml`.
 //!
 //! **The GPU form of a row** is a whole number of 16-byte units, so that aligned `vec4<u32>` loads work. It is made of
 //! *planes*: one part of every block, say the quants, then the next part of every block, each plane from a whole word;
@@ -14,6 +14,9 @@ mod bf16;
 mod fit;
 mod fp16;
 mod fp32;
+#[cfg(not(feature = "unstable_internals"))]
+pub(crate) mod ggml;
+#[cfg(feature = "unstable_internals")]
 pub mod ggml;
 mod iq4_nl;
 mod iq4_xs;
@@ -39,9 +42,9 @@ mod tile;
 
 use std::ops::Range;
 
-pub use q8::Q8;
+internal!(use q8::Q8);
 pub(crate) use q8::{Eight, LANES};
-pub use simd::Simd;
+internal!(use simd::Simd);
 pub(crate) use tile::Tile;
 
 use crate::{Error, Result};

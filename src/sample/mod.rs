@@ -1,7 +1,7 @@
 //! Drawing tokens: what a request asks for, what of it a device does by itself, and a chain on the CPU for the rest.
 //!
 //! Penalties and bias → allowed tokens → DRY → temperature → top-k → typical → top-p → min-p → XTC → draw; mirostat in place of all that
-//! lies between the temperature and the draw. A step is a function over the [`Candidates`], in a file of its own. What devices draw
+//! lies between the temperature and the draw. A step is a function over the `Candidates`, in a file of its own. What devices draw
 //! by themselves ([`Sampling::on_device`]) does not come here.
 
 mod dry;

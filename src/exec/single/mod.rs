@@ -36,7 +36,7 @@ use crate::{Error, Result};
 
 /// Collects ops, each on buffers of the caller's, and makes a plan of them.
 ///
-/// What can be added: [`Linear`] as it is before fusing, [`Norm`](crate::ops::Norm), [`Rope`](crate::ops::Rope), [`KvWrite`](crate::ops::KvWrite),
+/// What can be added: [`Linear`](crate::ops::Linear) as it is before fusing, [`Norm`](crate::ops::Norm), [`Rope`](crate::ops::Rope), [`KvWrite`](crate::ops::KvWrite),
 /// [`RopeKv`](crate::ops::RopeKv), [`Pointwise`](crate::ops::Pointwise), [`Slice`](crate::ops::Slice), [`Attend`]. They run in the order in which they
 /// were added.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ pub struct Room {
     pub any_order: bool,
     /// Rows may be drafts of a tree ([`StepBuffer::write_tree`]). Pipelines differ in it.
     pub tree: bool,
-    /// Attention by rows takes each in parts, side by side, as the engine does where rows are few ([`Single::by_rows`]).
+    /// Attention by rows takes each in parts, side by side, as the engine does where rows are few (`Single::by_rows`).
     pub divided: bool,
 }
 

@@ -13,7 +13,7 @@ use crate::ops::{Cost, Load, Part, Stack, ValueId, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::quant::LANES;
 
-/// `out[r, j] = W[e] x + b[e]` for the experts e = chosen[r, j], where x is the row x[r], or, if each expert has a row of its
+/// `out[r, j] = W[e] x + b[e]` for the experts e = chosen[r, j], where x is the row `x[r]`, or, if each expert has a row of its
 /// own (a second layer), x[r, j].
 ///
 /// x (rows, k) or (rows, used * k) f32 | chosen (rows, 2 * used) f32, of [`Route`](crate::ops::Route) | experts (n, k) any block
