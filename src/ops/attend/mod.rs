@@ -87,10 +87,8 @@ operands!(Attend, f, Attend { q, kv, sinks, slopes, out, .. } => {
             f(Access::Read, v.into());
         }
     }
-    for vector in [sinks, slopes] {
-        if let Some(vector) = vector {
-            f(Access::Read, vector.into());
-        }
+    for vector in [sinks, slopes].into_iter().flatten() {
+        f(Access::Read, vector.into());
     }
     f(Access::Write, out.into());
 });

@@ -63,10 +63,8 @@ operands!(Norm, f, Norm { x, spec, out, .. } => {
 });
 
 operands!(NormSpec, f, NormSpec { weight, bias, .. } => {
-    for vector in [weight, bias] {
-        if let Some(vector) = vector {
-            f(Access::Read, vector.into());
-        }
+    for vector in [weight, bias].into_iter().flatten() {
+        f(Access::Read, vector.into());
     }
 });
 

@@ -66,10 +66,8 @@ operands!(RopeKv, f, RopeKv { q, k, v, q_norm, k_norm, rope, cache, out, .. } =>
     for View { value, .. } in [q, k, v] {
         f(Access::Read, value.into());
     }
-    for norm in [q_norm, k_norm] {
-        if let Some(norm) = norm {
-            norm.operands(f);
-        }
+    for norm in [q_norm, k_norm].into_iter().flatten() {
+        norm.operands(f);
     }
     if let Some(RopeSpec { table, .. }) = rope {
         f(Access::Read, table.into());
