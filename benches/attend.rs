@@ -5,7 +5,7 @@
 
 mod support;
 
-use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Role};
+use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Phase};
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::{Builder, Out, Program};
 use wgslm::ops::{CpuWeights, Mask};
@@ -47,10 +47,10 @@ fn main() {
         let mut gpu = pollster::block_on(load).expect("a program of attention");
         gpu.fill_cache(0);
         let table: Vec<u32> = (0..blocks).rev().collect();
-        let kinds = depths.iter().map(|&d| (Role::Generated, d, 1)).chain([(Role::Prompt, 0, 512)]);
-        for (role, pos, rows) in kinds {
+        let kinds = depths.iter().map(|&d| (Phase::Decode, d, 1)).chain([(Phase::Prefill, 0, 512)]);
+        for (phase, pos, rows) in kinds {
             let micros = |time: f64| time * 1e6 / f64::from(LAYERS);
-            let [least, median, most] = support::times(&mut gpu, role, rows, pos, &[&table]).map(micros);
+            let [least, median, most] = support::times(&mut gpu, phase, rows, pos, &[&table]).map(micros);
             let what = if rows == 1 { format!("a row at depth {pos}") } else { format!("a prompt of {rows}") };
             println!("{heads} / {kv_heads} heads of {dim}, {what}: {median:.0} ({least:.0} - {most:.0})");
         }

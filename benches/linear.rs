@@ -1,14 +1,14 @@
-//! Products of matrices alone, on one adapter: milliseconds a matrix, for generated rows and for prompts.
+//! Products of matrices alone, on one adapter: milliseconds a matrix, for decode rows and for prompts.
 //!
 //! `cargo bench --bench linear -- llvmpipe [Q4_K,Q6_K] [2048x8192] [1,8,128] [registers,dot]`: a part of the adapter's name, block
-//! formats, rows and columns of the matrix, rows of x: up to 16 as generated ones, more as a prompt's; forms of matrix times matrix, with other
+//! formats, rows and columns of the matrix, rows of x: up to 16 as generated ones, more as a prompt's; mat-mat variants, with other
 //! numbers of the tuning if need be (`dot+tile_x=128`). `256x512x32x4` are 32 experts' matrices, of which a row chooses four.
 
 mod support;
 
 use std::sync::Arc;
 
-use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Role};
+use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Phase};
 use wgslm::file::Bytes;
 use wgslm::gpu::{Choice, Device};
 use wgslm::model::{Builder, Out, Program, WeightSpec};
@@ -100,12 +100,12 @@ fn main() {
         };
         let mut gpus: Vec<_> = forms.iter().map(load).collect();
         for &rows in &counts {
-            let role = if rows <= 16 { Role::Generated } else { Role::Prompt };
+            let phase = if rows <= 16 { Phase::Decode } else { Phase::Prefill };
             let millis = |time: f64| time * 1e3 / f64::from(LAYERS);
             // Forms are of prompts alone.
-            let forms = if role == Role::Prompt { &forms[..] } else { &forms[..1] };
+            let forms = if phase == Phase::Prefill { &forms[..] } else { &forms[..1] };
             for (form, gpu) in forms.iter().zip(&mut gpus) {
-                let [least, median, most] = support::times(gpu, role, rows, 0, &[]).map(millis);
+                let [least, median, most] = support::times(gpu, phase, rows, 0, &[]).map(millis);
                 println!("{}, {rows} rows, {form}: {median:.2} ({least:.2} - {most:.2})", format.name());
             }
         }

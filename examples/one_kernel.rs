@@ -1,5 +1,5 @@
 //! One kernel and no engine: heads in an application's buffer are rotated in place, in the application's compute pass.
-use wgslm::exec::single::{Room, Rotation, Single, StepBuffer};
+use wgslm::exec::single::{Rotation, Single, StepBuffer, StepLimits};
 use wgslm::gpu::{Buffer, Device, Pipelines, wgpu};
 use wgslm::ops::{Op, Pairing, Rope, RopeSpec};
 
@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
         // What is to be done: checked and bound once.
         let shared = Device::from_host(&adapter.get_info(), device.clone(), queue.clone());
-        let step = StepBuffer::new(&shared, Room { rows, ..Room::default() })?;
+        let step = StepBuffer::new(&shared, StepLimits { rows, ..StepLimits::default() })?;
         let mut pipelines = Pipelines::new(&shared);
         let mut single = Single::new(&mut pipelines, &step);
         let x = single.value(&Buffer::from_host(heads_buffer.clone())?, heads * head_dim)?;

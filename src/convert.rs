@@ -21,7 +21,7 @@ pub struct Options {
     pub threads: usize,
 }
 
-/// Writes `file` to `out`; `progress` is told bytes done and bytes in all. Memory for a few slices of rows is held, or
+/// Writes `file` to `out`; `progress` is reported bytes done and bytes in all. Memory for a few slices of rows is held, or
 /// for one matrix where its rows change places; not for the model.
 pub async fn convert(
     file: ModelFile,
@@ -71,7 +71,7 @@ type BytesFn<'a> = dyn FnMut(&[u8]) -> Result<()> + Send + 'a;
 type BytesFn<'a> = dyn FnMut(&[u8]) -> Result<()> + 'a;
 
 /// Metadata and tensors.
-type Plan = (Vec<(String, Value)>, Vec<NewTensor>);
+type Contents = (Vec<(String, Value)>, Vec<NewTensor>);
 
 /// Elements that are decoded and encoded at a time, for each thread.
 const SLICE: usize = 1 << 20;
@@ -83,7 +83,7 @@ enum Source {
 
 impl Source {
     /// Everything of the new file but the tensors' bytes.
-    fn plan(&self, options: &Options) -> Result<Plan> {
+    fn plan(&self, options: &Options) -> Result<Contents> {
         match self {
             Self::Folder(model, conversion) => plan_folder(model, conversion, options),
             Self::Gguf(file) => plan_gguf(file, options),
@@ -125,7 +125,7 @@ impl Source {
     }
 }
 
-fn plan_folder(model: &Model, conversion: &Conversion, options: &Options) -> Result<Plan> {
+fn plan_folder(model: &Model, conversion: &Conversion, options: &Options) -> Result<Contents> {
     let as_it_is = || {
         let first = model.located.weights.first().map_or(BlockFormat::F32, |at| at.format);
         crate::quant::mix::FILE_TYPES.iter().copied().find(|t| t.format == first)
@@ -171,7 +171,7 @@ fn has(metadata: &[(String, Value)], key: &str) -> bool {
     metadata.iter().any(|(k, _)| k == key)
 }
 
-fn plan_gguf(file: &ModelFile, options: &Options) -> Result<Plan> {
+fn plan_gguf(file: &ModelFile, options: &Options) -> Result<Contents> {
     let Some(meta) = file.gguf() else { return Err(Error::argument(file.name(), "it is no GGUF file")) };
     let mut metadata: Vec<_> = meta
         .iter()

@@ -134,7 +134,7 @@
 //! let (device, queue) = block_on(adapter.request_device(&Default::default()))?;
 //!
 //! let shared = Device::from_host(&adapter.get_info(), device.clone(), queue.clone());
-//! let options = Options { verdicts: None, context: 64, ..Options::default() }; // no self-test of the device
+//! let options = Options { self_test_results: None, context: 64, ..Options::default() }; // no self-test of the device
 //! let mut model = block_on(LanguageModel::open_on(&shared, wgslm::TINY, &options, &mut |_| {}))?;
 //! let options = GenerateOptions { max_tokens: Some(4), ..GenerateOptions::default() };
 //! println!("{}", block_on(model.generate("Once upon a time", &options))?.text);

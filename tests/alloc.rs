@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use wgslm::exec::{CpuExecutor, CpuOptions, Executor, Numerics, Role, Step, Token};
+use wgslm::exec::{CpuExecutor, CpuOptions, Executor, Numerics, Phase, Step, Token};
 use wgslm::ops::SampleSpec;
 use wgslm::quant::BlockFormat::{F16, Q8_0};
 use wgslm_test::programs::*;
@@ -40,13 +40,13 @@ fn decoding_allocates_nothing() {
         let tables = [table.as_slice()];
         let prompt = host(&[1, 2, 3]);
         let sample = SampleSpec { temperature: 0.5, seed: 4, ..SampleSpec::GREEDY };
-        cpu.enqueue(&Step { seqs: &[drawing(rows(0, Role::Prompt, &prompt, 0, &tables), sample)] }).unwrap();
+        cpu.enqueue(&Step { seqs: &[sampling(rows(0, Phase::Prefill, &prompt, 0, &tables), sample)] }).unwrap();
         let mut decode = |pos: u32| {
             let sample = if pos.is_multiple_of(2) { SampleSpec::GREEDY } else { sample };
-            let seqs = [drawing(rows(0, Role::Generated, &[Token::Drawn], pos, &tables), sample)];
+            let seqs = [sampling(rows(0, Phase::Decode, &[Token::Sampled], pos, &tables), sample)];
             cpu.enqueue(&Step { seqs: &seqs }).unwrap();
             let mut tokens = 0;
-            cpu.poll(&mut |_, out| tokens = out.unwrap().drawn.len());
+            cpu.poll(&mut |_, out| tokens = out.unwrap().sampled.len());
             assert_eq!(tokens, 1);
         };
         decode(3);

@@ -1,30 +1,30 @@
 //! attend: out[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / g]) v[t, h / g] over the positions that the mask allows
 //! q (rows, heads * k_dim) f32 | kv the cache, or k and v of the step's rows | sinks (heads) | out (rows, heads * v_dim) f32
-//! grid: x one workgroup for HEADS query heads of a KV head, y one for an item of the work list
-//! use: lib/step, <cache>, lib/attend, <kv>, <max>
+//! grid: x one workgroup for GROUP_HEADS query heads of a KV head, y one for an item of the work list
+//! use: lib/batch, <cache>, lib/attend, <kv>, <max>
 //! source: the partitions of paged_attention_v2 of vLLM and of FlashDecoding 2023; online softmax, Milakov and Gimelshein 2018
 //!
-//! For single rows. An item is a part of the positions that a row sees, or all its parts one after the other. Parts begin at
-//! multiples of a size that follows from the row's position, and are merged in their order, here or by attend_merge: a row's sums
-//! do not depend on how it was divided. Within a part, online softmax over tiles of WG
-//! positions: each key is read once for all heads of the workgroup, by FOURS neighbouring threads that take every fourth four
-//! of its elements; each value by one thread for four elements. Positions in front of those that a row
-//! sees and behind them are not loaded; of drafts that are not on its way, keys are and their scores dropped, values are not.
-const FOURS: u32 = 4u;  // threads to a key
+//! For single rows. An item is a KV split, a range of the positions that a row sees, or all of its splits in their order. Splits begin at
+//! multiples of a size that follows from the row's position, and are reduced in their order, here or by attend_reduce: a row's sums
+//! do not depend on how it was split. Within a split, online softmax over tiles of WG
+//! positions: each key is read once for all heads of the workgroup, by FOURS neighbouring threads that take every fourth vec4
+//! of its elements; each value by one thread for four elements. Positions before those that a row
+//! sees and after them are not loaded; of drafts that are not its ancestors, keys are and their scores dropped, values are not.
+const THREADS_PER_KEY: u32 = 4u;  // threads to a key
 const KEYS: u32 = 4u;   // keys of a thread, so that a tile has WG
-var<workgroup> dots: array<vec4<f32>, WG * FOURS>;  // [thread of a key][position in the tile]: the dot product of each head
-var<workgroup> weight: array<vec4<f32>, WG>;        // [position in the tile]: the weight for each head
+var<workgroup> sh_dots: array<vec4<f32>, WG * THREADS_PER_KEY>;  // [thread of a key][position in the tile]: the dot product of each head
+var<workgroup> sh_weight: array<vec4<f32>, WG>;        // [position in the tile]: the weight for each head
 
 /// The products of a key with each query.
-fn products(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>) -> vec4<f32> {
+fn key_dots(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>) -> vec4<f32> {
     var y = vec4<f32>(dot(key, q0), 0.0, 0.0, 0.0);
-    if HEADS > 1u {
+    if GROUP_HEADS > 1u {
         y.y = dot(key, q1);
     }
-    if HEADS > 2u {
+    if GROUP_HEADS > 2u {
         y.z = dot(key, q2);
     }
-    if HEADS > 3u {
+    if GROUP_HEADS > 3u {
         y.w = dot(key, q3);
     }
     return y;
@@ -32,141 +32,141 @@ fn products(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec
 
 @compute @workgroup_size(WG)
 fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: vec3<u32>) {
-    let item = STEP_ITEMS + 4u * id.y;
-    let row = step[item];
+    let item = BATCH_ITEMS + 4u * id.y;
+    let row = batch[item];
     let seq = owner_of(row);
-    let rounds = (params.group + HEADS - 1u) / HEADS;
+    let rounds = (params.group + GROUP_HEADS - 1u) / GROUP_HEADS;
     let kv_head = id.x / rounds;
-    let head = kv_head * params.group + id.x % rounds * HEADS;
+    let head = kv_head * params.group + id.x % rounds * GROUP_HEADS;
     let last = (kv_head + 1u) * params.group - 1u;
     // Heads past the group's last are computed as it is, and dropped.
     let heads = min(vec4<u32>(head) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(last));
     let own = own_position(row, seq);
     let count = positions(seq);
-    let path = path_of(row, own, count);
-    let seen = vec2<u32>(seen_by(path.place, count).x, seen_by(own, count).y);
-    let size = step[item + 2u];
-    var part = step[item + 1u];
-    var past = part + 1u;
-    if part == ALL {
-        part = seen.x / size;
+    let ancestors = ancestors_of(row, own, count);
+    let seen = vec2<u32>(seen_by(ancestors.pos, count).x, seen_by(own, count).y);
+    let size = batch[item + 2u];
+    var split = batch[item + 1u];
+    var past = split + 1u;
+    if split == ALL_SPLITS {
+        split = seen.x / size;
         past = (seen.y + size - 1u) / size;
     }
     var slopes = vec4<f32>(0.0);
     if HAS_SLOPES {
-        for (var h = 0u; h < HEADS; h++) {
+        for (var h = 0u; h < GROUP_HEADS; h++) {
             slopes[h] = vec_at(params.slopes + heads[h]);
         }
     }
 
-    let slots = WG / FOURS;
-    let slot = lid / FOURS;
-    let lanes = WG / V_FOURS;
-    let four = lid % V_FOURS;
-    let lane = lid / V_FOURS;
-    let none = Part(vec4<f32>(NEVER, 0.0, 0.0, 0.0), vec4<f32>(0.0));
-    var whole = array<Part, 4>(none, none, none, none);
-    for (; part < past; part++) {
-        let begin = max(seen.x, part * size);
-        let end = min(seen.y, (part + 1u) * size);
-        var most = vec4<f32>(NEVER);
-        var total = vec4<f32>(0.0);
+    let slots = WG / THREADS_PER_KEY;
+    let slot = lid / THREADS_PER_KEY;
+    let lanes = WG / V_VEC4S;
+    let i4 = lid % V_VEC4S;
+    let lane = lid / V_VEC4S;
+    let none = Partial(vec4<f32>(MASK_VALUE, 0.0, 0.0, 0.0), vec4<f32>(0.0));
+    var merged = array<Partial, 4>(none, none, none, none);
+    for (; split < past; split++) {
+        let begin = max(seen.x, split * size);
+        let end = min(seen.y, (split + 1u) * size);
+        var running_max = vec4<f32>(MASK_VALUE);
+        var denominator = vec4<f32>(0.0);
         var sum = array<vec4<f32>, 4>();
         for (var tile = select(end, begin / WG * WG, begin < end); tile < end; tile += WG) {
             let t = vec4<u32>(tile + slot) + slots * vec4<u32>(0u, 1u, 2u, 3u);
-            let near = clamp(t, vec4<u32>(begin), vec4<u32>(end - 1u));
-            let a0 = key_at(seq, kv_head, near.x);
-            let a1 = key_at(seq, kv_head, near.y);
-            let a2 = key_at(seq, kv_head, near.z);
-            let a3 = key_at(seq, kv_head, near.w);
+            let clamped = clamp(t, vec4<u32>(begin), vec4<u32>(end - 1u));
+            let a0 = key_at(seq, kv_head, clamped.x);
+            let a1 = key_at(seq, kv_head, clamped.y);
+            let a2 = key_at(seq, kv_head, clamped.z);
+            let a3 = key_at(seq, kv_head, clamped.w);
             var d0 = vec4<f32>(0.0);
             var d1 = vec4<f32>(0.0);
             var d2 = vec4<f32>(0.0);
             var d3 = vec4<f32>(0.0);
-            for (var i = lid % FOURS; i < K_FOURS; i += FOURS) {
-                let q0 = q_four(row, heads.x, i);
+            for (var i = lid % THREADS_PER_KEY; i < K_VEC4S; i += THREADS_PER_KEY) {
+                let q0 = q_vec4(row, heads.x, i);
                 var q1 = q0;
                 var q2 = q0;
                 var q3 = q0;
-                if HEADS > 1u {
-                    q1 = q_four(row, heads.y, i);
+                if GROUP_HEADS > 1u {
+                    q1 = q_vec4(row, heads.y, i);
                 }
-                if HEADS > 2u {
-                    q2 = q_four(row, heads.z, i);
+                if GROUP_HEADS > 2u {
+                    q2 = q_vec4(row, heads.z, i);
                 }
-                if HEADS > 3u {
-                    q3 = q_four(row, heads.w, i);
+                if GROUP_HEADS > 3u {
+                    q3 = q_vec4(row, heads.w, i);
                 }
-                d0 += products(key_four(a0, i), q0, q1, q2, q3);
-                d1 += products(key_four(a1, i), q0, q1, q2, q3);
-                d2 += products(key_four(a2, i), q0, q1, q2, q3);
-                d3 += products(key_four(a3, i), q0, q1, q2, q3);
+                d0 += key_dots(key_vec4(a0, i), q0, q1, q2, q3);
+                d1 += key_dots(key_vec4(a1, i), q0, q1, q2, q3);
+                d2 += key_dots(key_vec4(a2, i), q0, q1, q2, q3);
+                d3 += key_dots(key_vec4(a3, i), q0, q1, q2, q3);
             }
-            let at = lid % FOURS * WG + slot;
-            dots[at] = d0 * key_scale(seq, kv_head, near.x);
-            dots[at + slots] = d1 * key_scale(seq, kv_head, near.y);
-            dots[at + 2u * slots] = d2 * key_scale(seq, kv_head, near.z);
-            dots[at + 3u * slots] = d3 * key_scale(seq, kv_head, near.w);
+            let at = lid % THREADS_PER_KEY * WG + slot;
+            sh_dots[at] = d0 * key_scale(seq, kv_head, clamped.x);
+            sh_dots[at + slots] = d1 * key_scale(seq, kv_head, clamped.y);
+            sh_dots[at + 2u * slots] = d2 * key_scale(seq, kv_head, clamped.z);
+            sh_dots[at + 3u * slots] = d3 * key_scale(seq, kv_head, clamped.w);
             workgroupBarrier();
 
             // From here on a thread has the position tile + lid.
-            let inside = tile + lid >= begin && tile + lid < end && on_path(path, tile + lid);
-            var score = vec4<f32>(NEVER);
+            let inside = tile + lid >= begin && tile + lid < end && is_ancestor(ancestors, tile + lid);
+            var score = vec4<f32>(MASK_VALUE);
             if inside {
-                score = scored((dots[lid] + dots[WG + lid]) + (dots[2u * WG + lid] + dots[3u * WG + lid]));
+                score = scored((sh_dots[lid] + sh_dots[WG + lid]) + (sh_dots[2u * WG + lid] + sh_dots[3u * WG + lid]));
                 if HAS_SLOPES {
-                    score -= slopes * abs(f32(path.place) - f32(place_of(path, tile + lid)));
+                    score -= slopes * abs(f32(ancestors.pos) - f32(tree_pos(ancestors, tile + lid)));
                 }
             }
-            let highest = max(most, wg_max4(score, lid));
-            let shrink = exp(most - highest);
-            most = highest;
-            weight[lid] = select(vec4<f32>(0.0), exp(score - most), inside);
+            let new_max = max(running_max, wg_max4(score, lid));
+            let rescale = exp(running_max - new_max);
+            running_max = new_max;
+            sh_weight[lid] = select(vec4<f32>(0.0), exp(score - running_max), inside);
             workgroupBarrier();
 
-            total *= shrink;
-            for (var h = 0u; h < HEADS; h++) {
-                sum[h] *= shrink[h];
+            denominator *= rescale;
+            for (var h = 0u; h < GROUP_HEADS; h++) {
+                sum[h] *= rescale[h];
             }
             if lane < lanes {
                 // A lane takes the positions lane, lane + lanes, … of the tile.
                 let first = max(tile, begin);
                 let stop = min(tile + WG, end);
                 for (var pos = tile + lane; pos < stop; pos += lanes) {
-                    if pos >= first && on_path(path, pos) {
-                        let w = weight[pos - tile];
-                        let value = value_four(value_at(seq, kv_head, pos), V_FROM + four) * value_scale(seq, kv_head, pos);
-                        total += w;
+                    if pos >= first && is_ancestor(ancestors, pos) {
+                        let w = sh_weight[pos - tile];
+                        let value = value_vec4(value_at(seq, kv_head, pos), V_FROM + i4) * value_scale(seq, kv_head, pos);
+                        denominator += w;
                         sum[0] += w.x * value;
-                        if HEADS > 1u {
+                        if GROUP_HEADS > 1u {
                             sum[1] += w.y * value;
                         }
-                        if HEADS > 2u {
+                        if GROUP_HEADS > 2u {
                             sum[2] += w.z * value;
                         }
-                        if HEADS > 3u {
+                        if GROUP_HEADS > 3u {
                             sum[3] += w.w * value;
                         }
                     }
                 }
             }
         }
-        // Lanes add up, in their order; `dots` and `weight` were last read before a barrier.
+        // Lanes add up, in their order; `sh_dots` and `sh_weight` were last read before a barrier.
         workgroupBarrier();
-        for (var h = 0u; h < HEADS; h++) {
-            dots[h * WG + lid] = sum[h];
+        for (var h = 0u; h < GROUP_HEADS; h++) {
+            sh_dots[h * WG + lid] = sum[h];
         }
-        weight[lid] = total;
+        sh_weight[lid] = denominator;
         workgroupBarrier();
         if lane == 0u {
             for (var i = 1u; i < lanes; i++) {
-                total += weight[i * V_FOURS + four];
+                denominator += sh_weight[i * V_VEC4S + i4];
             }
-            for (var h = 0u; h < HEADS; h++) {
+            for (var h = 0u; h < GROUP_HEADS; h++) {
                 for (var i = 1u; i < lanes; i++) {
-                    sum[h] += dots[h * WG + i * V_FOURS + four];
+                    sum[h] += sh_dots[h * WG + i * V_VEC4S + i4];
                 }
-                whole[h] = merge(whole[h], Part(vec4<f32>(most[h], total[h], 0.0, 0.0), sum[h]));
+                merged[h] = merge(merged[h], Partial(vec4<f32>(running_max[h], denominator[h], 0.0, 0.0), sum[h]));
             }
         }
         workgroupBarrier();
@@ -174,13 +174,13 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
     if lane != 0u {
         return;
     }
-    for (var h = 0u; h < HEADS && head + h <= last; h++) {
-        if step[item + 1u] == ALL {
-            finish(row, head + h, four, whole[h]);
+    for (var h = 0u; h < GROUP_HEADS && head + h <= last; h++) {
+        if batch[item + 1u] == ALL_SPLITS {
+            finish(row, head + h, i4, merged[h]);
         } else {
-            let to = (id.y * params.heads + head + h) * (V_FOURS + 1u);
-            parts[to] = whole[h].state;
-            parts[to + 1u + four] = whole[h].sum;
+            let to = (id.y * params.heads + head + h) * (V_VEC4S + 1u);
+            partials[to] = merged[h].state;
+            partials[to + 1u + i4] = merged[h].sum;
         }
     }
 }

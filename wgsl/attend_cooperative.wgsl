@@ -1,38 +1,38 @@
-//! attend_cooperative: attend, for SIDE rows of a sequence at a time, by products of small matrices
+//! attend_cooperative: attend, for SIDE rows of a sequence at a time, by cooperative matrices
 //! q (rows, heads * k_dim) f32, taken as f16 | kv the cache, taken as f16 | sinks (heads) | out (rows, heads * v_dim) f32
-//! grid: x one workgroup for HEADS query heads of a KV head, y one for a tile of rows: rows / SIDE + seqs of them
-//! use: <matrices>, lib/half, lib/step, <cache>, lib/attend, <kv_cache>, <cooperative>
+//! grid: x one workgroup for GROUP_HEADS query heads of a KV head, y one for a tile of rows: rows / SIDE + seqs of them
+//! use: <matrices>, lib/f16, lib/batch, <cache>, lib/attend, <kv_cache>, <cooperative>
 //! source: FlashAttention-2, Dao 2023, over the pages of paged_attention_tiled of vllm-metal
 //!
 //! Tiles of rows are those of attend_tiled, of another size; whose one is is searched for. Positions come in blocks of TILE, counted from
 //! position 0: keys, then values, TILE columns at a time, are expanded into workgroup memory once for all rows and heads. Scores and sums
-//! of a block are products of matrices; scale, mask and softmax are in f32, and each thread keeps its fours of the result in f32, as
-//! matrices cannot be scaled row by row. Positions that no row of the tile sees are not loaded. A value that is no finite number is left
-//! out of the products, where a weight of 0 would not undo it, and added for the rows that see it; one above f16's largest, 65504, is cut.
+//! of a block are products of matrices; scale, mask and softmax are in f32, and each thread keeps its vec4s of the result in f32, as
+//! matrices cannot be scaled row by row. Positions that no row of the tile sees are not loaded. A value that is not finite is left
+//! out of the products, where a weight of 0 would not undo it, and added for the rows that see it; one above f16's largest, 65504, is clamped.
 //! Never run on a device that has such matrices: tests put plain WGSL in their place.
 const THREADS: u32 = 128u;
 const TILE: u32 = 32u;    // positions of a block, and columns that are taken at once
-const STRIDE: u32 = 40u;  // from row to row of halves: TILE, and 8 that nobody reads, for other banks of the memory
+const STRIDE: u32 = 40u;  // from row to row of f16s: TILE, and 8 that nobody reads, for other banks of the memory
 const SUMS: u32 = 36u;    // from row to row of sums: TILE, and 4
-const MOST: u32 = 16u;    // fours of the result that a thread has, at most
+const MAX_VEC4S: u32 = 16u;    // vec4s of the result that a thread has, at most
 // Queries, weights, the block's keys or values.
-var<workgroup> tile: array<Half, HEADS * SIDE * ((K_FOURS + 7u) / 8u * TILE + 8u + STRIDE) + TILE * STRIDE>;
-var<workgroup> sums: array<f32, HEADS * SIDE * SUMS>;  // [row][position], then [row][column]
-var<workgroup> most: array<f32, HEADS * SIDE>;
-var<workgroup> total: array<f32, HEADS * SIDE>;
-var<workgroup> shrink: array<f32, HEADS * SIDE>;
-var<workgroup> broken: atomic<u32>;            // a value was no finite number
+var<workgroup> sh_tile: array<Half, GROUP_HEADS * SIDE * ((K_VEC4S + 7u) / 8u * TILE + 8u + STRIDE) + TILE * STRIDE>;
+var<workgroup> sh_sums: array<f32, GROUP_HEADS * SIDE * SUMS>;  // [row][position], then [row][column]
+var<workgroup> sh_max: array<f32, GROUP_HEADS * SIDE>;
+var<workgroup> sh_denominator: array<f32, GROUP_HEADS * SIDE>;
+var<workgroup> sh_rescale: array<f32, GROUP_HEADS * SIDE>;
+var<workgroup> sh_broken: atomic<u32>;            // a value was not finite
 
 fn put(to: u32, numbers: vec4<f32>) {
-    let h = halves(within(numbers));
-    tile[to] = h.x;
-    tile[to + 1u] = h.y;
-    tile[to + 2u] = h.z;
-    tile[to + 3u] = h.w;
+    let h = to_f16(clamp_f16(numbers));
+    sh_tile[to] = h.x;
+    sh_tile[to + 1u] = h.y;
+    sh_tile[to + 2u] = h.z;
+    sh_tile[to + 3u] = h.w;
 }
 
-fn sums_four(at: u32) -> vec4<f32> {
-    return vec4<f32>(sums[at], sums[at + 1u], sums[at + 2u], sums[at + 3u]);
+fn sums_vec4(at: u32) -> vec4<f32> {
+    return vec4<f32>(sh_sums[at], sh_sums[at + 1u], sh_sums[at + 2u], sh_sums[at + 3u]);
 }
 
 @compute @workgroup_size(THREADS)
@@ -54,69 +54,69 @@ fn attend_cooperative(
     let own = own_position(first_row, seq);
     let begin = seen_by(own, count).x;
     let end = seen_by(own + last, count).y;
-    let rounds = (params.group + HEADS - 1u) / HEADS;
+    let rounds = (params.group + GROUP_HEADS - 1u) / GROUP_HEADS;
     let kv_head = id.x / rounds;
-    let head = kv_head * params.group + id.x % rounds * HEADS;
+    let head = kv_head * params.group + id.x % rounds * GROUP_HEADS;
     let last_head = (kv_head + 1u) * params.group - 1u;
-    let place = place(lid, subgroup_id, num_subgroups);
+    let share = share(lid, subgroup_id, num_subgroups);
 
-    // Rows of queries, a head's together, and halves from one to the next; where weights begin in `tile`, and a block's keys or values.
-    let rows = HEADS * SIDE;
-    let q_stride = (K_FOURS + 7u) / 8u * TILE + 8u;
+    // Rows of queries, a head's together, and f16s from one to the next; where weights begin in `sh_tile`, and a block's keys or values.
+    let rows = GROUP_HEADS * SIDE;
+    let q_stride = (K_VEC4S + 7u) / 8u * TILE + 8u;
     let weights_at = rows * q_stride;
     let block_at = weights_at + rows * STRIDE;
-    let q_fours = q_stride / 4u - 2u;
-    for (var i = lid; i < rows * q_fours; i += THREADS) {
-        let row = i / q_fours;
-        var four = vec4<f32>(0.0);
-        if i % q_fours < K_FOURS {
-            four = q_four(first_row + min(row % SIDE, last), min(head + row / SIDE, last_head), i % q_fours);
+    let q_vec4s = q_stride / 4u - 2u;
+    for (var i = lid; i < rows * q_vec4s; i += THREADS) {
+        let row = i / q_vec4s;
+        var i4 = vec4<f32>(0.0);
+        if i % q_vec4s < K_VEC4S {
+            i4 = q_vec4(first_row + min(row % SIDE, last), min(head + row / SIDE, last_head), i % q_vec4s);
         }
-        put(row * q_stride + 4u * (i % q_fours), four);
+        put(row * q_stride + 4u * (i % q_vec4s), i4);
     }
     for (var i = lid; i < rows; i += THREADS) {
-        most[i] = NEVER;
-        total[i] = 0.0;
+        sh_max[i] = MASK_VALUE;
+        sh_denominator[i] = 0.0;
     }
     for (var i = lid; i < SIDE * SIDE; i += THREADS) {
-        sums[i] = 0.0;
+        sh_sums[i] = 0.0;
     }
     if lid == 0u {
-        atomicStore(&broken, 0u);
+        atomicStore(&sh_broken, 0u);
     }
     workgroupBarrier();
     let zero = load_sums(0u, SIDE);
     workgroupBarrier();
 
-    // Matrices of a block's sums; a thread's fours of the result, as many of each TILE columns.
+    // Matrices of a block's sums; a thread's vec4s of the result, as many of each TILE columns.
     let across = TILE / SIDE;
-    let matrices = HEADS * across;
+    let matrices = GROUP_HEADS * across;
     let each = (rows * 8u + THREADS - 1u) / THREADS;
-    var mine = array<vec4<f32>, MOST>();
+    var acc = array<vec4<f32>, MAX_VEC4S>();
     for (var block = select(end, begin / TILE * TILE, begin < end); block < end; block += TILE) {
-        for (var from_four = 0u; from_four < K_FOURS; from_four += 8u) {
+        for (var from_vec4 = 0u; from_vec4 < K_VEC4S; from_vec4 += 8u) {
             for (var i = lid; i < TILE * 8u; i += THREADS) {
                 let pos = block + i / 8u;
-                let four = from_four + i % 8u;
+                let i4 = from_vec4 + i % 8u;
                 var key = vec4<f32>(0.0);
-                if pos >= begin && pos < end && four < K_FOURS {
-                    key = key_four(key_at(seq, kv_head, pos), four) * key_scale(seq, kv_head, pos);
+                if pos >= begin && pos < end && i4 < K_VEC4S {
+                    key = key_vec4(key_at(seq, kv_head, pos), i4) * key_scale(seq, kv_head, pos);
                 }
                 put(block_at + i / 8u * STRIDE + 4u * (i % 8u), key);
             }
             workgroupBarrier();
-            for (var i = place.x; i < matrices; i += place.y) {
+            for (var i = share.x; i < matrices; i += share.y) {
                 let row = i / across * SIDE;
                 let column = i % across * SIDE;
                 var c = zero;
-                if from_four > 0u {
+                if from_vec4 > 0u {
                     c = load_sums(row * SUMS + column, SUMS);
                 }
                 for (var s = 0u; s < TILE; s += SIDE) {
-                    let a = load_left(row * q_stride + 4u * from_four + s, q_stride);
+                    let a = load_left(row * q_stride + 4u * from_vec4 + s, q_stride);
                     c = multiply_add(a, load_right_t(block_at + column * STRIDE + s, STRIDE), c);
                 }
-                keep_sums(c, row * SUMS + column, SUMS);
+                save_sums(c, row * SUMS + column, SUMS);
             }
             workgroupBarrier();
         }
@@ -127,24 +127,24 @@ fn attend_cooperative(
             let t = vec4<u32>(block + 4u * (i % 8u)) + vec4<u32>(0u, 1u, 2u, 3u);
             let row_own = own + min(row % SIDE, last);
             let seen = seen_by(row_own, count);
-            var score = scored(sums_four(at));
+            var score = scored(sums_vec4(at));
             if HAS_SLOPES {
                 let slope = vec_at(params.slopes + min(head + row / SIDE, last_head));
                 score -= slope * abs(vec4<f32>(f32(row_own)) - vec4<f32>(t));
             }
-            score = select(vec4<f32>(NEVER), score, (t >= vec4<u32>(seen.x)) & (t < vec4<u32>(seen.y)));
+            score = select(vec4<f32>(MASK_VALUE), score, (t >= vec4<u32>(seen.x)) & (t < vec4<u32>(seen.y)));
             for (var j = 0u; j < 4u; j++) {
-                sums[at + j] = score[j];
+                sh_sums[at + j] = score[j];
             }
         }
         workgroupBarrier();
         for (var row = lid; row < rows; row += THREADS) {
-            var highest = most[row];
+            var new_max = sh_max[row];
             for (var j = 0u; j < TILE; j++) {
-                highest = max(highest, sums[row * SUMS + j]);
+                new_max = max(new_max, sh_sums[row * SUMS + j]);
             }
-            shrink[row] = exp(most[row] - highest);
-            most[row] = highest;
+            sh_rescale[row] = exp(sh_max[row] - new_max);
+            sh_max[row] = new_max;
         }
         workgroupBarrier();
         for (var i = lid; i < rows * 8u; i += THREADS) {
@@ -152,39 +152,39 @@ fn attend_cooperative(
             let at = row * SUMS + 4u * (i % 8u);
             let t = vec4<u32>(block + 4u * (i % 8u)) + vec4<u32>(0u, 1u, 2u, 3u);
             let seen = seen_by(own + min(row % SIDE, last), count);
-            // Not the score but the mask decides: where a row sees nothing, the highest is NEVER, too.
+            // Not the score but the mask decides: where a row sees nothing, the highest is MASK_VALUE, too.
             let inside = (t >= vec4<u32>(seen.x)) & (t < vec4<u32>(seen.y));
-            let weight = select(vec4<f32>(0.0), exp(sums_four(at) - most[row]), inside);
+            let weight = select(vec4<f32>(0.0), exp(sums_vec4(at) - sh_max[row]), inside);
             for (var j = 0u; j < 4u; j++) {
-                sums[at + j] = weight[j];
+                sh_sums[at + j] = weight[j];
             }
             put(weights_at + row * STRIDE + 4u * (i % 8u), weight);
         }
         workgroupBarrier();
         for (var row = lid; row < rows; row += THREADS) {
-            var all = total[row] * shrink[row];
+            var all = sh_denominator[row] * sh_rescale[row];
             for (var j = 0u; j < TILE; j++) {
-                all += sums[row * SUMS + j];
+                all += sh_sums[row * SUMS + j];
             }
-            total[row] = all;
+            sh_denominator[row] = all;
         }
 
-        for (var from_four = 0u; from_four < V_FOURS; from_four += 8u) {
+        for (var from_vec4 = 0u; from_vec4 < V_VEC4S; from_vec4 += 8u) {
             for (var i = lid; i < TILE * 8u; i += THREADS) {
                 let pos = block + i / 8u;
-                let four = from_four + i % 8u;
+                let i4 = from_vec4 + i % 8u;
                 var value = vec4<f32>(0.0);
-                if pos >= begin && pos < end && four < V_FOURS {
-                    value = value_four(value_at(seq, kv_head, pos), V_FROM + four) * value_scale(seq, kv_head, pos);
+                if pos >= begin && pos < end && i4 < V_VEC4S {
+                    value = value_vec4(value_at(seq, kv_head, pos), V_FROM + i4) * value_scale(seq, kv_head, pos);
                 }
-                let wrong = is_broken(value);
-                if any(wrong) {
-                    atomicStore(&broken, 1u);
+                let non_finite = is_non_finite(value);
+                if any(non_finite) {
+                    atomicStore(&sh_broken, 1u);
                 }
-                put(block_at + i / 8u * STRIDE + 4u * (i % 8u), select(value, vec4<f32>(0.0), wrong));
+                put(block_at + i / 8u * STRIDE + 4u * (i % 8u), select(value, vec4<f32>(0.0), non_finite));
             }
             workgroupBarrier();
-            for (var i = place.x; i < matrices; i += place.y) {
+            for (var i = share.x; i < matrices; i += share.y) {
                 let row = i / across * SIDE;
                 let column = i % across * SIDE;
                 var c = zero;
@@ -192,7 +192,7 @@ fn attend_cooperative(
                     let a = load_left(weights_at + row * STRIDE + s, STRIDE);
                     c = multiply_add(a, load_right(block_at + s * STRIDE + column, STRIDE), c);
                 }
-                keep_sums(c, row * SUMS + column, SUMS);
+                save_sums(c, row * SUMS + column, SUMS);
             }
             workgroupBarrier();
             for (var j = 0u; j < each; j++) {
@@ -201,29 +201,29 @@ fn attend_cooperative(
                     continue;
                 }
                 let row = i / 8u;
-                let four = from_four + i % 8u;
-                var sum = mine[from_four / 8u * each + j] * shrink[row] + sums_four(row * SUMS + 4u * (i % 8u));
-                if atomicLoad(&broken) != 0u && four < V_FOURS {
+                let i4 = from_vec4 + i % 8u;
+                var sum = acc[from_vec4 / 8u * each + j] * sh_rescale[row] + sums_vec4(row * SUMS + 4u * (i % 8u));
+                if atomicLoad(&sh_broken) != 0u && i4 < V_VEC4S {
                     let seen = seen_by(own + min(row % SIDE, last), count);
                     for (var pos = max(block, seen.x); pos < min(block + TILE, seen.y); pos++) {
-                        let value = value_four(value_at(seq, kv_head, pos), V_FROM + four) * value_scale(seq, kv_head, pos);
-                        sum += select(vec4<f32>(0.0), value, is_broken(value));
+                        let value = value_vec4(value_at(seq, kv_head, pos), V_FROM + i4) * value_scale(seq, kv_head, pos);
+                        sum += select(vec4<f32>(0.0), value, is_non_finite(value));
                     }
                 }
-                mine[from_four / 8u * each + j] = sum;
+                acc[from_vec4 / 8u * each + j] = sum;
             }
             workgroupBarrier();
         }
     }
 
-    for (var from_four = 0u; from_four < V_FOURS; from_four += 8u) {
+    for (var from_vec4 = 0u; from_vec4 < V_VEC4S; from_vec4 += 8u) {
         for (var j = 0u; j < each; j++) {
             let i = lid + j * THREADS;
             let row = i / 8u;
-            let four = from_four + i % 8u;
-            if i < rows * 8u && row % SIDE <= last && head + row / SIDE <= last_head && four < V_FOURS {
-                let state = vec4<f32>(most[row], total[row], 0.0, 0.0);
-                finish(first_row + row % SIDE, head + row / SIDE, four, Part(state, mine[from_four / 8u * each + j]));
+            let i4 = from_vec4 + i % 8u;
+            if i < rows * 8u && row % SIDE <= last && head + row / SIDE <= last_head && i4 < V_VEC4S {
+                let state = vec4<f32>(sh_max[row], sh_denominator[row], 0.0, 0.0);
+                finish(first_row + row % SIDE, head + row / SIDE, i4, Partial(state, acc[from_vec4 / 8u * each + j]));
             }
         }
     }

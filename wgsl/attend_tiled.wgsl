@@ -1,34 +1,34 @@
 //! attend_tiled: attend, for ROWS rows of a sequence at a time
 //! q (rows, heads * k_dim) f32 | kv the cache, or k and v of the step's rows | sinks (heads) | out (rows, heads * v_dim) f32
-//! grid: x one workgroup for HEADS query heads of a KV head, y one for a tile of rows: rows / ROWS + seqs of them
-//! use: lib/step, <cache>, lib/attend, <kv>
+//! grid: x one workgroup for GROUP_HEADS query heads of a KV head, y one for a tile of rows: rows / ROWS + seqs of them
+//! use: lib/batch, <cache>, lib/attend, <kv>
 //! source: paged_attention_tiled of vllm-metal, after FlashAttention-2, Dao 2023
 //!
 //! Tiles of rows begin where sequences do: each has rows / ROWS full ones and perhaps one that is not, so the grid is an upper
-//! bound and the tiles that nobody fills return. Whose a tile is tells a list of the host's, or a binary search over the
+//! bound and the tiles that nobody fills return. A list from the host says whose a tile is, or a binary search over the
 //! first rows of the sequences (SEARCH). A tile of TILE positions is scored by threads for four rows and eight keys each, and
-//! summed up by threads for eight rows and two fours of a head's value: what is loaded, and expanded from 16 or 8 bits, is
+//! summed up by threads for eight rows and two vec4s of a head's value: what is loaded, and expanded from 16 or 8 bits, is
 //! used often. Tiles are counted from position 0: the order of a row's sums depends on its position alone. Positions that no
 //! row of the tile sees are not loaded, and what only some see is not added to the others.
 const ROWS: u32 = 8u;
 const KEYS: u32 = 8u;            // positions that a thread scores in a tile
 override WG: u32 = 64u;
-override TILE: u32 = 64u;        // KEYS * (WG / (2 * HEADS))
-var<workgroup> most_of: array<vec4<f32>, WG>;           // [slot][quad]: the highest score of a thread; its weights' total
-var<workgroup> weight: array<vec4<f32>, KEYS * WG>;     // [key of a thread][thread]
-var<workgroup> shrink_of: array<vec4<f32>, 8>;          // [quad]
-var<workgroup> highest_of: array<vec4<f32>, 8>;         // [quad]
+override TILE: u32 = 64u;        // KEYS * (WG / (2 * GROUP_HEADS))
+var<workgroup> sh_max: array<vec4<f32>, WG>;           // [slot][quad]: the maximum of a thread; its denominator
+var<workgroup> sh_weight: array<vec4<f32>, KEYS * WG>;     // [key of a thread][thread]
+var<workgroup> sh_rescale: array<vec4<f32>, 8>;          // [quad]
+var<workgroup> sh_final_max: array<vec4<f32>, 8>;         // [quad]
 
 /// The sequence of a tile of rows.
 fn tile_seq(tile: u32) -> u32 {
     if !SEARCH {
-        return step[STEP_TILES + tile];
+        return batch[BATCH_TILES + tile];
     }
     return tile_owner(tile, ROWS);
 }
 
 /// weight * value, and 0 where the weight is 0, whatever the value.
-fn weighed(weight: f32, value: vec4<f32>) -> vec4<f32> {
+fn weighted(weight: f32, value: vec4<f32>) -> vec4<f32> {
     return select(vec4<f32>(0.0), weight * value, weight != 0.0);
 }
 
@@ -43,54 +43,54 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     let first_row = row0 + in_seq;
     let last_row = min(first_row + ROWS, row0 + seq_rows(seq)) - 1u;
     let count = positions(seq);
-    let rounds = (params.group + HEADS - 1u) / HEADS;
+    let rounds = (params.group + GROUP_HEADS - 1u) / GROUP_HEADS;
     let kv_head = id.x / rounds;
-    let head = kv_head * params.group + id.x % rounds * HEADS;
+    let head = kv_head * params.group + id.x % rounds * GROUP_HEADS;
     let last_head = (kv_head + 1u) * params.group - 1u;
-    // Drafts of a tree stand side by side: none sees more in front of it than one that stood at the tree's beginning would.
-    let lowest = min(own_position(first_row, seq), path_of(first_row, own_position(first_row, seq), count).base);
+    // Drafts of a tree stand side by side: none sees more before it than one that stood at the tree's beginning would.
+    let lowest = min(own_position(first_row, seq), ancestors_of(first_row, own_position(first_row, seq), count).base);
     let begin = seen_by(lowest, count).x;
     let end = seen_by(own_position(last_row, seq), count).y;
-    // What all rows of the tile see; in front of it and behind it stands what only some do.
-    let by_all = vec2<u32>(seen_by(own_position(last_row, seq), count).x, seen_by(own_position(first_row, seq), count).y);
+    // What all rows of the tile see; before and after it lies what only some see.
+    let seen_by_all = vec2<u32>(seen_by(own_position(last_row, seq), count).x, seen_by(own_position(first_row, seq), count).y);
 
     // For scores, a thread has a quad: four rows of a head; rows and heads past the last are computed as it is, and dropped.
-    let quads = 2u * HEADS;
+    let quads = 2u * GROUP_HEADS;
     let slots = WG / quads;
     let quad = lid % quads;
     let slot = lid / quads;
     let quad_head = min(head + quad / 2u, last_head);
     let rows = min(vec4<u32>(first_row + 4u * (quad % 2u)) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(last_row));
     let own = vec4<u32>(own_position(rows.x, seq)) + (rows - rows.x);
-    var paths = array<Path, 4>(
-        path_of(rows.x, own.x, count), path_of(rows.y, own.y, count),
-        path_of(rows.z, own.z, count), path_of(rows.w, own.w, count));
+    var ancestors = array<Ancestors, 4>(
+        ancestors_of(rows.x, own.x, count), ancestors_of(rows.y, own.y, count),
+        ancestors_of(rows.z, own.z, count), ancestors_of(rows.w, own.w, count));
     let s0 = seen_by(own.x, count);
     let s1 = seen_by(own.y, count);
     let s2 = seen_by(own.z, count);
     let s3 = seen_by(own.w, count);
     var begins = vec4<u32>(s0.x, s1.x, s2.x, s3.x);
     if TREE != 0u {
-        begins = vec4<u32>(begin); // and `on_path` says the rest
+        begins = vec4<u32>(begin); // and `is_ancestor` says the rest
     }
     let ends = vec4<u32>(s0.y, s1.y, s2.y, s3.y);
     var slope = 0.0;
     if HAS_SLOPES {
         slope = vec_at(params.slopes + quad_head);
     }
-    var most = vec4<f32>(NEVER);
-    var total = vec4<f32>(0.0);
+    var running_max = vec4<f32>(MASK_VALUE);
+    var denominator = vec4<f32>(0.0);
 
-    // For sums, a thread has two fours of a head's value, and every position that its lane has.
-    let halves = (V_FOURS + 1u) / 2u;
-    let lanes = WG / (halves * HEADS);
-    let four = lid % halves;
-    let other = min(four + halves, V_FOURS - 1u);
-    let own_head = lid / halves % HEADS;
-    let lane = lid / (halves * HEADS);
+    // For sums, a thread has two vec4s of a head's value, and every position that its lane has.
+    let vec4_pairs = (V_VEC4S + 1u) / 2u;
+    let lanes = WG / (vec4_pairs * GROUP_HEADS);
+    let i4 = lid % vec4_pairs;
+    let other4 = min(i4 + vec4_pairs, V_VEC4S - 1u);
+    let own_head = lid / vec4_pairs % GROUP_HEADS;
+    let lane = lid / (vec4_pairs * GROUP_HEADS);
     var sum_a = array<vec4<f32>, 4>(); // rows 0 to 3
     var sum_b = array<vec4<f32>, 4>(); // rows 4 to 7
-    var sum_c = array<vec4<f32>, 4>(); // the same of the other four
+    var sum_c = array<vec4<f32>, 4>(); // the same of the other vec4
     var sum_d = array<vec4<f32>, 4>();
     for (var tile = select(end, begin / TILE * TILE, begin < end); tile < end; tile += TILE) {
         var score = array<vec4<f32>, KEYS>();
@@ -100,13 +100,13 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             for (var j = 0u; j < KEYS; j++) {
                 at[j] = key_at(seq, kv_head, clamp(tile + slot + j * slots, begin, end - 1u));
             }
-            for (var i = 0u; i < K_FOURS; i++) {
-                let q0 = q_four(rows.x, quad_head, i);
-                let q1 = q_four(rows.y, quad_head, i);
-                let q2 = q_four(rows.z, quad_head, i);
-                let q3 = q_four(rows.w, quad_head, i);
+            for (var i = 0u; i < K_VEC4S; i++) {
+                let q0 = q_vec4(rows.x, quad_head, i);
+                let q1 = q_vec4(rows.y, quad_head, i);
+                let q2 = q_vec4(rows.z, quad_head, i);
+                let q3 = q_vec4(rows.w, quad_head, i);
                 for (var j = 0u; j < KEYS; j++) {
-                    let key = key_four(at[j], i);
+                    let key = key_vec4(at[j], i);
                     score[j] += vec4<f32>(dot(key, q0), dot(key, q1), dot(key, q2), dot(key, q3));
                 }
             }
@@ -117,63 +117,63 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                 seen[j] = (vec4<u32>(t) >= begins) & (vec4<u32>(t) < ends);
                 if TREE != 0u {
                     for (var r = 0u; r < 4u; r++) {
-                        distance[r] = f32(paths[r].place) - f32(place_of(paths[r], t));
-                        seen[j][r] = seen[j][r] && on_path(paths[r], t);
+                        distance[r] = f32(ancestors[r].pos) - f32(tree_pos(ancestors[r], t));
+                        seen[j][r] = seen[j][r] && is_ancestor(ancestors[r], t);
                     }
                 }
                 var own_score = scored(score[j] * scale);
                 if HAS_SLOPES {
                     own_score -= slope * distance;
                 }
-                score[j] = select(vec4<f32>(NEVER), own_score, seen[j]);
+                score[j] = select(vec4<f32>(MASK_VALUE), own_score, seen[j]);
             }
-            var most_here = score[0];
+            var tile_max = score[0];
             for (var j = 1u; j < KEYS; j++) {
-                most_here = max(most_here, score[j]);
+                tile_max = max(tile_max, score[j]);
             }
-            most_of[lid] = most_here;
+            sh_max[lid] = tile_max;
         }
         workgroupBarrier();
 
         if slot < slots {
-            var highest = most;
+            var new_max = running_max;
             for (var i = 0u; i < slots; i++) {
-                highest = max(highest, most_of[i * quads + quad]);
+                new_max = max(new_max, sh_max[i * quads + quad]);
             }
-            let shrink = exp(most - highest);
-            total *= shrink;
+            let rescale = exp(running_max - new_max);
+            denominator *= rescale;
             for (var j = 0u; j < KEYS; j++) {
-                // Not the score but the mask decides: where a row sees nothing, `highest` is NEVER, too.
-                let one = select(vec4<f32>(0.0), exp(score[j] - highest), seen[j]);
-                weight[lid + j * WG] = one;
-                total += one;
+                // Not the score but the mask decides: where a row sees nothing, `new_max` is MASK_VALUE, too.
+                let w = select(vec4<f32>(0.0), exp(score[j] - new_max), seen[j]);
+                sh_weight[lid + j * WG] = w;
+                denominator += w;
             }
             if slot == 0u {
-                shrink_of[quad] = shrink;
+                sh_rescale[quad] = rescale;
             }
-            most = highest;
+            running_max = new_max;
         }
         workgroupBarrier();
 
         if lane < lanes {
-            let shrink_a = shrink_of[2u * own_head];
-            let shrink_b = shrink_of[2u * own_head + 1u];
+            let rescale_a = sh_rescale[2u * own_head];
+            let rescale_b = sh_rescale[2u * own_head + 1u];
             for (var r = 0u; r < 4u; r++) {
-                sum_a[r] *= shrink_a[r];
-                sum_b[r] *= shrink_b[r];
-                sum_c[r] *= shrink_a[r];
-                sum_d[r] *= shrink_b[r];
+                sum_a[r] *= rescale_a[r];
+                sum_b[r] *= rescale_b[r];
+                sum_c[r] *= rescale_a[r];
+                sum_d[r] *= rescale_b[r];
             }
             for (var pos = tile + lane; pos < min(tile + TILE, end); pos += lanes) {
-                let near = max(pos, begin);
-                let scored_by = (pos - tile) / slots * WG + (pos - tile) % slots * quads + 2u * own_head;
-                let a = weight[scored_by];
-                let b = weight[scored_by + 1u];
-                let at = value_at(seq, kv_head, near);
-                let scale = value_scale(seq, kv_head, near);
-                let value = value_four(at, V_FROM + four) * scale;
-                let second = value_four(at, V_FROM + other) * scale;
-                if TREE == 0u && pos >= by_all.x && pos < by_all.y {
+                let clamped = max(pos, begin);
+                let scorer = (pos - tile) / slots * WG + (pos - tile) % slots * quads + 2u * own_head;
+                let a = sh_weight[scorer];
+                let b = sh_weight[scorer + 1u];
+                let at = value_at(seq, kv_head, clamped);
+                let scale = value_scale(seq, kv_head, clamped);
+                let value = value_vec4(at, V_FROM + i4) * scale;
+                let second = value_vec4(at, V_FROM + other4) * scale;
+                if TREE == 0u && pos >= seen_by_all.x && pos < seen_by_all.y {
                     sum_a[0] += a.x * value;
                     sum_a[1] += a.y * value;
                     sum_a[2] += a.z * value;
@@ -191,44 +191,44 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                     sum_d[2] += b.z * second;
                     sum_d[3] += b.w * second;
                 } else {
-                    // A value that a row does not see may be infinite or no number, which a weight of 0 does not undo.
+                    // A value that a row does not see may be infinite or NaN, which a weight of 0 does not undo.
                     for (var r = 0u; r < 4u; r++) {
-                        sum_a[r] += weighed(a[r], value);
-                        sum_b[r] += weighed(b[r], value);
-                        sum_c[r] += weighed(a[r], second);
-                        sum_d[r] += weighed(b[r], second);
+                        sum_a[r] += weighted(a[r], value);
+                        sum_b[r] += weighted(b[r], value);
+                        sum_c[r] += weighted(a[r], second);
+                        sum_d[r] += weighted(b[r], second);
                     }
                 }
             }
         }
     }
-    // The sums of lanes and the totals of slots add up in their order: first one four of a value, then the other.
-    for (var turn = 0u; turn < 2u; turn++) {
+    // The sums of lanes and the totals of slots add up in their order: first one vec4 of a value, then the other.
+    for (var pass_id = 0u; pass_id < 2u; pass_id++) {
         workgroupBarrier();
         for (var r = 0u; r < 4u; r++) {
-            weight[r * WG + lid] = sum_a[r];
-            weight[(4u + r) * WG + lid] = sum_b[r];
+            sh_weight[r * WG + lid] = sum_a[r];
+            sh_weight[(4u + r) * WG + lid] = sum_b[r];
         }
-        most_of[lid] = total;
+        sh_max[lid] = denominator;
         if lid < quads {
-            highest_of[quad] = most;
+            sh_final_max[quad] = running_max;
         }
         workgroupBarrier();
-        for (var i = lid; i < ROWS * halves * HEADS; i += WG) {
-            let r = i / (halves * HEADS);
-            let first = i % (halves * HEADS); // the thread of lane 0 that has these elements
-            let of_head = first / halves;
-            let of_four = first % halves + turn * halves;
-            if first_row + r <= last_row && head + of_head <= last_head && of_four < V_FOURS {
+        for (var i = lid; i < ROWS * vec4_pairs * GROUP_HEADS; i += WG) {
+            let r = i / (vec4_pairs * GROUP_HEADS);
+            let first = i % (vec4_pairs * GROUP_HEADS); // the thread of lane 0 that has these elements
+            let of_head = first / vec4_pairs;
+            let of_vec4 = first % vec4_pairs + pass_id * vec4_pairs;
+            if first_row + r <= last_row && head + of_head <= last_head && of_vec4 < V_VEC4S {
                 let of_quad = 2u * of_head + r / 4u;
-                var whole = Part(vec4<f32>(highest_of[of_quad][r % 4u], 0.0, 0.0, 0.0), vec4<f32>(0.0));
+                var merged = Partial(vec4<f32>(sh_final_max[of_quad][r % 4u], 0.0, 0.0, 0.0), vec4<f32>(0.0));
                 for (var j = 0u; j < slots; j++) {
-                    whole.state.y += most_of[j * quads + of_quad][r % 4u];
+                    merged.state.y += sh_max[j * quads + of_quad][r % 4u];
                 }
                 for (var j = 0u; j < lanes; j++) {
-                    whole.sum += weight[r * WG + first + j * halves * HEADS];
+                    merged.sum += sh_weight[r * WG + first + j * vec4_pairs * GROUP_HEADS];
                 }
-                finish(first_row + r, head + of_head, of_four, whole);
+                finish(first_row + r, head + of_head, of_vec4, merged);
             }
         }
         sum_a = sum_c;

@@ -3,7 +3,7 @@
 //! grid: x one thread for an element, y one row
 //! source: the weighted sum of experts' results, Shazeer et al. 2017
 struct Params {
-    rows_at: u32,  // word of step with the number of rows
+    rows_at: u32,  // word of batch with the number of rows
     start: u32,
     count: u32,
     n: u32,
@@ -13,7 +13,7 @@ struct Params {
 }
 override WG: u32 = 64u;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> weights: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
@@ -21,7 +21,7 @@ override WG: u32 = 64u;
 @compute @workgroup_size(WG)
 fn combine(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
-    if row >= step[params.rows_at] || id.x >= params.n {
+    if row >= batch[params.rows_at] || id.x >= params.n {
         return;
     }
     var sum = 0.0;

@@ -14,7 +14,7 @@ struct Params {
 override WG: u32 = 64u;
 override HAS_BETA: bool = false;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> beta: array<f32>;
 @group(0) @binding(4) var<storage, read> vecs: array<vec4<f32>>;
@@ -35,7 +35,7 @@ fn ln_1p(y: f32) -> f32 {
 fn decay(@builtin(global_invocation_id) id: vec3<u32>) {
     let h = id.x;
     let row = id.y;
-    if row >= step[0] || h >= params.heads {
+    if row >= batch[0] || h >= params.heads {
         return;
     }
     let v = x[row * params.x_stride + h] + vecs[(params.bias + h) / 4u][(params.bias + h) % 4u];

@@ -1,7 +1,7 @@
 //! embed: out[r] = scale * table[index(r)]
 //! w: rows row0 .. row0 + chunk of the table (n, dim), any block format | out (rows, dim) f32
-//! grid: x one thread for a run of 16 elements, y one row
-//! use: lib/step, <weights>, lib/unpack
+//! grid: x one thread for 16 elements, y one row
+//! use: lib/batch, <weights>, lib/unpack
 //! source: get_rows of llama.cpp; scale and decoding in registers our own
 struct Params {
     n: u32,          // rows of the table
@@ -15,8 +15,8 @@ struct Params {
 }
 override WG: u32 = 64u;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read> drawn: array<u32>;           // (slots, 16): the tokens drawn last, by position
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
+@group(0) @binding(2) var<storage, read> sampled: array<u32>;           // (slots, 16): the tokens sampled last, by position
 @group(0) @binding(3) var<storage, read> w: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<vec4<f32>>;  // (rows, dim)
 
@@ -24,14 +24,14 @@ override WG: u32 = 64u;
 fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
     let c = id.x / 2u;
-    let run = id.x % 2u;
-    let i = chunk_at(c) + run * RUN_GAP;
-    if row >= step[0] || i >= params.dim {
+    let half = id.x % 2u;
+    let i = chunk_at(c) + half * HALF_GAP;
+    if row >= batch[0] || i >= params.dim {
         return;
     }
     var index = row_token(row);
-    if row_drawn(row) {
-        index = drawn[seq_slot(row_seq(row)) * 16u + row_pos(row) % 16u];
+    if row_sampled(row) {
+        index = sampled[seq_slot(row_seq(row)) * 16u + row_pos(row) % 16u];
     }
     if params.by_pos == 1u {
         index = row_pos(row) + params.offset;
@@ -48,7 +48,7 @@ fn embed(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let runs = chunk((params.at + index - params.row0) * row_words(params.dim), params.dim, c);
     var weights = decode16(runs, 0u);
-    if run == 1u {
+    if half == 1u {
         weights = decode16(runs, 1u);
     }
     let width = (params.dim + 3u) / 4u;

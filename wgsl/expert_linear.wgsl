@@ -1,7 +1,7 @@
-//! expert_linear: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for few rows
+//! expert_linear: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for few rows (decode)
 //! x (rows, k) or (rows, parts * k) f32 | w (matrices * n, k) any block format | out (rows, parts * n) f32
 //! grid: x one workgroup for four rows of a matrix, y one for a row of x, z one for a part
-//! use: lib/step, lib/experts, <weights>, lib/unpack, <reduce>
+//! use: lib/batch, lib/experts, <weights>, lib/unpack, <reduce>
 //! source: sparsely gated experts, Shazeer et al. 2017
 //!
 //! All pairs of row and expert in one dispatch. The order of a sum depends on k alone.
@@ -11,7 +11,7 @@
 fn expert_linear(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let row = group.y;
     let part = group.z;
-    if row >= step[params.rows_at] {
+    if row >= batch[params.rows_at] {
         return;
     }
     let matrix = matrix_of(row, part);
@@ -28,11 +28,11 @@ fn expert_linear(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
         let w1 = chunk(base.y, k, c);
         let w2 = chunk(base.z, k, c);
         let w3 = chunk(base.w, k, c);
-        for (var run = 0u; run < 2u; run++) {
-            let i = chunk_at(c) + run * RUN_GAP;
+        for (var half = 0u; half < 2u; half++) {
+            let i = chunk_at(c) + half * HALF_GAP;
             let v = mat4x4<f32>(x4(row, part, i), x4(row, part, i + 4u), x4(row, part, i + 8u), x4(row, part, i + 12u));
-            sum += vec4<f32>(sum16(decode16(w0, run), v), sum16(decode16(w1, run), v), sum16(decode16(w2, run), v),
-                sum16(decode16(w3, run), v));
+            sum += vec4<f32>(sum16(decode16(w0, half), v), sum16(decode16(w1, half), v), sum16(decode16(w2, half), v),
+                sum16(decode16(w3, half), v));
         }
     }
     sum = wg_sum4(sum, lid);

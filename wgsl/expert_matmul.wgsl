@@ -1,7 +1,7 @@
-//! expert_matmul: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for many rows
+//! expert_matmul: out[r, j] = W[e] x + bias[e], e = chosen[r, j] (or j itself), x = x[r] or x[r, j], for many rows (prefill)
 //! x (rows, k) or (rows, parts * k) f32 | w (matrices * n, k) any block format | out (rows, parts * n) f32
 //! grid: x one workgroup for 64 rows of a matrix, y one for TILE_M pairs of row and part, z one matrix
-//! use: lib/step, lib/experts, <weights>, lib/unpack
+//! use: lib/batch, lib/experts, <weights>, lib/unpack
 //! source: tokens grouped by expert, MegaBlocks, Gale et al. 2022; the tile of matmul
 //!
 //! A matrix is read once for all pairs of a tile. A workgroup of 8 x THREADS_M threads makes 64 rows of a matrix times four pairs a
@@ -11,9 +11,9 @@
 override THREADS_M: u32 = 8u;
 override TILE_M: u32 = 4u * THREADS_M;
 const TILE_N: u32 = 64u;
-const TILE_K4: u32 = 8u;  // columns of a tile, in fours
-var<workgroup> tile_w: array<vec4<f32>, 512>;               // (TILE_N, TILE_K4)
-var<workgroup> tile_x: array<vec4<f32>, TILE_M * TILE_K4>;  // (TILE_M, TILE_K4)
+const TILE_K4: u32 = 8u;  // columns of a tile, in vec4s
+var<workgroup> sh_w: array<vec4<f32>, 512>;               // (TILE_N, TILE_K4)
+var<workgroup> sh_x: array<vec4<f32>, TILE_M * TILE_K4>;  // (TILE_M, TILE_K4)
 
 // Row and part of pair i of a matrix.
 fn pair_of(matrix: u32, i: u32) -> vec2<u32> {
@@ -26,7 +26,7 @@ fn pair_of(matrix: u32, i: u32) -> vec2<u32> {
 
 @compute @workgroup_size(8u * THREADS_M)
 fn expert_matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    let rows = step[params.rows_at];
+    let rows = batch[params.rows_at];
     let matrix = params.first + group.z;
     var pairs = rows;
     if CHOSEN {
@@ -36,7 +36,7 @@ fn expert_matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
     let words = row_words(k);
     let tn = lid % 8u;  // which 4 of the first, and which 4 of the second 32 rows of W
     let tm = lid / 8u;  // the first of four pairs, THREADS_M apart
-    // One turn, unless a row chose a matrix more than once.
+    // One pass, unless a row chose a matrix more than once.
     let tiles = (rows + TILE_M - 1u) / TILE_M;
     for (var first = group.y * TILE_M; first < pairs; first += tiles * TILE_M) {
         // The last one again where there are no more.
@@ -50,29 +50,29 @@ fn expert_matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
             for (var i = lid; i < TILE_N; i += 8u * THREADS_M) {
                 let j = min(group.x * TILE_N + i, params.n - 1u);
                 let weights = chunk((params.row0 + group.z * params.n + j) * words, k, k0 / 32u);
-                for (var run = 0u; run < 2u; run++) {
-                    let v = decode16(weights, run);
+                for (var half = 0u; half < 2u; half++) {
+                    let v = decode16(weights, half);
                     for (var q = 0u; q < 4u; q++) {
-                        tile_w[i * TILE_K4 + 4u * run + q] = v[q];
+                        sh_w[i * TILE_K4 + 4u * half + q] = v[q];
                     }
                 }
             }
-            let at = chunk_at(k0 / 32u) + tn / 4u * RUN_GAP + 4u * (tn % 4u);
+            let at = chunk_at(k0 / 32u) + tn / 4u * HALF_GAP + 4u * (tn % 4u);
             for (var m = 0u; m < 4u; m++) {
-                tile_x[(tm + m * THREADS_M) * TILE_K4 + tn] = x4(own[m].x, own[m].y, at);
+                sh_x[(tm + m * THREADS_M) * TILE_K4 + tn] = x4(own[m].x, own[m].y, at);
             }
             workgroupBarrier();
             for (var kk = 0u; kk < TILE_K4; kk++) {
-                let a0 = tile_w[(4u * tn) * TILE_K4 + kk];
-                let a1 = tile_w[(4u * tn + 1u) * TILE_K4 + kk];
-                let a2 = tile_w[(4u * tn + 2u) * TILE_K4 + kk];
-                let a3 = tile_w[(4u * tn + 3u) * TILE_K4 + kk];
-                let b0 = tile_w[(32u + 4u * tn) * TILE_K4 + kk];
-                let b1 = tile_w[(33u + 4u * tn) * TILE_K4 + kk];
-                let b2 = tile_w[(34u + 4u * tn) * TILE_K4 + kk];
-                let b3 = tile_w[(35u + 4u * tn) * TILE_K4 + kk];
+                let a0 = sh_w[(4u * tn) * TILE_K4 + kk];
+                let a1 = sh_w[(4u * tn + 1u) * TILE_K4 + kk];
+                let a2 = sh_w[(4u * tn + 2u) * TILE_K4 + kk];
+                let a3 = sh_w[(4u * tn + 3u) * TILE_K4 + kk];
+                let b0 = sh_w[(32u + 4u * tn) * TILE_K4 + kk];
+                let b1 = sh_w[(33u + 4u * tn) * TILE_K4 + kk];
+                let b2 = sh_w[(34u + 4u * tn) * TILE_K4 + kk];
+                let b3 = sh_w[(35u + 4u * tn) * TILE_K4 + kk];
                 for (var m = 0u; m < 4u; m++) {
-                    let v = tile_x[(tm + m * THREADS_M) * TILE_K4 + kk];
+                    let v = sh_x[(tm + m * THREADS_M) * TILE_K4 + kk];
                     low[m] += vec4<f32>(dot(a0, v), dot(a1, v), dot(a2, v), dot(a3, v));
                     high[m] += vec4<f32>(dot(b0, v), dot(b1, v), dot(b2, v), dot(b3, v));
                 }

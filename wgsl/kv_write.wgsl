@@ -1,7 +1,7 @@
 //! kv_write: each row's K and V to the slot of its position in the cache
 //! k (rows, kv_heads * k_dim) f32 | v (rows, kv_heads * v_dim) f32 | kv the cache
 //! grid: x one thread for four elements of a head's K and four of its V, y one row
-//! use: lib/step, <kv_store>, <cache>, lib/owner
+//! use: lib/batch, <kv_store>, <cache>, lib/owner
 //! source: reshape_and_cache of vLLM; the write of akunu's RoPE kernels
 //!
 //! A thread stores whole 32-bit words; elements past a head's end are stored as zeros in its padding.
@@ -12,9 +12,9 @@ struct Params {
     v_dim: u32,
 }
 override WG: u32 = 64u;
-override RAGGED: bool = false;  // k_dim or v_dim is no multiple of 4
+override RAGGED: bool = false;  // k_dim or v_dim is not a multiple of 4
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> k: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> v: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> kv: array<u32>;
@@ -53,7 +53,7 @@ fn kv_write(@builtin(global_invocation_id) id: vec3<u32>) {
     let fours = max(K_DIM, V_DIM) / 4u;
     let head = id.x / fours;
     let i = 4u * (id.x % fours);
-    if row >= step[0] || head >= KV_HEADS {
+    if row >= batch[0] || head >= KV_HEADS {
         return;
     }
     let pos = row_pos(row);

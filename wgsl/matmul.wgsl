@@ -1,27 +1,27 @@
-//! matmul: out[r] = epilogue(W x[r] + bias), for many rows
+//! matmul: out[r] = epilogue(W x[r] + bias), for many rows (prefill)
 //! x (rows, k) f32 | w (n, k) any block format | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
-//! use: lib/half, lib/step, lib/linear, lib/act, lib/tile, <held>, <weights>, lib/unpack
+//! use: lib/f16, lib/batch, lib/linear, lib/act, lib/tile, <held>, <weights>, lib/unpack
 //! source: the register tiles of llama.cpp's mul_mm (Vulkan); order of loads our own
 //!
-//! A workgroup of THREADS_N x THREADS_M threads makes a tile of results; a thread, 8 x 8 of them in registers. RUNS runs of W and
+//! A workgroup of THREADS_N x THREADS_M threads makes a tile of results; a thread, 8 x 8 of them in registers. TILE_K16 runs of W and
 //! x at a time go through workgroup memory, W unpacked once. Products are in f32, whatever a tile holds: those of two f16 may be too large
 //! for one. The order of a sum depends on k alone, not on the tile.
 override THREADS_N: u32 = 8u;
 override THREADS_M: u32 = 8u;
-override RUNS: u32 = 2u;       // 1 or 2
+override TILE_K16: u32 = 2u;       // 1 or 2
 override TILE_N: u32 = 8u * THREADS_N;
 override TILE_M: u32 = 8u * THREADS_M;
-var<workgroup> tile_w: array<Held, TILE_N * 4u * RUNS>;
-var<workgroup> tile_x: array<Held, TILE_M * 4u * RUNS>;
+var<workgroup> sh_w: array<Held, TILE_N * 4u * TILE_K16>;
+var<workgroup> sh_x: array<Held, TILE_M * 4u * TILE_K16>;
 
 // Where four k's, number i, of a row of a tile lie: neighbouring rows at different banks of the memory.
 fn slot(row: u32, i: u32) -> u32 {
-    return row * (4u * RUNS) + (i ^ (row * RUNS / 2u % (4u * RUNS)));
+    return row * (4u * TILE_K16) + (i ^ (row * TILE_K16 / 2u % (4u * TILE_K16)));
 }
 
 fn of_w(row: u32, i: u32) -> vec4<f32> {
-    return vec4<f32>(tile_w[slot(row, i)]);
+    return vec4<f32>(sh_w[slot(row, i)]);
 }
 
 @compute @workgroup_size(THREADS_N * THREADS_M)
@@ -36,30 +36,30 @@ fn matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
     // low[m] and high[m]: the sums of x's row m with the first and the last four rows of W.
     var low = array<vec4<f32>, 8>();
     var high = array<vec4<f32>, 8>();
-    for (var at = 0u; at < (k + 31u) / 32u * 2u; at += RUNS) {
+    for (var at = 0u; at < (k + 31u) / 32u * 2u; at += TILE_K16) {
         for (var i = lid; i < TILE_N; i += THREADS_N * THREADS_M) {
             let weights = tile_chunk(t, i, at / 2u);
-            for (var r = 0u; r < RUNS; r++) {
-                let v = decode16(weights, (2u - RUNS) * (at % 2u) + r);
+            for (var r = 0u; r < TILE_K16; r++) {
+                let v = decode16(weights, (2u - TILE_K16) * (at % 2u) + r);
                 for (var j = 0u; j < 4u; j++) {
-                    tile_w[slot(i, 4u * r + j)] = held(v[j]);
+                    sh_w[slot(i, 4u * r + j)] = held(v[j]);
                 }
             }
         }
-        for (var i = lid; i < TILE_M * RUNS; i += THREADS_N * THREADS_M) {
+        for (var i = lid; i < TILE_M * TILE_K16; i += THREADS_N * THREADS_M) {
             let r = i / TILE_M;
-            let v = x16(row_of_x(t, i % TILE_M), chunk_at(at / 2u) + ((at + r) % 2u) * RUN_GAP);
+            let v = x16(row_of_x(t, i % TILE_M), chunk_at(at / 2u) + ((at + r) % 2u) * HALF_GAP);
             for (var j = 0u; j < 4u; j++) {
-                tile_x[slot(i % TILE_M, 4u * r + j)] = held(v[j]);
+                sh_x[slot(i % TILE_M, 4u * r + j)] = held(v[j]);
             }
         }
         workgroupBarrier();
-        for (var i = 0u; i < 4u * RUNS; i++) {
+        for (var i = 0u; i < 4u * TILE_K16; i++) {
             let a = transpose(mat4x4<f32>(of_w(tn, i), of_w(tn + THREADS_N, i), of_w(tn + 2u * THREADS_N, i), of_w(tn + 3u * THREADS_N, i)));
             let b = transpose(mat4x4<f32>(of_w(tn + 4u * THREADS_N, i), of_w(tn + 5u * THREADS_N, i), of_w(tn + 6u * THREADS_N, i),
                 of_w(tn + 7u * THREADS_N, i)));
             for (var m = 0u; m < 8u; m++) {
-                let v = vec4<f32>(tile_x[slot(tm + m * THREADS_M, i)]);
+                let v = vec4<f32>(sh_x[slot(tm + m * THREADS_M, i)]);
                 low[m] += a[0] * v.x;
                 low[m] += a[1] * v.y;
                 low[m] += a[2] * v.z;

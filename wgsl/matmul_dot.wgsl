@@ -1,29 +1,29 @@
-//! matmul_dot: out[r] = epilogue(W x[r] + bias), for many rows, in whole numbers of eight bits
-//! x (rows, k) as `quantize` leaves it | w (n, k) any block format of whole numbers | out (rows, n) f32 | residual (rows, n) f32
+//! matmul_dot: out[r] = epilogue(W x[r] + bias), for many rows (prefill), in int8
+//! x (rows, k) as written by `quantize` | w (n, k) any block format of integers | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
-//! use: lib/step, lib/linear, lib/act, lib/tile, <ints>, lib/unpack
-//! source: the tile of matmul; products of whole blocks, `mul_mmq` in llama.cpp (Gerganov et al.)
+//! use: lib/batch, lib/linear, lib/act, lib/tile, <ints>, lib/unpack
+//! source: the tile of matmul; dot products of whole blocks, `mul_mmq` in llama.cpp (Gerganov et al.)
 //!
-//! A run of 16 weights is whole numbers q times d, plus low: its product with x is d d_x Σ q q_x + low d_x Σ q_x. Both sums are exact,
-//! and added to the others in f32, by runs in order: the order depends on k alone.
+//! A half chunk of 16 weights is integers q times d, plus low: its product with x is d d_x Σ q q_x + low d_x Σ q_x. Both sums are exact,
+//! and added to the others in f32, in order of k: the order depends on k alone.
 override THREADS_N: u32 = 8u;
 override THREADS_M: u32 = 8u;
-override RUNS: u32 = 4u;       // 2 or 4, a chunk or two
+override TILE_K16: u32 = 4u;       // 2 or 4, a chunk or two
 override TILE_N: u32 = 8u * THREADS_N;
 override TILE_M: u32 = 8u * THREADS_M;
 @group(0) @binding(2) var<storage, read> x8: array<vec4<u32>>;  // (rows, k), then scales, row by row
-var<workgroup> tile_w: array<vec4<u32>, TILE_N * RUNS>;   // quants
-var<workgroup> tile_x: array<vec4<u32>, TILE_M * RUNS>;
-var<workgroup> step_w: array<vec2<f32>, TILE_N * RUNS>;   // d and low of a run
-var<workgroup> step_x: array<vec2<f32>, TILE_M * RUNS>;   // d, and d times the sum of the quants
+var<workgroup> sh_w: array<vec4<u32>, TILE_N * TILE_K16>;   // quants
+var<workgroup> sh_x: array<vec4<u32>, TILE_M * TILE_K16>;
+var<workgroup> sh_scale_w: array<vec2<f32>, TILE_N * TILE_K16>;   // d and low of 16 weights
+var<workgroup> sh_scale_x: array<vec2<f32>, TILE_M * TILE_K16>;   // d, and d times the sum of the quants
 
-// Where a run of a row of a tile lies: neighbouring rows beside each other.
-fn slot_w(row: u32, run: u32) -> u32 {
-    return run * TILE_N + row;
+// Where 16 columns of a row of a tile lies: neighbouring rows beside each other.
+fn slot_w(row: u32, k16: u32) -> u32 {
+    return k16 * TILE_N + row;
 }
 
-fn slot_x(row: u32, run: u32) -> u32 {
-    return run * TILE_M + row;
+fn slot_x(row: u32, k16: u32) -> u32 {
+    return k16 * TILE_M + row;
 }
 
 // The sum of 16 products.
@@ -31,12 +31,12 @@ fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
     return (dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)) + (dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w));
 }
 
-fn dots(q: Four, v: vec4<u32>) -> vec4<f32> {
+fn dots(q: Rows4, v: vec4<u32>) -> vec4<f32> {
     return vec4<f32>(vec4<i32>(dot16(q.a, v), dot16(q.b, v), dot16(q.c, v), dot16(q.d, v)));
 }
 
-// A run of four rows of W.
-struct Four {
+// 16 columns of four rows of W.
+struct Rows4 {
     a: vec4<u32>,
     b: vec4<u32>,
     c: vec4<u32>,
@@ -56,51 +56,51 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
     // low[m] and high[m]: the sums of x's row m with the first and the last four rows of W.
     var low = array<vec4<f32>, 8>();
     var high = array<vec4<f32>, 8>();
-    let runs = k / 16u;
-    for (var at = 0u; at < runs; at += RUNS) {
-        for (var i = lid; i < TILE_N * RUNS / 2u; i += THREADS_N * THREADS_M) {
+    let k16s = k / 16u;
+    for (var at = 0u; at < k16s; at += TILE_K16) {
+        for (var i = lid; i < TILE_N * TILE_K16 / 2u; i += THREADS_N * THREADS_M) {
             let c = at / 2u + i / TILE_N;
             let row = i % TILE_N;
             // The last chunk may be alone.
-            let weights = tile_chunk(t, row, min(c, runs / 2u - 1u));
+            let weights = tile_chunk(t, row, min(c, k16s / 2u - 1u));
             for (var r = 0u; r < 2u; r++) {
                 let ints = ints16(weights, r);
                 let to = slot_w(row, i / TILE_N * 2u + r);
-                tile_w[to] = ints.q;
-                step_w[to] = vec2<f32>(ints.d, ints.low);
+                sh_w[to] = ints.q;
+                sh_scale_w[to] = vec2<f32>(ints.d, ints.low);
             }
         }
-        for (var i = lid; i < TILE_M * RUNS; i += THREADS_N * THREADS_M) {
-            let run = at + i / TILE_M;
+        for (var i = lid; i < TILE_M * TILE_K16; i += THREADS_N * THREADS_M) {
+            let k16 = at + i / TILE_M;
             let row = row_of_x(t, i % TILE_M) * units;
-            let from_k = chunk_at(min(run, runs - 1u) / 2u) + run % 2u * RUN_GAP;
+            let from_k = chunk_at(min(k16, k16s - 1u) / 2u) + k16 % 2u * HALF_GAP;
             // Nothing where there is no chunk.
-            let q = select(vec4<u32>(0u), x8[row + from_k / 16u], run < runs);
+            let q = select(vec4<u32>(0u), x8[row + from_k / 16u], k16 < k16s);
             let d = bitcast<f32>(x8[row + k / 16u + from_k / 128u][from_k / 32u % 4u]);
             let ones = vec4<u32>(0x01010101u);
-            tile_x[i] = q;
-            step_x[i] = d * vec2<f32>(1.0, f32(dot16(q, ones)));
+            sh_x[i] = q;
+            sh_scale_x[i] = d * vec2<f32>(1.0, f32(dot16(q, ones)));
         }
         workgroupBarrier();
-        for (var r = 0u; r < RUNS; r++) {
+        for (var r = 0u; r < TILE_K16; r++) {
             let n = slot_w(tn, r);
             let m0 = slot_x(tm, r);
             let a = THREADS_N;  // apart
-            let q_low = Four(tile_w[n], tile_w[n + a], tile_w[n + 2u * a], tile_w[n + 3u * a]);
-            let q_high = Four(tile_w[n + 4u * a], tile_w[n + 5u * a], tile_w[n + 6u * a], tile_w[n + 7u * a]);
-            let s0 = step_w[n];
-            let s1 = step_w[n + a];
-            let s2 = step_w[n + 2u * a];
-            let s3 = step_w[n + 3u * a];
-            let s4 = step_w[n + 4u * a];
-            let s5 = step_w[n + 5u * a];
-            let s6 = step_w[n + 6u * a];
-            let s7 = step_w[n + 7u * a];
+            let q_low = Rows4(sh_w[n], sh_w[n + a], sh_w[n + 2u * a], sh_w[n + 3u * a]);
+            let q_high = Rows4(sh_w[n + 4u * a], sh_w[n + 5u * a], sh_w[n + 6u * a], sh_w[n + 7u * a]);
+            let s0 = sh_scale_w[n];
+            let s1 = sh_scale_w[n + a];
+            let s2 = sh_scale_w[n + 2u * a];
+            let s3 = sh_scale_w[n + 3u * a];
+            let s4 = sh_scale_w[n + 4u * a];
+            let s5 = sh_scale_w[n + 5u * a];
+            let s6 = sh_scale_w[n + 6u * a];
+            let s7 = sh_scale_w[n + 7u * a];
             let d_low = vec4<f32>(s0.x, s1.x, s2.x, s3.x);
             let d_high = vec4<f32>(s4.x, s5.x, s6.x, s7.x);
             for (var m = 0u; m < 8u; m++) {
-                let v = tile_x[m0 + m * THREADS_M];
-                let s = step_x[m0 + m * THREADS_M];
+                let v = sh_x[m0 + m * THREADS_M];
+                let s = sh_scale_x[m0 + m * THREADS_M];
                 low[m] += dots(q_low, v) * (d_low * s.x);
                 high[m] += dots(q_high, v) * (d_high * s.x);
                 if LOWS {

@@ -1,11 +1,11 @@
 //! norm: groups of n elements of each row, by the root of their mean square or by mean and variance
 //! x (rows, groups * n) f32 | weight, bias (n) or (groups * n) f32 | out (rows, groups * n) f32
 //! grid: x one workgroup for a group, y one for a row
-//! use: lib/step, <reduce>
+//! use: lib/batch, <reduce>
 //! source: layer norm, Ba et al. 2016; RMS norm, Zhang and Sennrich 2019
 struct Params {
     n: u32,
-    rows_at: u32,   // word of step with the number of rows
+    rows_at: u32,   // word of batch with the number of rows
     stride: u32,    // elements from a row to the next
     norm_w: u32,    // vec4 of vecs where the weight lies (HAS_NORM_W)
     norm_b: u32,    // vec4 of vecs where the bias lies (HAS_NORM_B)
@@ -16,14 +16,14 @@ override HAS_NORM_W: bool = false;
 override HAS_NORM_B: bool = false;
 override PER_GROUP: bool = false;   // weight and bias (groups * n)
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
 @compute @workgroup_size(WG)
 fn norm(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    if group.y >= step[params.rows_at] {
+    if group.y >= batch[params.rows_at] {
         return;
     }
     let n = params.n;

@@ -2,7 +2,7 @@
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three |
 //! weights of the norms (k_dim) f32 | out as q | kv the cache
 //! grid: x one workgroup for WG / THREADS heads of q, k or v, y one row
-//! use: lib/step, lib/heads, <angles>, <head_store>, <cache>, lib/owner
+//! use: lib/batch, lib/heads, <angles>, <head_store>, <cache>, lib/owner
 //! source: akunu, head_norm_rope_neox_kv_write
 //!
 //! THREADS threads have a head. Each makes every THREADS-th unit of it; what they must find together, the mean square and the
@@ -12,39 +12,39 @@ override Q_NORM: bool = false;
 override K_NORM: bool = false;
 override HAS_Q_NORM_W: bool = false;
 override HAS_K_NORM_W: bool = false;
-override RAGGED: bool = false;    // k_dim, v_dim or where a view begins is no multiple of 4, or ROPE_DIMS none of 8
-const LEAST: f32 = 1.5e-36;       // of a vector of 8 bits, below which its scale would be no normal f32: it is stored as zeros
+override RAGGED: bool = false;    // k_dim, v_dim or where a view begins is not a multiple of 4, or ROPE_DIMS none of 8
+const MIN_SCALED: f32 = 1.5e-36;       // of a vector of 8 bits, below which its scale would be no normal f32: it is stored as zeros
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 @group(0) @binding(7) var<storage, read_write> kv: array<u32>;
 @group(0) @binding(8) var<storage, read> vecs: array<vec4<f32>>;
-var<workgroup> squares_of: array<f32, WG>;
-var<workgroup> most_of: array<u32, WG * KV_LANES>;  // [row of a word][thread]
+var<workgroup> sh_squares: array<f32, WG>;
+var<workgroup> sh_max: array<u32, WG * KV_LANES>;  // [row of a word][thread]
 
 /// The sum of a head's threads.
 fn head_sum(x: f32, lid: u32) -> f32 {
     if THREADS == 1u {
         return x;
     }
-    squares_of[lid] = x;
+    sh_squares[lid] = x;
     workgroupBarrier();
     var sum = 0.0;
     for (var i = 0u; i < THREADS; i++) {
-        sum += squares_of[lid / THREADS * THREADS + i];
+        sum += sh_squares[lid / THREADS * THREADS + i];
     }
     return sum;
 }
-/// The largest of a head's threads; once for each of `turn`.
-fn head_max(x: u32, lid: u32, turn: u32) -> u32 {
+/// The largest of a head's threads; once for each of `lane`.
+fn head_max(x: u32, lid: u32, lane: u32) -> u32 {
     if THREADS == 1u {
         return x;
     }
-    most_of[turn * WG + lid] = x;
+    sh_max[lane * WG + lid] = x;
     workgroupBarrier();
-    var most = 0u;
+    var max_bits = 0u;
     for (var i = 0u; i < THREADS; i++) {
-        most = max(most, most_of[turn * WG + lid / THREADS * THREADS + i]);
+        max_bits = max(max_bits, sh_max[lane * WG + lid / THREADS * THREADS + i]);
     }
-    return most;
+    return max_bits;
 }
 
 /// Four weights of the norm of q or k, around element i.
@@ -73,7 +73,7 @@ fn normed1(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> f32 {
 /// Elements i.. of a head of q or k of any size, by its norm and rotated, with zeros past its end.
 fn ragged4(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> vec4<f32> {
     let half = max(ROPE_DIMS / 2u, 1u);
-    var four = vec4<f32>(0.0);
+    var v4 = vec4<f32>(0.0);
     for (var j = i; j < min(i + 4u, params.k_dim); j++) {
         var y = normed1(of_q, row, head, j, scale);
         if j < ROPE_DIMS {
@@ -82,17 +82,17 @@ fn ragged4(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> vec4<f32> {
             let first = select(j % 2u == 0u, j < half, NEOX);
             y = y * t.x + other * select(t.y, -t.y, first);
         }
-        four[j - i] = y;
+        v4[j - i] = y;
     }
-    return four;
+    return v4;
 }
-/// Where the fours of a unit begin.
-fn fours_at(u: u32) -> vec2<u32> {
+/// Where the vec4s of a unit begin.
+fn vec4s_at(u: u32) -> vec2<u32> {
     return select(unit_at(u), vec2<u32>(8u * u, 8u * u + 4u), RAGGED);
 }
 /// A unit of q or k, by its norm and rotated.
 fn made(of_q: bool, row: u32, head: u32, u: u32, scale: f32) -> Unit {
-    let e = fours_at(u);
+    let e = vec4s_at(u);
     if RAGGED {
         return Unit(ragged4(of_q, row, head, e.x, scale), ragged4(of_q, row, head, e.y, scale));
     }
@@ -110,7 +110,7 @@ fn made(of_q: bool, row: u32, head: u32, u: u32, scale: f32) -> Unit {
 }
 /// A unit of v.
 fn value(row: u32, head: u32, u: u32) -> Unit {
-    let e = fours_at(u);
+    let e = vec4s_at(u);
     let at = value_at(row, head);
     if !RAGGED {
         return v_unit(at, e);
@@ -155,7 +155,7 @@ fn size4(x: vec4<f32>) -> u32 {
 @compute @workgroup_size(WG)
 fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let row = group.y;
-    if row >= step[0] {
+    if row >= batch[0] {
         return;
     }
     let h = head_of(group.x * WG + lid);
@@ -174,7 +174,7 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
         k_scale = select(1.0, inverseSqrt(mean + params.k_eps), K_NORM);
     }
     for (var u = h.first; u < h.q_units; u += THREADS) {
-        let e = fours_at(u);
+        let e = vec4s_at(u);
         let y = made(true, row, h.own, u, q_scale);
         let to = row * params.out_stride + h.own * params.k_dim;
         for (var j = 0u; j < 4u; j++) {
@@ -190,28 +190,28 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     if V_APART {
         owned = rows_owned(row);
     }
-    for (var turn = 0u; turn < select(1u, KV_LANES, V_APART); turn++) {
+    for (var lane = 0u; lane < select(1u, KV_LANES, V_APART); lane++) {
         // Keys are of this row, values of all rows that are stored for.
-        let r = select(row, row + turn, turn < owned);
-        let k_units = select(0u, h.k_units, turn == 0u);
-        let v_units = select(0u, h.v_units, turn < owned);
+        let r = select(row, row + lane, lane < owned);
+        let k_units = select(0u, h.k_units, lane == 0u);
+        let v_units = select(0u, h.v_units, lane < owned);
         let pos = row_pos(r);
         let base = page_base(row_seq(r), pos);
         var by = 1.0;
         var down = 1.0;
         if KV_SCALED {
-            var most = 0u;
+            var max_bits = 0u;
             for (var u = h.first; u < k_units; u += THREADS) {
                 let y = made(false, row, h.own, u, k_scale);
-                most = max(most, max(size4(y.a), size4(y.b)));
+                max_bits = max(max_bits, max(size4(y.a), size4(y.b)));
             }
             for (var u = h.first; u < v_units; u += THREADS) {
                 let y = value(r, h.own, u);
-                most = max(most, max(size4(y.a), size4(y.b)));
+                max_bits = max(max_bits, max(size4(y.a), size4(y.b)));
             }
-            most = head_max(most, lid, turn);
-            var largest = bitcast<f32>(min(most, 0x7f7fffffu));
-            if largest < LEAST {
+            max_bits = head_max(max_bits, lid, lane);
+            var largest = bitcast<f32>(min(max_bits, 0x7f7fffffu));
+            if largest < MIN_SCALED {
                 largest = 0.0;
                 by = 0.0;
             } else {
@@ -220,19 +220,19 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                 by = 1.0 / (largest * down);
             }
             if h.first == 0u && k_units + v_units > 0u {
-                // Scales lie behind the elements, four of which are a word.
+                // Scales lie after the elements, four of which are a word.
                 let of_v = select(0u, 1u, v_units > 0u);
                 let scales = base / 4u + KV_HEADS * PAGE_SLOTS * ((K_DIM + V_DIM) / 4u + of_v);
                 kv[scales + h.own * PAGE_SLOTS + pos % PAGE_SLOTS] =
-                    select(bitcast<u32>(largest / 127.0), 0x7fc00000u, most >= 0x7f800000u);
+                    select(bitcast<u32>(largest / 127.0), 0x7fc00000u, max_bits >= 0x7f800000u);
             }
         }
         for (var u = h.first; u < k_units; u += THREADS) {
             let y = made(false, row, h.own, u, k_scale);
-            store_key(k_at(base, h.own, pos), fours_at(u), Unit(by * (down * y.a), by * (down * y.b)));
+            store_key(k_at(base, h.own, pos), vec4s_at(u), Unit(by * (down * y.a), by * (down * y.b)));
         }
         for (var u = h.first; u < v_units; u += THREADS) {
-            let e = fours_at(u);
+            let e = vec4s_at(u);
             let x = value(r, h.own, u);
             let y = Unit(by * (down * x.a), by * (down * x.b));
             let to = v_at(base, h.own, pos);

@@ -1,7 +1,7 @@
 //! pool: out[s] = the mean of the rows of sequence s, its first row, or its last
 //! x (rows, n) f32 | out (seqs, n) f32
 //! grid: x one thread for an element, y one sequence
-//! use: lib/step
+//! use: lib/batch
 //! source: sentence embeddings, Reimers and Gurevych 2019
 struct Params {
     n: u32,
@@ -10,13 +10,13 @@ struct Params {
 override WG: u32 = 64u;
 override POOLING: u32 = 0u;  // 0 mean, 1 first, 2 last
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
 @compute @workgroup_size(WG)
 fn pool(@builtin(global_invocation_id) id: vec3<u32>) {
-    if id.y >= step[1] || id.x >= params.n {
+    if id.y >= batch[1] || id.x >= params.n {
         return;
     }
     let rows = seq_rows(id.y);

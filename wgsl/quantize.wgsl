@@ -1,17 +1,17 @@
-//! quantize: q = round(x / d) in eight bits, d = max |x| / 127 of each 32
+//! quantize: q = round(x / d) as int8, d = max |x| / 127 of each 32
 //! x (rows, k) f32 | out (rows, k) i8, then (rows, k / 32) f32, row by row
 //! grid: x one thread for 32 columns, y one workgroup for a row
-//! use: lib/step
+//! use: lib/batch
 //! source: quantize_q8_1 of llama.cpp
 //!
 //! A row of out is k / 4 words of quants, four a word, then its scales, and a multiple of 4 words long.
 override WG: u32 = 64u;
 struct Params {
     k: u32,        // a multiple of 32
-    rows_at: u32,  // word of step with the number of rows
+    rows_at: u32,  // word of batch with the number of rows
 }
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;         // (rows, k)
 @group(0) @binding(3) var<storage, read_write> out: array<u32>;
 
@@ -20,10 +20,10 @@ fn quantize(@builtin(global_invocation_id) id: vec3<u32>) {
     let c = id.x;
     let row = id.y;
     let k = params.k;
-    if c >= k / 32u || row >= step[params.rows_at] {
+    if c >= k / 32u || row >= batch[params.rows_at] {
         return;
     }
-    // As whole numbers, sizes of floats are in order and NaN is above all.
+    // As integers, sizes of floats are in order and NaN is above all.
     var most = vec4<u32>(0u);
     for (var i = 0u; i < 8u; i++) {
         most = max(most, bitcast<vec4<u32>>(x[row * (k / 4u) + 8u * c + i]) & vec4<u32>(0x7fffffffu));

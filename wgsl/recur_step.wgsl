@@ -1,10 +1,10 @@
 //! recur_step: for each row, S = e^g S + u keyᵀ and out = S q, u = gain * (x - e^g S key) by the delta rule, gain * x without it
 //! q, keys (rows, key_heads * k) f32 | x (rows, heads * v) f32 | gates (rows, heads, 2) f32 | out (rows, heads * v) f32
 //! grid: x one workgroup for WG elements of a head's values, y one head, z one sequence
-//! use: lib/step, lib/recur
+//! use: lib/batch, lib/recur
 //! source: Mamba-2, Dao and Gu 2024; gated delta nets, Yang et al. 2024
 //!
-//! The form of generated rows: row after row, without a barrier, since a thread has a column of S for itself.
+//! The kernel of decode: row after row, without a barrier, since a thread has a column of S for itself.
 
 // Puts the rows of a tile that was not full into S.
 fn fold(part: u32, lid: u32) {
@@ -29,7 +29,7 @@ fn recur_step(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
     let head = group.y;
     let seq = group.z;
     let j = group.x * WG + lid;
-    if seq >= step[1] || j >= params.v {
+    if seq >= batch[1] || j >= params.v {
         return;
     }
     let row0 = seq_row0(seq);

@@ -1,25 +1,25 @@
 //! recur_tile: out = e^b S q + sum_s e^(b - b_s) (key_s . q) u_s over the rows s of a tile up to the row's own, and u alike
 //! q, keys (rows, key_heads * k) f32 | x (rows, heads * v) f32 | gates (rows, heads, 2) f32 | out (rows, heads * v) f32
 //! grid: x one workgroup for WG elements of a head's values, y one head, z one sequence
-//! use: lib/step, lib/recur
+//! use: lib/batch, lib/recur
 //! source: the chunked forms of Mamba-2, Dao and Gu 2024, and of gated delta nets, Yang et al. 2024
 //!
-//! The form of prompt rows: S is read once for the rows of a tile and written when the tile is full, b is the sum of g since the
-//! tile's beginning. Tiles lie at multiples of TILE positions, so no bit depends on how a prompt was cut into steps.
+//! The kernel of prefill: S is read once for the rows of a tile and written when the tile is full, b is the sum of g since the
+//! tile's beginning. Tiles lie at multiples of TILE positions, so no bit depends on how a prompt was split into steps.
 const DEPTH: u32 = 32u;                                     // elements of keys that are staged at a time
 const QUADS: u32 = TILE / 4u;
-var<workgroup> stage_q: array<vec4<f32>, DEPTH * QUADS>;    // (DEPTH, TILE): rows of the tile side by side
-var<workgroup> stage_k: array<vec4<f32>, DEPTH * QUADS>;
-var<workgroup> with_q: array<f32, TILE * TILE>;             // (row, s): e^(b - b_s) key_s . q
-var<workgroup> with_k: array<f32, TILE * TILE>;             // (row, s): e^(b - b_s) key_s . key
-var<workgroup> updates: array<f32, TILE * WG>;
-var<workgroup> decays: array<f32, TILE>;
+var<workgroup> sh_q: array<vec4<f32>, DEPTH * QUADS>;    // (DEPTH, TILE): rows of the tile side by side
+var<workgroup> sh_k: array<vec4<f32>, DEPTH * QUADS>;
+var<workgroup> sh_with_q: array<f32, TILE * TILE>;             // (row, s): e^(b - b_s) key_s . q
+var<workgroup> sh_with_k: array<f32, TILE * TILE>;             // (row, s): e^(b - b_s) key_s . key
+var<workgroup> sh_updates: array<f32, TILE * WG>;
+var<workgroup> sh_decays: array<f32, TILE>;
 
 @compute @workgroup_size(WG)
 fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let head = group.y;
     let seq = group.z;
-    if seq >= step[1] {
+    if seq >= batch[1] {
         return;
     }
     let j = group.x * WG + lid;
@@ -44,7 +44,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             state[keys_at(part) + count * k + i] = keys[(row + i / k) * params.k_stride + key_of(head) + i % k];
         }
         for (var m = lid; m < count; m += WG) {
-            decays[m] = state[decays_at(part) + m];
+            sh_decays[m] = state[decays_at(part) + m];
         }
         if lid == 0u {
             var b = 0.0;
@@ -53,11 +53,11 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             }
             for (var i = 0u; i < added; i++) {
                 b += gates[(row + i) * params.heads + head].y;
-                decays[count + i] = b;
+                sh_decays[count + i] = b;
             }
         }
         for (var m = 0u; m < count; m++) {
-            updates[m * WG + lid] = state[updates_at(part) + m * WG + lid];
+            sh_updates[m * WG + lid] = state[updates_at(part) + m * WG + lid];
         }
         storageBarrier();
         workgroupBarrier();
@@ -76,9 +76,9 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             for (var e = 0u; e < k; e++) {
                 products += state[key + e] * vec2<f32>(q[from_q + e], keys[from_k + e]);
             }
-            let left = exp(decays[count + i] - decays[s]);
-            with_q[pair] = left * products.x;
-            with_k[pair] = left * products.y;
+            let left = exp(sh_decays[count + i] - sh_decays[s]);
+            sh_with_q[pair] = left * products.x;
+            sh_with_k[pair] = left * products.y;
         }
 
         // What S says to the queries and keys of the new rows.
@@ -97,15 +97,15 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
                         key[r] = keys[(row + at) * params.k_stride + key_of(head) + e];
                     }
                 }
-                stage_q[i] = query;
-                stage_k[i] = key;
+                sh_q[i] = query;
+                sh_k[i] = key;
             }
             workgroupBarrier();
             for (var e = 0u; e < min(DEPTH, k - e0); e++) {
                 let s = state[part + (e0 + e) * WG + lid];
                 for (var i = 0u; i < QUADS; i++) {
-                    from_q[i] += s * stage_q[e * QUADS + i];
-                    from_k[i] += s * stage_k[e * QUADS + i];
+                    from_q[i] += s * sh_q[e * QUADS + i];
+                    from_k[i] += s * sh_k[e * QUADS + i];
                 }
             }
             workgroupBarrier();
@@ -118,18 +118,18 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
                 own = x[(row + i) * params.x_stride + head * params.v + j];
             }
             let m = count + i;
-            let keep = exp(decays[m]);
+            let keep = exp(sh_decays[m]);
             var u = own;
             if CORRECTS {
                 u -= keep * from_k[i / 4u][i % 4u];
                 for (var s = 0u; s < m; s++) {
-                    u -= with_k[i * TILE + s] * updates[s * WG + lid];
+                    u -= sh_with_k[i * TILE + s] * sh_updates[s * WG + lid];
                 }
             }
-            updates[m * WG + lid] = gates[(row + i) * params.heads + head].x * u;
+            sh_updates[m * WG + lid] = gates[(row + i) * params.heads + head].x * u;
             var y = keep * from_q[i / 4u][i % 4u];
             for (var s = 0u; s <= m; s++) {
-                y += with_q[i * TILE + s] * updates[s * WG + lid];
+                y += sh_with_q[i * TILE + s] * sh_updates[s * WG + lid];
             }
             if j < params.v {
                 store(row + i, head, j, y, own);
@@ -137,11 +137,11 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         }
 
         count += added;
-        let last = decays[count - 1u];
+        let last = sh_decays[count - 1u];
         if full {
             // Into S, with keys staged as above.
             for (var m = 0u; m < count; m++) {
-                updates[m * WG + lid] *= exp(last - decays[m]);
+                sh_updates[m * WG + lid] *= exp(last - sh_decays[m]);
             }
             for (var e0 = 0u; e0 < k; e0 += DEPTH) {
                 for (var i = lid; i < DEPTH * QUADS; i += WG) {
@@ -153,14 +153,14 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
                             key[r] = state[keys_at(part) + m * k + e];
                         }
                     }
-                    stage_k[i] = key;
+                    sh_k[i] = key;
                 }
                 workgroupBarrier();
                 for (var e = 0u; e < min(DEPTH, k - e0); e++) {
                     let at = part + (e0 + e) * WG + lid;
                     var s = exp(last) * state[at];
                     for (var m = 0u; m < count; m++) {
-                        s += updates[m * WG + lid] * stage_k[e * QUADS + m / 4u][m % 4u];
+                        s += sh_updates[m * WG + lid] * sh_k[e * QUADS + m / 4u][m % 4u];
                     }
                     state[at] = s;
                 }
@@ -169,10 +169,10 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             count = 0u;
         } else {
             for (var m = 0u; m < count; m++) {
-                state[updates_at(part) + m * WG + lid] = updates[m * WG + lid];
+                state[updates_at(part) + m * WG + lid] = sh_updates[m * WG + lid];
             }
             for (var m = lid; m < count; m += WG) {
-                state[decays_at(part) + m] = decays[m];
+                state[decays_at(part) + m] = sh_decays[m];
             }
             state[count_at(part) + lid] = f32(count);
         }

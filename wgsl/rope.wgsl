@@ -1,7 +1,7 @@
 //! rope: (a, b) -> (a cos - b sin, a sin + b cos) for the pairs of each head's first ROPE_DIMS elements
 //! x (rows, heads * head_dim) f32 | angles of ROPE_DIMS / 2 pairs | out as x, or x itself
 //! grid: x one thread for two elements, y one row
-//! use: lib/step, <angles>
+//! use: lib/batch, <angles>
 //! source: akunu, rope and rope_neox; Su et al. 2021
 struct Params {
     heads: u32,
@@ -13,7 +13,7 @@ override ROPE_DIMS: u32 = 64u;
 override NEOX: bool = false;
 override IN_PLACE: bool = false;  // out is x, too: what is bound as x is not read
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> angles: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read> x: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
@@ -31,7 +31,7 @@ fn rope(@builtin(global_invocation_id) id: vec3<u32>) {
     let pairs = (params.head_dim + 1u) / 2u;
     let head = id.x / pairs;
     let pair = id.x % pairs;
-    if id.y >= step[0] || head >= params.heads {
+    if id.y >= batch[0] || head >= params.heads {
         return;
     }
     let base = id.y * params.stride + head * params.head_dim;

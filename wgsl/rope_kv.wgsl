@@ -1,7 +1,7 @@
 //! rope_kv: rotates q and k of each row; q to out, k and v to the slot of the row's position in the cache
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three | out as q | kv the cache
 //! grid: x one workgroup for WG / THREADS heads of q, k or v, y one row
-//! use: lib/step, lib/heads, <angles>, <kv_store>, <cache>, lib/owner
+//! use: lib/batch, lib/heads, <angles>, <kv_store>, <cache>, lib/owner
 //! source: akunu, rope_qkv_write, rope_neox_qkv_write, rope_batch_kv_write, rope_neox_batch_kv_write
 override WG: u32 = 64u;
 @group(0) @binding(6) var<storage, read_write> out: array<vec4<f32>>;
@@ -10,7 +10,7 @@ override WG: u32 = 64u;
 @compute @workgroup_size(WG)
 fn rope_kv(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
-    if row >= step[0] {
+    if row >= batch[0] {
         return;
     }
     let h = head_of(id.x);

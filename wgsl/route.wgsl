@@ -1,13 +1,13 @@
 //! route: the experts of the highest scores in each row, in their order, and the weights of their results
 //! x (rows, experts) f32: logits | bias (experts) f32 | out (rows, 2 * used) f32: their numbers, then their weights
 //! grid: x one workgroup for a row
-//! use: lib/step, <reduce>
+//! use: lib/batch, <reduce>
 //! source: top-k routing, Shazeer et al. 2017; groups and a bias for the choice, DeepSeek-V3 2024
 //!
-//! Scores are compared as whole numbers of the same order, so a NaN is the highest of all: it must show. Of equals, the expert
+//! Scores are compared as integers of the same order, so a NaN is the highest of all: it must show. Of equals, the expert
 //! of the lower number comes first.
 struct Params {
-    rows_at: u32,      // word of step with the number of rows
+    rows_at: u32,      // word of batch with the number of rows
     x_stride: u32,
     out_stride: u32,
     bias: u32,         // element of vecs where the bias lies (HAS_BIAS)
@@ -24,16 +24,16 @@ override SCORE: u32 = 0u;          // 0 softmax, 1 sigmoid, 2 the logit; then we
 override DIVIDE: bool = false;     // weights are divided by their sum
 override HAS_BIAS: bool = false;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 const LOWEST: f32 = -3.4028234e38;
-var<workgroup> scores: array<f32, EXPERTS>;
-var<workgroup> keys: array<u32, EXPERTS>;         // 0: closed
-var<workgroup> group_keys: array<u32, GROUPS>;
-var<workgroup> best: array<vec2<u32>, WG>;        // key and number of the best expert of each thread
-var<workgroup> chosen: array<u32, USED>;
+var<workgroup> sh_scores: array<f32, EXPERTS>;
+var<workgroup> sh_keys: array<u32, EXPERTS>;         // 0: closed
+var<workgroup> sh_group_keys: array<u32, GROUPS>;
+var<workgroup> sh_best: array<vec2<u32>, WG>;        // key and number of the best expert of each thread
+var<workgroup> sh_chosen: array<u32, USED>;
 
 // A number whose order is that of x, above 0; of NaN, the highest.
 fn key_of(x: f32) -> u32 {
@@ -52,8 +52,8 @@ fn value_of(key: u32) -> f32 {
 fn best_of(lid: u32) -> vec2<u32> {
     var found = vec2<u32>(0u, 0u);
     for (var i = lid; i < EXPERTS; i += WG) {
-        if keys[i] > found.x {
-            found = vec2<u32>(keys[i], i);
+        if sh_keys[i] > found.x {
+            found = vec2<u32>(sh_keys[i], i);
         }
     }
     return found;
@@ -62,7 +62,7 @@ fn best_of(lid: u32) -> vec2<u32> {
 @compute @workgroup_size(WG)
 fn route(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let row = group.x;
-    if row >= step[params.rows_at] {
+    if row >= batch[params.rows_at] {
         return;
     }
     let from_x = row * params.x_stride;
@@ -87,12 +87,12 @@ fn route(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group
             case 1u: { score = 1.0 / (1.0 + exp(-score)); }
             default: {}
         }
-        scores[i] = score;
+        sh_scores[i] = score;
         if HAS_BIAS {
             let at = params.bias + i;
             score += vecs[at / 4u][at % 4u];
         }
-        keys[i] = key_of(score);
+        sh_keys[i] = key_of(score);
     }
     workgroupBarrier();
 
@@ -102,12 +102,12 @@ fn route(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group
             var first = 0u;
             var second = 0u;
             for (var i = g * size; i < (g + 1u) * size; i++) {
-                second = max(second, min(first, keys[i]));
-                first = max(first, keys[i]);
+                second = max(second, min(first, sh_keys[i]));
+                first = max(first, sh_keys[i]);
             }
-            group_keys[g] = first;
+            sh_group_keys[g] = first;
             if TWO_BEST && size > 1u && first != 0xffffffffu {
-                group_keys[g] = key_of(value_of(first) + value_of(second));
+                sh_group_keys[g] = key_of(value_of(first) + value_of(second));
             }
         }
         workgroupBarrier();
@@ -115,33 +115,33 @@ fn route(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group
             let own = i / size;
             var above = 0u;  // groups that come before its own
             for (var g = 0u; g < GROUPS; g++) {
-                let before = group_keys[g] > group_keys[own] || (group_keys[g] == group_keys[own] && g < own);
+                let before = sh_group_keys[g] > sh_group_keys[own] || (sh_group_keys[g] == sh_group_keys[own] && g < own);
                 above += select(0u, 1u, before);
             }
             if above >= params.kept {
-                keys[i] = 0u;
+                sh_keys[i] = 0u;
             }
         }
         workgroupBarrier();
     }
 
-    best[lid] = best_of(lid);
+    sh_best[lid] = best_of(lid);
     workgroupBarrier();
     for (var j = 0u; j < USED; j++) {
-        var found = best[0];
+        var found = sh_best[0];
         for (var t = 1u; t < WG; t++) {
-            let other = best[t];
+            let other = sh_best[t];
             if other.x > found.x || (other.x == found.x && other.y < found.y) {
                 found = other;
             }
         }
         workgroupBarrier();
         if lid == 0u {
-            chosen[j] = found.y;
+            sh_chosen[j] = found.y;
         }
         if lid == found.y % WG {
-            keys[found.y] = 0u;
-            best[lid] = best_of(lid);
+            sh_keys[found.y] = 0u;
+            sh_best[lid] = best_of(lid);
         }
         workgroupBarrier();
     }
@@ -151,16 +151,16 @@ fn route(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group
         let to = row * params.out_stride;
         most = LOWEST;
         for (var j = 0u; j < USED; j++) {
-            most = max(most, scores[chosen[j]]);
+            most = max(most, sh_scores[sh_chosen[j]]);
         }
         var sum = 0.0;
         for (var j = 0u; j < USED; j++) {
-            var weight = scores[chosen[j]];
+            var weight = sh_scores[sh_chosen[j]];
             if SCORE == 2u {
                 weight = exp(weight - most);
             }
             sum += weight;
-            out[to + j] = f32(chosen[j]);
+            out[to + j] = f32(sh_chosen[j]);
             out[to + USED + j] = weight;
         }
         var divisor = 1.0;

@@ -1,10 +1,10 @@
 //! row_wise: magnitude, x * sqrt(mean(like²) / max(mean(x²), floor)); sparsify, max(x - mean(x) - by * deviation(x), 0); weigh, w * x
 //! x, like (rows, n) f32 | w (n) or (1) f32 | out (rows, n) f32
 //! grid: x one workgroup for a row
-//! use: lib/step, <reduce>
+//! use: lib/batch, <reduce>
 //! source: Gemma 3n's streams and sparse activations, 2025; Gemma 4's factors of layers
 struct Params {
-    rows_at: u32,  // word of step with the number of rows
+    rows_at: u32,  // word of batch with the number of rows
     n: u32,
     stride: u32,   // elements from a row to the next
     weight: u32,   // element of vecs where w lies (OP 2)
@@ -13,7 +13,7 @@ struct Params {
 }
 override OP: u32 = 0u;  // 0 magnitude, 1 sparsify, 2 weigh
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<f32>;
 @group(0) @binding(3) var<storage, read> like: array<f32>;
 @group(0) @binding(4) var<storage, read> vecs: array<vec4<f32>>;
@@ -21,7 +21,7 @@ override OP: u32 = 0u;  // 0 magnitude, 1 sparsify, 2 weigh
 
 @compute @workgroup_size(WG)
 fn row_wise(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
-    if group.x >= step[params.rows_at] {
+    if group.x >= batch[params.rows_at] {
         return;
     }
     let n = params.n;

@@ -1,7 +1,7 @@
 //! sample: the best token of each part of a row of logits: by logit / temperature + Gumbel noise, or by logit if greedy or filtered
-//! logits (outs, vocab) f32 | best (draws, parts): score, token, broken, - | bins (draws): the order of the largest logit
-//! grid: x one workgroup for PART logits, y one draw
-//! use: lib/draw, lib/logit, lib/noise, lib/best
+//! logits (outs, vocab) f32 | best (samples, parts): score, token, broken, - | bins (samples): the order of the largest logit
+//! grid: x one workgroup for PART logits, y one sample
+//! use: lib/sample, lib/logit, lib/noise, lib/best
 //! source: the Gumbel-max trick (Gumbel 1954)
 override PART: u32 = 4096u;  // logits to a workgroup
 @group(0) @binding(4) var<storage, read_write> best: array<vec4<u32>>;
@@ -10,11 +10,11 @@ override PART: u32 = 4096u;  // logits to a workgroup
 @compute @workgroup_size(WG)
 fn sample(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let d = group.y;
-    let o = draw_word(d, OUT);
-    let flags = draw_word(d, FLAGS);
+    let o = sample_word(d, OUT);
+    let flags = sample_word(d, FLAGS);
     let filtered = (flags & FILTERED) != 0u;
-    let inv_temperature = select(draw_f32(d, INV_TEMPERATURE), 0.0, filtered);
-    let key = noise_key(draw_word(d, SEED), draw_word(d, SEED + 1u), draw_word(d, POS));
+    let inv_temperature = select(sample_f32(d, INV_TEMPERATURE), 0.0, filtered);
+    let key = noise_key(sample_word(d, SEED), sample_word(d, SEED + 1u), sample_word(d, POS));
     var best_score = -3.0e38;
     var best_token = NO_TOKEN;
     var bad = 0u;
@@ -37,9 +37,9 @@ fn sample(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
     }
     wg_best(best_score, best_token, bad, lid);
     if lid == 0u {
-        best[d * params.parts + group.x] = vec4<u32>(bitcast<u32>(score[0]), token[0], broken[0], 0u);
-        if filtered && token[0] != NO_TOKEN {
-            atomicMax(&bins[d * BIN_WORDS + 1u], order(score[0]));
+        best[d * params.parts + group.x] = vec4<u32>(bitcast<u32>(sh_score[0]), sh_token[0], sh_broken[0], 0u);
+        if filtered && sh_token[0] != NO_TOKEN {
+            atomicMax(&bins[d * BIN_WORDS + 1u], order(sh_score[0]));
         }
     }
 }

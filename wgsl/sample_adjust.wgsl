@@ -1,23 +1,23 @@
-//! sample_adjust: penalties and bias of a draw: x > 0 ? x / repeat : x * repeat, - count * frequency - presence, for tokens that were seen; + bias
-//! logits (outs, vocab) f32 | drawn (slots, RING): the tokens drawn last | adjusted (draws): a map of the tokens with another logit, and these
-//! grid: x one workgroup a draw
-//! use: lib/draw
+//! sample_adjust: penalties and bias of a sample: x > 0 ? x / repeat : x * repeat, - count * frequency - presence, for tokens that were seen; + bias
+//! logits (outs, vocab) f32 | sampled (slots, RING): the tokens sampled last | adjusted (samples): a map of the tokens with another logit, and these
+//! grid: x one workgroup a sample
+//! use: lib/sample
 //! source: penalties of llama.cpp (repeat) and OpenAI's API (frequency, presence)
 override WG: u32 = 64u;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> draws: array<u32>;
+@group(0) @binding(1) var<storage, read> samples: array<u32>;
 @group(0) @binding(2) var<storage, read> logits: array<f32>;
-@group(0) @binding(3) var<storage, read> drawn: array<u32>;
+@group(0) @binding(3) var<storage, read> sampled: array<u32>;
 @group(0) @binding(4) var<storage, read_write> adjusted: array<atomic<u32>>;
 
-// The token drawn j positions before this draw's.
-fn drawn_before(d: u32, j: u32) -> u32 {
-    return drawn[draw_word(d, SLOT) * RING + (draw_word(d, POS) - j) % RING];
+// The token sampled j positions before this sample's.
+fn sampled_before(d: u32, j: u32) -> u32 {
+    return sampled[sample_word(d, SLOT) * RING + (sample_word(d, POS) - j) % RING];
 }
 
 fn penalised(d: u32, x: f32, count: u32) -> f32 {
-    let scaled = x * draw_f32(d, REPEAT + u32(x > 0.0));
-    return scaled - (f32(count) * draw_f32(d, FREQUENCY) + draw_f32(d, PRESENCE));
+    let scaled = x * sample_f32(d, REPEAT + u32(x > 0.0));
+    return scaled - (f32(count) * sample_f32(d, FREQUENCY) + sample_f32(d, PRESENCE));
 }
 
 fn put(map: u32, token: u32, x: f32) {
@@ -32,33 +32,33 @@ fn is_set(map: u32, token: u32) -> bool {
 @compute @workgroup_size(WG)
 fn sample_adjust(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let d = group.x;
-    if (draw_word(d, FLAGS) & ADJUSTED) == 0u {
+    if (sample_word(d, FLAGS) & ADJUSTED) == 0u {
         return;
     }
     let map = d * (map_words() + params.vocab);
-    let row = draw_word(d, OUT) * params.stride;
+    let row = sample_word(d, OUT) * params.stride;
     for (var i = lid; i < map_words(); i += WG) {
         atomicStore(&adjusted[map + i], 0u);
     }
     storageBarrier();
-    let pending = min(draw_word(d, PENDING), RING);
-    let counts = params.lists + draw_word(d, COUNTS);
-    for (var i = lid; i < draw_word(d, COUNTS + 1u); i += WG) {
-        let token = draws[counts + 2u * i];
-        var count = draws[counts + 2u * i + 1u];
+    let pending = min(sample_word(d, PENDING), RING);
+    let counts = params.lists + sample_word(d, COUNTS);
+    for (var i = lid; i < sample_word(d, COUNTS + 1u); i += WG) {
+        let token = samples[counts + 2u * i];
+        var count = samples[counts + 2u * i + 1u];
         for (var j = 1u; j <= pending; j++) {
-            count += u32(drawn_before(d, j) == token);
+            count += u32(sampled_before(d, j) == token);
         }
         put(map, token, penalised(d, logits[row + token], count));
     }
     storageBarrier();
-    // What was drawn, but is in no list yet; of equal tokens, the last drawn one acts.
+    // What was sampled, but is in no list yet; of equal tokens, the last sampled one acts.
     if lid < pending {
-        let token = min(drawn_before(d, lid + 1u), params.vocab - 1u);
+        let token = min(sampled_before(d, lid + 1u), params.vocab - 1u);
         var first = !is_set(map, token);
         var count = 0u;
         for (var j = 1u; j <= pending; j++) {
-            let same = drawn_before(d, j) == token;
+            let same = sampled_before(d, j) == token;
             count += u32(same);
             first = first && !(same && j <= lid);
         }
@@ -67,13 +67,13 @@ fn sample_adjust(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
         }
     }
     storageBarrier();
-    let bias = params.lists + draw_word(d, BIAS);
-    for (var i = lid; i < draw_word(d, BIAS + 1u); i += WG) {
-        let token = draws[bias + 2u * i];
+    let bias = params.lists + sample_word(d, BIAS);
+    for (var i = lid; i < sample_word(d, BIAS + 1u); i += WG) {
+        let token = samples[bias + 2u * i];
         var x = logits[row + token];
         if is_set(map, token) {
             x = bitcast<f32>(atomicLoad(&adjusted[map + map_words() + token]));
         }
-        put(map, token, x + bitcast<f32>(draws[bias + 2u * i + 1u]));
+        put(map, token, x + bitcast<f32>(samples[bias + 2u * i + 1u]));
     }
 }

@@ -1,10 +1,10 @@
-//! sample_logprobs: ln of the probability of the drawn token and of the most likely ones: logit - ln(sum of e^logit)
-//! top (draws, parts, TOPS), result (draws) | logprobs (draws, TOPS): the drawn token and its ln p f32, then those of the most likely ones
-//! grid: x one workgroup a draw
-//! use: lib/draw, lib/noise, lib/top
+//! sample_logprobs: ln of the probability of the sampled token and of the most likely ones: logit - ln(sum of e^logit)
+//! top (samples, parts, TOPS), result (samples) | logprobs (samples, TOPS): the sampled token and its ln p f32, then those of the most likely ones
+//! grid: x one workgroup a sample
+//! use: lib/sample, lib/noise, lib/top
 //! source: our own
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> draws: array<u32>;
+@group(0) @binding(1) var<storage, read> samples: array<u32>;
 @group(0) @binding(2) var<storage, read> logits: array<f32>;
 @group(0) @binding(3) var<storage, read> top: array<vec2<u32>>;
 @group(0) @binding(4) var<storage, read> result: array<u32>;
@@ -13,7 +13,7 @@
 @compute @workgroup_size(WG)
 fn sample_logprobs(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let d = group.x;
-    let wanted = draw_word(d, TOP);
+    let wanted = sample_word(d, TOP);
     if wanted == 0u {
         return;
     }
@@ -45,7 +45,7 @@ fn sample_logprobs(@builtin(local_invocation_index) lid: u32, @builtin(workgroup
     }
     if lid == 0u {
         let token = result[d];
-        let x = logits[draw_word(d, OUT) * params.stride + min(token, params.vocab - 1u)];
+        let x = logits[sample_word(d, OUT) * params.stride + min(token, params.vocab - 1u)];
         logprobs[d * TOPS] = vec2<u32>(token, bitcast<u32>(x - largest - rest));
     }
 }

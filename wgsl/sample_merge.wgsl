@@ -1,23 +1,23 @@
-//! sample_merge: the token of a draw: the best of its parts, or of the tokens that its filters keep; remembered for the next step
-//! best (draws, parts), kept (draws, vocab), bins, left empty | drawn (slots, RING): the tokens drawn last | result (draws): token, or 0xffffffff for none
-//! grid: x one workgroup a draw
-//! use: lib/draw, lib/logit, lib/noise, lib/best
+//! sample_merge: the token of a sample: the best of its parts, or of the tokens that its filters keep; remembered for the next step
+//! best (samples, parts), kept (samples, vocab), bins, left empty | sampled (slots, RING): the tokens sampled last | result (samples): token, or 0xffffffff for none
+//! grid: x one workgroup a sample
+//! use: lib/sample, lib/logit, lib/noise, lib/best
 //! source: as sample and sample_bins
 //
 // Tokens are in the order of their logits, equal ones in that of their ids: a place is (inverted order of the logit, id). A filter
-// keeps the tokens up to a place, found eight bits at a time: a histogram of the sums, which are integers, so that nothing
+// keeps the tokens up to a place, found 8 bits at a time: a histogram of the sums, which are integers, so that nothing
 // depends on the order of additions.
 @group(0) @binding(4) var<storage, read> best: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> bins: array<u32>;
 @group(0) @binding(6) var<storage, read> kept: array<u32>;
-@group(0) @binding(7) var<storage, read_write> drawn: array<u32>;
+@group(0) @binding(7) var<storage, read_write> sampled: array<u32>;
 @group(0) @binding(8) var<storage, read_write> result: array<u32>;
-var<workgroup> sums: array<vec2<u32>, WG>;
-var<workgroup> lower: array<atomic<u32>, 256>;
-var<workgroup> upper: array<atomic<u32>, 256>;
-var<workgroup> found: u32;
-var<workgroup> left: vec2<u32>;  // what is still missing to the goal
-var<workgroup> tokens_kept: u32;
+var<workgroup> sh_sums: array<vec2<u32>, WG>;
+var<workgroup> sh_lower: array<atomic<u32>, 256>;
+var<workgroup> sh_upper: array<atomic<u32>, 256>;
+var<workgroup> sh_found: u32;
+var<workgroup> sh_left: vec2<u32>;  // what is still missing to the goal
+var<workgroup> sh_tokens_kept: u32;
 
 const ALL: vec2<u32> = vec2<u32>(0xffffffffu);
 
@@ -25,7 +25,7 @@ fn place(d: u32, o: u32, flags: u32, id: u32) -> vec2<u32> {
     return vec2<u32>(~order(logit_of(d, o, flags, id)), id);
 }
 
-fn behind(a: vec2<u32>, b: vec2<u32>) -> bool {
+fn comes_after(a: vec2<u32>, b: vec2<u32>) -> bool {
     return a.x > b.x || (a.x == b.x && a.y > b.y);
 }
 
@@ -43,11 +43,11 @@ fn follows(a: vec2<u32>, prefix: vec2<u32>, i: u32) -> bool {
 }
 
 fn total(lid: u32, sum: vec2<u32>) -> vec2<u32> {
-    sums[lid] = sum;
+    sh_sums[lid] = sum;
     workgroupBarrier();
     var all = vec2<u32>(0u);
     for (var i = 0u; i < WG; i++) {
-        all = add(all, sums[i]);
+        all = add(all, sh_sums[i]);
     }
     workgroupBarrier();
     return all;
@@ -56,64 +56,64 @@ fn total(lid: u32, sum: vec2<u32>) -> vec2<u32> {
 // The weight of a kept token.
 fn kept_weight(d: u32, o: u32, flags: u32, id: u32) -> u32 {
     let largest = unorder(bins[d * BIN_WORDS + 1u]);
-    return weight(depth(largest, logit_of(d, o, flags, id), draw_f32(d, DEPTH_SCALE)));
+    return weight(depth(largest, logit_of(d, o, flags, id), sample_f32(d, DEPTH_SCALE)));
 }
 
 // The place of the token, among those up to `bound`, at which the sum of weights, or the count, reaches the goal.
 fn reach(lid: u32, d: u32, flags: u32, by_weight: bool, goal: vec2<u32>, bound: vec2<u32>) -> vec2<u32> {
-    let o = draw_word(d, OUT);
+    let o = sample_word(d, OUT);
     var prefix = vec2<u32>(0u);
     if lid == 0u {
-        left = goal;
+        sh_left = goal;
     }
     for (var i = 0u; i < 7u; i++) {
         for (var b = lid; b < 256u; b += WG) {
-            atomicStore(&lower[b], 0u);
-            atomicStore(&upper[b], 0u);
+            atomicStore(&sh_lower[b], 0u);
+            atomicStore(&sh_upper[b], 0u);
         }
         workgroupBarrier();
         for (var j = lid; j < bins[d * BIN_WORDS]; j += WG) {
             let id = kept[d * params.vocab + j];
             let at = place(d, o, flags, id);
-            if behind(at, bound) || !follows(at, prefix, i) {
+            if comes_after(at, bound) || !follows(at, prefix, i) {
                 continue;
             }
             var w = 1u;
             if by_weight {
                 w = kept_weight(d, o, flags, id);
             }
-            atomicAdd(&lower[digit(at, i)], w & LOWER);
-            atomicAdd(&upper[digit(at, i)], w >> LOWER_BITS);
+            atomicAdd(&sh_lower[digit(at, i)], w & LOWER);
+            atomicAdd(&sh_upper[digit(at, i)], w >> LOWER_BITS);
         }
         workgroupBarrier();
         if lid < 16u {
             var sum = vec2<u32>(0u);
             for (var b = 16u * lid; b < 16u * lid + 16u; b++) {
-                sum = add(sum, wide(atomicLoad(&lower[b]), atomicLoad(&upper[b])));
+                sum = add(sum, wide(atomicLoad(&sh_lower[b]), atomicLoad(&sh_upper[b])));
             }
-            sums[lid] = sum;
+            sh_sums[lid] = sum;
         }
         workgroupBarrier();
         if lid == 0u {
             var chunk = 0u;
-            while chunk < 15u && less(sums[chunk], left) {
-                left = sub(left, sums[chunk]);
+            while chunk < 15u && less(sh_sums[chunk], sh_left) {
+                sh_left = sub(sh_left, sh_sums[chunk]);
                 chunk++;
             }
             var b = 16u * chunk;
-            var sum = wide(atomicLoad(&lower[b]), atomicLoad(&upper[b]));
-            while b < 16u * chunk + 15u && less(sum, left) {
-                left = sub(left, sum);
+            var sum = wide(atomicLoad(&sh_lower[b]), atomicLoad(&sh_upper[b]));
+            while b < 16u * chunk + 15u && less(sum, sh_left) {
+                sh_left = sub(sh_left, sum);
                 b++;
-                sum = wide(atomicLoad(&lower[b]), atomicLoad(&upper[b]));
+                sum = wide(atomicLoad(&sh_lower[b]), atomicLoad(&sh_upper[b]));
             }
-            found = b;
+            sh_found = b;
         }
         workgroupBarrier();
         if i < 4u {
-            prefix.x |= found << ((3u - i) * 8u);
+            prefix.x |= sh_found << ((3u - i) * 8u);
         } else {
-            prefix.y |= found << ((6u - i) * 8u);
+            prefix.y |= sh_found << ((6u - i) * 8u);
         }
     }
     return prefix;
@@ -121,13 +121,13 @@ fn reach(lid: u32, d: u32, flags: u32, by_weight: bool, goal: vec2<u32>, bound: 
 
 // The last place that top-k and top-p keep.
 fn last_place(lid: u32, d: u32, flags: u32) -> vec2<u32> {
-    let o = draw_word(d, OUT);
-    let top_k = draw_word(d, TOP_K);
-    let top_p = draw_word(d, TOP_P);
+    let o = sample_word(d, OUT);
+    let top_k = sample_word(d, TOP_K);
+    let top_p = sample_word(d, TOP_P);
     if lid == 0u {
-        tokens_kept = bins[d * BIN_WORDS];
+        sh_tokens_kept = bins[d * BIN_WORDS];
     }
-    let count = workgroupUniformLoad(&tokens_kept);  // the compiler must know that barriers behind it are reached by all
+    let count = workgroupUniformLoad(&sh_tokens_kept);  // the compiler must know that barriers after it are reached by all
     var last = ALL;
     if top_k != 0u && top_k < count {
         last = reach(lid, d, flags, false, vec2<u32>(top_k, 0u), last);
@@ -137,7 +137,7 @@ fn last_place(lid: u32, d: u32, flags: u32) -> vec2<u32> {
         if top_k != 0u {
             for (var j = lid; j < count; j += WG) {
                 let id = kept[d * params.vocab + j];
-                if !behind(place(d, o, flags, id), last) {
+                if !comes_after(place(d, o, flags, id), last) {
                     sum = add(sum, vec2<u32>(kept_weight(d, o, flags, id), 0u));
                 }
             }
@@ -152,11 +152,11 @@ fn last_place(lid: u32, d: u32, flags: u32) -> vec2<u32> {
     return last;
 }
 
-// Whether the text ended before this draw: a step in the same submission may follow one that drew a stop.
+// Whether the text ended before this sample: a step in the same submission may follow one that sampled a stop.
 fn ended(d: u32, before: u32) -> bool {
-    let stops = params.lists + draw_word(d, STOPS);
-    for (var i = 0u; i < draw_word(d, STOPS + 1u); i++) {
-        if draws[stops + i] == before {
+    let stops = params.lists + sample_word(d, STOPS);
+    for (var i = 0u; i < sample_word(d, STOPS + 1u); i++) {
+        if samples[stops + i] == before {
             return true;
         }
     }
@@ -166,8 +166,8 @@ fn ended(d: u32, before: u32) -> bool {
 @compute @workgroup_size(WG)
 fn sample_merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let d = group.x;
-    let o = draw_word(d, OUT);
-    let flags = draw_word(d, FLAGS);
+    let o = sample_word(d, OUT);
+    let flags = sample_word(d, FLAGS);
     var best_score = -3.0e38;
     var best_token = NO_TOKEN;
     var bad = 0u;
@@ -183,15 +183,15 @@ fn sample_merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     if (flags & FILTERED) != 0u {
         let last = last_place(lid, d, flags);
         let largest = unorder(bins[d * BIN_WORDS + 1u]);
-        let key = noise_key(draw_word(d, SEED), draw_word(d, SEED + 1u), draw_word(d, POS));
+        let key = noise_key(sample_word(d, SEED), sample_word(d, SEED + 1u), sample_word(d, POS));
         for (var j = lid; j < bins[d * BIN_WORDS]; j += WG) {
             let id = kept[d * params.vocab + j];
             let x = logit_of(d, o, flags, id);
-            let out = behind(place(d, o, flags, id), last);
-            if out || depth(largest, x, draw_f32(d, DEPTH_SCALE)) > draw_word(d, DEEPEST) {
+            let out = comes_after(place(d, o, flags, id), last);
+            if out || depth(largest, x, sample_f32(d, DEPTH_SCALE)) > sample_word(d, DEEPEST) {
                 continue;
             }
-            let s = tempered(x, draw_f32(d, INV_TEMPERATURE)) + gumbel(key, id);
+            let s = tempered(x, sample_f32(d, INV_TEMPERATURE)) + gumbel(key, id);
             if beats(s, id, best_score, best_token) {
                 best_score = s;
                 best_token = id;
@@ -205,13 +205,13 @@ fn sample_merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
         }
     }
     if lid == 0u {
-        let ring = min(draw_word(d, SLOT), params.slots - 1u) * RING;
-        let before = drawn[ring + (draw_word(d, POS) - 1u) % RING];
+        let ring = min(sample_word(d, SLOT), params.slots - 1u) * RING;
+        let before = sampled[ring + (sample_word(d, POS) - 1u) % RING];
         let over = ended(d, before);
-        let drawn_token = select(token[0], NO_TOKEN, broken[0] != 0u || over);
-        result[d] = drawn_token;
-        // A request without a token ends; until it does, its rows need some token, and behind a stop one that is a stop.
-        let row_token = select(drawn_token, 0u, drawn_token == NO_TOKEN);
-        drawn[ring + draw_word(d, POS) % RING] = select(row_token, before, over);
+        let sampled_token = select(sh_token[0], NO_TOKEN, sh_broken[0] != 0u || over);
+        result[d] = sampled_token;
+        // A request without a token ends; until it does, its rows need some token, and after a stop one that is a stop.
+        let row_token = select(sampled_token, 0u, sampled_token == NO_TOKEN);
+        sampled[ring + sample_word(d, POS) % RING] = select(row_token, before, over);
     }
 }

@@ -1,22 +1,22 @@
-//! sample_top: of each part of a row of logits, the most likely tokens, and the sum of e^(logit - largest), for draws that ask for probabilities
-//! logits (outs, vocab) f32 | top (draws, parts, TOPS): sum f32, -, then (order of the logit, token)
-//! grid: x one workgroup for PART logits, y one draw
-//! use: lib/draw, lib/top
+//! sample_top: of each part of a row of logits, the most likely tokens, and the sum of e^(logit - largest), for samples that ask for probabilities
+//! logits (outs, vocab) f32 | top (samples, parts, TOPS): sum f32, -, then (order of the logit, token)
+//! grid: x one workgroup for PART logits, y one sample
+//! use: lib/sample, lib/top
 //! source: our own
 override PART: u32 = 4096u;  // logits to a workgroup
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> draws: array<u32>;
+@group(0) @binding(1) var<storage, read> samples: array<u32>;
 @group(0) @binding(2) var<storage, read> logits: array<f32>;
 @group(0) @binding(3) var<storage, read_write> top: array<vec2<u32>>;
 
 @compute @workgroup_size(WG)
 fn sample_top(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group: vec3<u32>) {
     let d = group.y;
-    let wanted = draw_word(d, TOP);
+    let wanted = sample_word(d, TOP);
     if wanted == 0u {
         return;
     }
-    let row = draw_word(d, OUT) * params.stride;
+    let row = sample_word(d, OUT) * params.stride;
     let end = min((group.x + 1u) * PART, params.vocab);
     let at = (d * params.parts + group.x) * TOPS;
     var last = vec2<u32>(0xffffffffu, 0u);

@@ -3,7 +3,7 @@
 //! grid: x and y one workgroup for a row, `across` workgroups in a row of the grid
 //! use: <reduce>
 //! source: attention's scores to weights, Vaswani et al. 2017
-//! bench only: attention has its own, sampling draws without one
+//! bench only: attention has its own, sampling samples without one
 //!
 //! Elements that come to -1e30 or less are masked. A row of masked elements alone is uniform, 1 / n; a row that holds NaN or
 //! positive infinity is NaN.
@@ -14,7 +14,7 @@ struct Params {
     across: u32,
     scale: f32,
 }
-const NEVER: f32 = -1e30;
+const MASK_VALUE: f32 = -1e30;
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read_write> out: array<u32>;
@@ -26,7 +26,7 @@ fn softmax(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) gro
         return;
     }
     let at = row * params.stride;
-    var most = NEVER;
+    var largest = MASK_VALUE;
     var broken = 0.0;
     for (var i = lid; i < params.n; i += WG) {
         let bits = x[at + i];
@@ -35,26 +35,26 @@ fn softmax(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) gro
             broken = 1.0;
         }
         if bits != 0xff800000u {
-            most = max(most, params.scale * bitcast<f32>(bits));
+            largest = max(largest, params.scale * bitcast<f32>(bits));
         }
     }
     broken = wg_max(broken, lid);
-    most = wg_max(most, lid);
+    largest = wg_max(largest, lid);
     var sum = 0.0;
     for (var i = lid; i < params.n; i += WG) {
         let bits = x[at + i];
         if bits != 0xff800000u {
-            sum += exp(params.scale * bitcast<f32>(bits) - most);
+            sum += exp(params.scale * bitcast<f32>(bits) - largest);
         }
     }
     sum = wg_sum(sum, lid);
     for (var i = lid; i < params.n; i += WG) {
         let bits = x[at + i];
         var p = 0.0;
-        if most <= NEVER {
+        if largest <= MASK_VALUE {
             p = 1.0 / f32(params.n);
         } else if bits != 0xff800000u {
-            p = exp(params.scale * bitcast<f32>(bits) - most) / sum;
+            p = exp(params.scale * bitcast<f32>(bits) - largest) / sum;
         }
         out[at + i] = select(bitcast<u32>(p), 0x7fc00000u, broken > 0.0);
     }

@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use wgslm::exec::{Executor, GpuExecutor, Role, SeqStep, Step, Token};
+use wgslm::exec::{Executor, GpuExecutor, Phase, SeqStep, Step, Token};
 
 /// Steps of each kind; the median counts.
 const STEPS: usize = 7;
 
-/// The least, median and greatest time of a step of rows from `pos` on, in seconds. Nothing is drawn or read.
-pub(crate) fn times(gpu: &mut GpuExecutor, role: Role, rows: usize, pos: u32, tables: &[&[u32]]) -> [f64; 3] {
+/// The least, median and greatest time of a step of rows from `pos` on, in seconds. Nothing is sampled or read.
+pub(crate) fn times(gpu: &mut GpuExecutor, phase: Phase, rows: usize, pos: u32, tables: &[&[u32]]) -> [f64; 3] {
     let tokens = vec![Token::Host(0); rows];
-    let seq = SeqStep::new(0, role, &tokens, pos, tables);
+    let seq = SeqStep::new(0, phase, &tokens, pos, tables);
     let mut times: Vec<f64> = (0..=STEPS)
         .map(|_| {
             let start = Instant::now();

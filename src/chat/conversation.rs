@@ -33,7 +33,7 @@ pub struct ContextPolicy {
 pub struct Prompt {
     /// The whole conversation, and of the answer what there is.
     pub ids: Vec<u32>,
-    /// Turns that were forgotten to make room.
+    /// Turns that were forgotten to make space.
     pub forgotten: usize,
 }
 
@@ -44,7 +44,7 @@ pub struct Prompt {
 #[derive(Clone, Debug)]
 pub struct Conversation<T = Arc<Tokenizer>> {
     tokenizer: T,
-    /// None: texts are continued as they are, one after the other.
+    /// None: texts are continued as they are, one after another.
     template: Option<ChatTemplate>,
     messages: Vec<Message>,
     transcript: Transcript,

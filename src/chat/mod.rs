@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Nothing here runs anything: who owns the [`Engine`](crate::engine::Engine) submits the ids that a [`Conversation`] gives, on a
-//! sequence that is kept, and tells it what was answered.
+//! sequence that is kept, and records what was answered.
 
 mod conversation;
 mod prompt;

@@ -6,25 +6,25 @@ use crate::text::{Segment, Tokenizer};
 
 /// The last prompt with its answer.
 ///
-/// To encode an answer's text once more may give other ids than those that were drawn, and then a kept sequence would be computed
+/// To encode an answer's text once more may give other ids than those that were sampled, and then a kept sequence would be computed
 /// again from there. So where a prompt only adds to this one and its answer, the new text alone is encoded, at a control token.
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
     /// The last prompt.
     asked: (String, Vec<u32>),
     /// The last prompt that was answered, and its answer.
-    told: (String, Vec<u32>),
+    answered: (String, Vec<u32>),
 }
 
 impl Transcript {
     /// The ids of a prompt. `continued`: it is a text without control tokens, and may go on anywhere.
     pub fn encode(&self, tokenizer: &Tokenizer, segments: &[Segment], continued: bool) -> Result<Vec<u32>> {
-        let (told, told_ids) = &self.told;
-        if !told_ids.is_empty() && text(segments).starts_with(told.as_str()) {
-            let new = tokenizer.encode_segments(&behind(segments, told.len()))?;
+        let (answered, answered_ids) = &self.answered;
+        if !answered_ids.is_empty() && text(segments).starts_with(answered.as_str()) {
+            let new = tokenizer.encode_segments(&after(segments, answered.len()))?;
             // Elsewhere than at a control token, an id could span the border.
             if continued || new.first().is_some_and(|&id| tokenizer.is_control(id)) {
-                return Ok([told_ids.as_slice(), &new].concat());
+                return Ok([answered_ids.as_slice(), &new].concat());
             }
         }
         prompt::begun(tokenizer, tokenizer.encode_segments(segments)?)
@@ -37,9 +37,9 @@ impl Transcript {
 
     /// This was answered: its ids, without the token that ended it, and its text.
     pub fn hear(&mut self, ids: &[u32], text: &str) {
-        self.told = std::mem::take(&mut self.asked);
-        self.told.0.push_str(text);
-        self.told.1.extend_from_slice(ids);
+        self.answered = std::mem::take(&mut self.asked);
+        self.answered.0.push_str(text);
+        self.answered.1.extend_from_slice(ids);
     }
 }
 
@@ -47,8 +47,8 @@ fn text(segments: &[Segment]) -> String {
     segments.iter().map(|s| s.text.as_str()).collect()
 }
 
-/// What of `segments` lies behind the first `bytes`, which end at a character's border.
-fn behind(segments: &[Segment], mut bytes: usize) -> Vec<Segment> {
+/// What of `segments` lies after the first `bytes`, which end at a character's border.
+fn after(segments: &[Segment], mut bytes: usize) -> Vec<Segment> {
     let mut rest = Vec::new();
     for segment in segments {
         if bytes >= segment.text.len() {

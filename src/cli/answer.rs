@@ -1,4 +1,4 @@
-//! An answer: runs a request to its end, and tells how long it took.
+//! An answer: runs a request to its end, and reports how long it took.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ impl Answer {
         listener: &Listener,
         show: &mut dyn FnMut(&str) -> Result<(), Exit>,
     ) -> Result<Finish, Exit> {
-        let mut pace = Pace::new(engine);
+        let mut pacing = Pacing::new(engine);
         let started = Instant::now();
         let mut first = None;
         let id = engine.submit(request).map_err(|e| Exit::usage(e.to_string()))?;
@@ -41,7 +41,7 @@ impl Answer {
             let before = Instant::now();
             let events = pollster::block_on(engine.step())?;
             if first.is_none() && events.is_empty() {
-                pace.took(before.elapsed(), engine);
+                pacing.took(before.elapsed(), engine);
             }
             for event in events {
                 match event {
@@ -70,20 +70,21 @@ impl Answer {
         Ok(reason)
     }
 
-    /// The probabilities of each token, in OpenAI's words; tokens that are parts of a character are told by their bytes.
+    /// The probabilities of each token, in OpenAI's words; tokens that are parts of a character are reported by their bytes.
     pub(super) fn logprobs(&self, tokenizer: &Tokenizer) -> serde_json::Value {
         let entry = |l: &Logprob| {
             let bytes = tokenizer.piece(l.token).unwrap_or_default();
             let token = String::from_utf8_lossy(bytes);
             serde_json::json!({ "id": l.token, "token": token, "bytes": bytes, "logprob": l.logprob })
         };
-        let told = self.logprobs.iter().filter_map(|told| told.split_first());
-        told.map(|(own, top)| {
-            let mut object = entry(own);
-            object["top_logprobs"] = top.iter().map(entry).collect();
-            object
-        })
-        .collect()
+        let reported = self.logprobs.iter().filter_map(|reported| reported.split_first());
+        reported
+            .map(|(own, top)| {
+                let mut object = entry(own);
+                object["top_logprobs"] = top.iter().map(entry).collect();
+                object
+            })
+            .collect()
     }
 
     /// The end: what was held back of a character.
@@ -98,12 +99,12 @@ impl Answer {
     }
 }
 
-/// Chunks of a prompt such that Ctrl-C does not wait long for the one under way.
-struct Pace {
+/// Chunks of a prompt such that Ctrl-C does not wait long for the one in flight.
+struct Pacing {
     rows: u32,
 }
 
-impl Pace {
+impl Pacing {
     /// A chunk's time; a person who waits for less than a quarter of a second does not notice.
     const TARGET: Duration = Duration::from_millis(100);
     /// Rows of the first chunk, of which nothing is known.
@@ -141,7 +142,7 @@ impl Timings {
         self.usage.prompt - self.usage.reused
     }
 
-    /// Tokens behind the first, which belongs to the prompt's time.
+    /// Tokens after the first, which belongs to the prompt's time.
     fn following(&self) -> u32 {
         self.usage.generated.saturating_sub(1)
     }
@@ -200,7 +201,7 @@ impl Timings {
     }
 }
 
-/// The most memory that this process has had, in bytes, where the system tells; a GPU's own is not in it.
+/// The most memory that this process has had, in bytes, where the system reports it; a GPU's own is not in it.
 fn peak_memory() -> Option<u64> {
     #[cfg(unix)]
     {

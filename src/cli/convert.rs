@@ -98,7 +98,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.finished {
-            let _ = std::fs::remove_file(&self.path); // it may be gone: nothing is left behind either way
+            let _ = std::fs::remove_file(&self.path); // it may be gone: nothing is left either way
         }
     }
 }

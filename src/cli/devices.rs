@@ -3,8 +3,8 @@
 use std::io::{Write, stdout};
 
 use super::exit::Exit;
-use super::{open, verdicts};
-use crate::gpu::{Choice, Device, Kind, Matmul, Products};
+use super::{open, self_test_results};
+use crate::gpu::{Choice, Device, Kind, Matmul, MatmulTuning};
 use crate::quant::BlockFormat;
 
 #[derive(Debug, clap::Args)]
@@ -65,7 +65,7 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         Ok(device) => device,
         Err(error) => return Ok(line("refused", error.to_string())?),
     };
-    let (caps, verdicts) = (device.caps(), verdicts::known());
+    let (caps, self_test_results) = (device.caps(), self_test_results::known());
     let mib = |bytes: u64| bytes >> 20;
     let limits = format!("{} MiB a binding, {} MiB a buffer", mib(caps.max_binding), mib(caps.max_buffer));
     line("limits", format!("{limits}: larger matrices are split by rows, larger caches are refused"))?;
@@ -84,12 +84,14 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         line(name, format!("{number} threads a workgroup: {}", why(number == usual)))?;
     }
     for (products, formats) in caps.tuning.groups() {
-        let Products { lanes, fours, fours_batch, tile_w, tile_x, matmul } = products;
+        let MatmulTuning { lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul } = products;
         let usual = formats.iter().all(|format| table.products(*format) == &products);
         line("products", format!("of {}: {}", BlockFormat::names_of(&formats, ", "), why(usual)))?;
         line(
             "",
-            format!("lanes {lanes} threads a workgroup, fours {fours}, fours_batch {fours_batch} times four rows"),
+            format!(
+                "lanes {lanes} threads a workgroup, row_vec4s {row_vec4s}, row_vec4s_batch {row_vec4s_batch} times four rows"
+            ),
         )?;
         line("", format!("tile_w {tile_w} rows of W, tile_x {tile_x} rows of x in a tile of a prompt"))?;
         for form in Matmul::ALL {
@@ -121,8 +123,8 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
     )?;
     line(
         "self-test",
-        match verdicts.passed(&device) {
-            0 if verdicts.passed(&device.without_subgroups()) > 0 => {
+        match self_test_results.passed(&device) {
+            0 if self_test_results.passed(&device.without_subgroups()) > 0 => {
                 "passed without subgroups alone: models run without them".to_owned()
             }
             0 => "not run with these kernels: the first start of a model runs it".to_owned(),

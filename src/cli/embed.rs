@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::exit::Exit;
 use super::term::{Bar, Counter};
-use super::{open, verdicts};
+use super::{open, self_test_results};
 use crate::engine::{EmbedOptions, Embedder, Input};
 use crate::exec::{DeviceChoice, Numerics, Options};
 use crate::model::Embedding;
@@ -64,11 +64,11 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let mut embedder = {
         let file = args.model.file()?;
         let mut bar = Bar::new();
-        verdicts::keeping(|verdicts| {
+        self_test_results::keeping(|self_test_results| {
             let run = Options {
                 device: args.device,
                 numerics: args.numerics,
-                verdicts: Some(verdicts),
+                self_test_results: Some(self_test_results),
                 ..Options::default()
             };
             pollster::block_on(Embedder::open(file, &options, &run, &mut |progress| bar.show(progress)))
@@ -100,7 +100,7 @@ struct Lines {
     reader: BufReader<Box<dyn Read>>,
     name: String,
     number: u64,
-    /// What is wrong with the line behind the last batch.
+    /// What is wrong with the line after the last batch.
     failed: Option<Exit>,
 }
 
@@ -156,7 +156,7 @@ impl Lines {
         };
         input.map_err(|error| match error {
             Error::Limit { needed, available, .. } => {
-                wrong(format!("{needed}; there is room for {available}; --truncate cuts"))
+                wrong(format!("{needed}; there is capacity for {available}; --truncate cuts"))
             }
             error => wrong(error.to_string()),
         })

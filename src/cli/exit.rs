@@ -15,7 +15,7 @@ Exit codes:
 /// Why a command ends early.
 #[derive(Debug)]
 pub(super) enum Exit {
-    /// The reader of stdout has gone: nobody is left to tell.
+    /// The reader of stdout has gone: nobody is left to report.
     Quiet,
     /// Ctrl-C.
     Interrupted,

@@ -1,4 +1,4 @@
-//! Ctrl-C: ends an answer under way, or the program at once.
+//! Ctrl-C: ends an answer in flight, or the program at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

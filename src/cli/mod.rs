@@ -1,4 +1,4 @@
-//! The command line: a thin face over the library.
+//! The command line: a thin front end over the library.
 //!
 //! Answers go to stdout, everything else to stderr. Colour and progress bars appear on terminals only.
 
@@ -17,10 +17,10 @@ mod perplexity;
 mod repl;
 mod run;
 mod sampling;
+mod self_test_results;
 mod template;
 mod term;
 mod tokenize;
-mod verdicts;
 mod verify;
 
 use std::process::ExitCode;

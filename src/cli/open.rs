@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
+use super::self_test_results;
 use super::term::Bar;
-use super::verdicts;
 use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
 use crate::file::{ModelFile, Shape};
 use crate::language_model::LanguageModel;
@@ -189,7 +189,9 @@ pub(super) fn language_model(model: Model, options: &Options) -> Result<Language
 fn opened<T>(options: &Options, open: impl FnOnce(&Options, &mut Bar) -> crate::Result<T>) -> Result<T, Exit> {
     let mut bar = Bar::new();
     let tuning = tuning()?;
-    Ok(verdicts::keeping(|verdicts| open(&Options { verdicts: Some(verdicts), tuning, ..options.clone() }, &mut bar))?)
+    Ok(self_test_results::keeping(|self_test_results| {
+        open(&Options { self_test_results: Some(self_test_results), tuning, ..options.clone() }, &mut bar)
+    })?)
 }
 
 /// The text of the file that `WGSLM_TUNING` names: numbers that replace those that a GPU's kernels are tuned by, for experiments.

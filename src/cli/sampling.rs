@@ -1,4 +1,4 @@
-//! How tokens are drawn, as `run` and its conversation are told: options, named as llama.cpp names them, and settings of the same names.
+//! How tokens are sampled, as `run` and its conversation are reported: options, named as llama.cpp names them, and settings of the same names.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -6,23 +6,23 @@ use super::exit::Exit;
 use crate::ops::Penalties;
 use crate::sample::{Dry, Mirostat, Sampling, Xtc};
 
-/// How tokens are drawn. Defaults of --temp, --top-k, --top-p and --min-p are llama.cpp's.
+/// How tokens are sampled. Defaults of --temp, --top-k, --top-p and --min-p are llama.cpp's.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token.
     #[arg(long, alias = "temperature", default_value_t = 0.8, value_name = "T", allow_negative_numbers = true)]
     temp: f32,
-    /// Draws among the K most likely tokens; 0: all.
+    /// Samples among the K most likely tokens; 0: all.
     #[arg(long, default_value_t = 40, value_name = "K")]
     top_k: u32,
-    /// Draws among the most likely tokens whose probabilities reach P; 1: all.
+    /// Samples among the most likely tokens whose probabilities reach P; 1: all.
     #[arg(long, default_value_t = 0.95, value_name = "P", allow_negative_numbers = true)]
     top_p: f32,
-    /// Draws among tokens at least P times as likely as the most likely; 0: all.
+    /// Samples among tokens at least P times as likely as the most likely; 0: all.
     #[arg(long, default_value_t = 0.05, value_name = "P", allow_negative_numbers = true)]
     min_p: f32,
-    /// Draws among the most typical tokens whose probabilities reach P; 1: all.
+    /// Samples among the most typical tokens whose probabilities reach P; 1: all.
     #[arg(long, alias = "typical-p", default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
     typical: f32,
     /// Divides positive logits of tokens seen before, and multiplies negative ones; 1: off.
@@ -67,7 +67,7 @@ pub(super) struct SamplingArgs {
     /// Adds BIAS to the logit of a token, which is a number (see `wgslm tokenize`); may be given several times.
     #[arg(long, value_name = "TOKEN=BIAS", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
-    /// Seed of the draws: the same seed gives the same text [default: another one each time].
+    /// Seed of the samples: the same seed gives the same text [default: another one each time].
     #[arg(short, long)]
     seed: Option<u64>,
 }
@@ -185,5 +185,5 @@ pub(super) fn settings(mut sampling: Sampling) -> String {
 
 /// A setting's value.
 pub(super) fn number<N: std::str::FromStr>(name: &str, value: &str) -> Result<N, Exit> {
-    value.parse().map_err(|_| Exit::usage(format!("{name}: {value:?} is no number that fits")))
+    value.parse().map_err(|_| Exit::usage(format!("{name}: {value:?} is not a number that fits")))
 }

@@ -7,7 +7,7 @@ use std::io::{Write, stdout};
 use super::exit::Exit;
 use super::open;
 use crate::Result;
-use crate::exec::{AnyExecutor, DeviceChoice, Executor, Numerics, Options, Outs, Role, SeqStep, Step, Token};
+use crate::exec::{AnyExecutor, DeviceChoice, Executor, Numerics, Options, Outs, Phase, SeqStep, Step, Token};
 use crate::kv::Kv;
 use crate::model::{Program, Rows};
 use crate::ops::KvStorage;
@@ -54,7 +54,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let Some(room) = context.checked_sub(depth).filter(|room| *room > 0) else {
         return Err(Exit::usage(format!("--depth {depth}; {} was made for {context} positions", model.name)));
     };
-    if depth > 0 && (model.program.whole() || model.program.state_bytes() > 0) {
+    if depth > 0 && (model.program.needs_full_sequence() || model.program.state_bytes() > 0) {
         return Err(Exit::usage(format!("--depth: {} does not keep all it has read as keys and values", model.name)));
     }
     let mut ids = match Tokenizer::of(&model.file) {
@@ -69,7 +69,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let outs = positions;
     let base = Options { outs, keep_values: true, ..Options::new(&model.program, (depth + positions).max(16)) };
     let tested = Options { device: args.device, numerics: args.numerics, kv: args.kv_type, ..base.clone() };
-    // Whole numbers are compared with whole numbers: what they lose against f32 is no mistake of a kernel.
+    // Integers are compared with integers: what they lose against f32 is no mistake of a kernel.
     let q8 = args.kv_type.filter(|kv| *kv == KvStorage::Q8);
     let oracle = Options { device: DeviceChoice::Cpu, numerics: Numerics::Exact, kv: q8, fused: false, ..base };
     let mut tested = open::executor(&model, &tested)?;
@@ -107,7 +107,7 @@ struct Worst {
     at: String,
 }
 
-/// Runs `ids` behind `depth` positions on both, most of them as a prompt and the last ones as generated tokens, and compares all that both compute.
+/// Runs `ids` after `depth` positions on both, most of them as a prompt and the last ones as generated tokens, and compares all that both compute.
 async fn compare(
     tested: &mut AnyExecutor,
     oracle: &mut AnyExecutor,
@@ -118,21 +118,21 @@ async fn compare(
 ) -> Result<Found> {
     let mut found = Found { ops: BTreeMap::new(), first: None };
     // Encoders read texts whole.
-    let generated = if program.whole() { 0 } else { GENERATED };
+    let generated = if program.needs_full_sequence() { 0 } else { GENERATED };
     let prompt = ids.len().saturating_sub(generated).max(1);
     let most = tested.limits().rows.min(oracle.limits().rows) as usize;
-    let steps = (0..prompt).step_by(most).map(|at| (Role::Prompt, at..prompt.min(at + most)));
-    let steps = steps.chain((prompt..ids.len()).map(|i| (Role::Generated, i..i + 1)));
-    for (role, range) in steps {
+    let steps = (0..prompt).step_by(most).map(|at| (Phase::Prefill, at..prompt.min(at + most)));
+    let steps = steps.chain((prompt..ids.len()).map(|i| (Phase::Decode, i..i + 1)));
+    for (phase, range) in steps {
         let pos = depth + range.start as u32;
         let tokens: Vec<Token> = ids[range].iter().map(|&id| Token::Host(id)).collect();
-        step(tested, program, role, &tokens, pos).await?;
-        step(oracle, program, role, &tokens, pos).await?;
-        for node in &tested.program(role).nodes.clone() {
+        step(tested, program, phase, &tokens, pos).await?;
+        step(oracle, program, phase, &tokens, pos).await?;
+        for node in &tested.program(phase).nodes.clone() {
             let Some(id) = node.op.writes().filter(|id| id.index() < program.values.len()) else { continue };
             let rows = if program.value(id).rows == Rows::Seqs { 1 } else { tokens.len() as u32 };
-            let ours = tested.value(role, id, rows).await?;
-            let theirs = oracle.value(role, id, rows).await?;
+            let ours = tested.value(phase, id, rows).await?;
+            let theirs = oracle.value(phase, id, rows).await?;
             let nmse = nmse(&ours, &theirs);
             let value = program.value(id);
             let kind = match value.rows {
@@ -140,7 +140,7 @@ async fn compare(
                 Rows::Outs => "output row",
                 Rows::Seqs => "sequence",
             };
-            let at = format!("{} ({role:?}, {rows} {kind}s from position {pos})", value.name);
+            let at = format!("{} ({phase:?}, {rows} {kind}s from position {pos})", value.name);
             let worst = found.ops.entry(node.op.name()).or_default();
             worst.values += 1;
             if worst.at.is_empty() || nmse > worst.nmse {
@@ -166,14 +166,14 @@ fn nmse(a: &[f32], b: &[f32]) -> f64 {
 }
 
 /// Runs one step of one sequence to its end.
-async fn step(executor: &mut AnyExecutor, program: &Program, role: Role, tokens: &[Token], pos: u32) -> Result<()> {
+async fn step(executor: &mut AnyExecutor, program: &Program, phase: Phase, tokens: &[Token], pos: u32) -> Result<()> {
     let limits = executor.limits();
     let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
     let mut table = kv.table();
     // The same blocks each time: pools give out the lowest first.
     let _ = kv.grow(&mut table, limits.context);
     let tables: Vec<&[u32]> = table.groups().collect();
-    let seq = SeqStep { outs: Outs::All, ..SeqStep::new(0, role, tokens, pos, &tables) };
+    let seq = SeqStep { outs: Outs::All, ..SeqStep::new(0, phase, tokens, pos, &tables) };
     executor.enqueue(&Step { seqs: &[seq] })?;
     let mut result = Ok(());
     while executor.poll(&mut |_, out| result = out.map(drop)) == 0 {

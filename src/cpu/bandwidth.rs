@@ -1,21 +1,21 @@
-//! How much memory a team of threads reads in a second.
+//! How much memory a thread_pool of threads reads in a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::Team;
+use super::ThreadPool;
 
-/// Bytes a second that all members read together, each a part of a buffer that no cache holds: the median of a few rounds.
-pub(crate) fn bandwidth(team: &mut Team) -> f64 {
+/// Bytes a second that all threads read together, each a part of a buffer that no cache holds: the median of a few rounds.
+pub(crate) fn bandwidth(thread_pool: &mut ThreadPool) -> f64 {
     const WORDS: usize = 64 << 20; // 512 MiB
     let buffer: Vec<u64> = (0..WORDS as u64).collect(); // zeros might all be the same page
     let sum = AtomicU64::new(0);
     let mut round = || {
         let started = Instant::now();
-        team.run(&|member| {
+        thread_pool.run(&|thread| {
             // Several sums, so that none waits for another.
             let mut sums = [0u64; 32];
-            for words in buffer[member.share(WORDS, 1 << 10)].as_chunks::<32>().0 {
+            for words in buffer[thread.share(WORDS, 1 << 10)].as_chunks::<32>().0 {
                 sums.iter_mut().zip(words).for_each(|(sum, word)| *sum = sum.wrapping_add(*word));
             }
             sum.fetch_add(sums.iter().fold(0, |all: u64, one| all.wrapping_add(*one)), Ordering::Relaxed);

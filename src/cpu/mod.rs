@@ -1,4 +1,4 @@
-//! What the CPU forms of the ops stand on: a team of threads, buffers that it shares, vector loops, pages of keys and
+//! What the CPU forms of the ops stand on: a thread_pool of threads, buffers that it shares, vector loops, pages of keys and
 //! values. Nothing here knows an op.
 
 mod bandwidth;
@@ -6,10 +6,10 @@ mod cache;
 mod pages;
 mod shared;
 pub(crate) mod simd;
-mod team;
+mod thread_pool;
 
 pub(crate) use bandwidth::bandwidth;
 pub(crate) use cache::{Cache, States};
 pub(crate) use pages::{Kind, PageShape, Pages};
 pub(crate) use shared::Shared;
-pub(crate) use team::{Job, Member, Team};
+pub(crate) use thread_pool::{Job, PoolThread, ThreadPool};

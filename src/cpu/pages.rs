@@ -45,7 +45,7 @@ enum Store {
     F32(Shared<f32>),
     /// As bits, since only those are known to be zero when they come from the system.
     F16(Shared<u16>),
-    /// Whole numbers, and what each vector's are multiplied by: `[block][ K: kv_head, slot | V: kv_head, slot ]`.
+    /// Integers, and what each vector's are multiplied by: `[block][ K: kv_head, slot | V: kv_head, slot ]`.
     Q8(Shared<i8>, Shared<f32>),
 }
 

@@ -1,7 +1,7 @@
-//! A buffer that all members of a team read and write.
+//! A buffer that all threads of a thread_pool read and write.
 //!
 //! The rule that every user keeps, as a GPU kernel would: between two barriers an element is written by at most one
-//! member, and read by others only if nobody writes it. What is whose follows from [`Member::share`](super::Member) and
+//! thread, and read by others only if nobody writes it. What is whose follows from [`PoolThread::share`](super::PoolThread) and
 //! from the program's order (`exec/cpu.rs` puts a barrier wherever a node touches what another wrote). All accesses are
 //! checked against the buffer's bounds, so a mistake in a shape is a panic, never a stray write.
 #![allow(unsafe_code, reason = "disjoint parts of one buffer are written by several threads")]
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-/// A buffer of numbers, shared by a team.
+/// A buffer of numbers, shared by a thread_pool.
 pub(crate) struct Shared<T> {
     data: Box<[UnsafeCell<T>]>,
 }
@@ -42,7 +42,7 @@ impl<T: Copy + Zeroable> Shared<T> {
     /// Writes one element.
     #[inline]
     pub(crate) fn set(&self, at: usize, value: T) {
-        // SAFETY: only this member uses it now (module rule).
+        // SAFETY: only this thread uses it now (module rule).
         unsafe { *self.data[at].get() = value }
     }
 
@@ -54,7 +54,7 @@ impl<T: Copy + Zeroable> Shared<T> {
         unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), part.len()) }
     }
 
-    /// Elements that only this member uses before the next barrier.
+    /// Elements that only this thread uses before the next barrier.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "disjointness is the module's rule")]
     pub(crate) fn slice_mut(&self, range: Range<usize>) -> &mut [T] {
@@ -63,7 +63,7 @@ impl<T: Copy + Zeroable> Shared<T> {
         unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(part.as_ptr()), part.len()) }
     }
 
-    /// All of it, while no team runs.
+    /// All of it, while no thread_pool runs.
     pub(crate) fn all_mut(&mut self) -> &mut [T] {
         self.slice_mut(0..self.len())
     }

@@ -182,7 +182,7 @@ fn exp_below_body(x: &mut [f32], max: f32) {
 /// library's `expf`. NaN stays.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
-    /// Adding it rounds to a whole number, which then stands in the low bits.
+    /// Adding it rounds to an integer, which then stands in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LOWEST: f32 = -87.336_55; // ln 2^-126
     let whole = x * std::f32::consts::LOG2_E + ROUND;

@@ -1,6 +1,6 @@
 //! Vectors of texts, and scores of pairs of texts: the other thing that models are run for.
 
-use crate::exec::{AnyExecutor, Executor, Options, ProgressFn, Role, SeqStep, Step, StepOut, Token};
+use crate::exec::{AnyExecutor, Executor, Options, Phase, ProgressFn, SeqStep, Step, StepOut, Token};
 use crate::file::{self, ModelFile};
 use crate::kv::Kv;
 use crate::model::{Embedding, Model, ModelSource, Out, Program, Task};
@@ -18,7 +18,7 @@ pub struct Input {
 
 /// Runs inputs, several in a step, and gives the vector of each, or its score as a vector of one element.
 ///
-/// The result of an input does not depend on what it is run with. The executor must have no step under way, and what its
+/// The result of an input does not depend on what it is run with. The executor must have no step in flight, and what its
 /// cache holds is overwritten.
 pub async fn embed<E: Executor>(executor: &mut E, program: &Program, inputs: &[Input]) -> Result<Vec<Vec<f32>>> {
     let Some(pooled) = program.pooled() else {
@@ -28,7 +28,7 @@ pub async fn embed<E: Executor>(executor: &mut E, program: &Program, inputs: &[I
     let mut vectors = Vec::with_capacity(inputs.len());
     let mut rest = inputs;
     while !rest.is_empty() {
-        let (batch, behind) = rest.split_at(fitting(executor, program, rest)?);
+        let (batch, after) = rest.split_at(fitting(executor, program, rest)?);
         let pooled = step(executor, program, batch).await?;
         for (vector, pos) in pooled.chunks_exact(width).zip(batch.iter().map(|input| input.ids.len() as u32)) {
             if vector.iter().any(|x| !x.is_finite()) {
@@ -36,7 +36,7 @@ pub async fn embed<E: Executor>(executor: &mut E, program: &Program, inputs: &[I
             }
             vectors.push(vector.to_vec());
         }
-        rest = behind;
+        rest = after;
     }
     Ok(vectors)
 }
@@ -74,7 +74,7 @@ fn too_long(tokens: usize, longest: u32) -> Error {
     }
 }
 
-/// Runs inputs that fit in one step; gives their vectors, one behind the other.
+/// Runs inputs that fit in one step; gives their vectors, contiguous.
 async fn step<E: Executor>(executor: &mut E, program: &Program, inputs: &[Input]) -> Result<Vec<f32>> {
     let limits = executor.limits();
     let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
@@ -93,7 +93,7 @@ async fn step<E: Executor>(executor: &mut E, program: &Program, inputs: &[Input]
         .zip(tokens.iter().zip(&tables))
         .map(|((slot, input), (tokens, tables))| SeqStep {
             types: &input.types,
-            ..SeqStep::new(slot, Role::Prompt, tokens, 0, tables)
+            ..SeqStep::new(slot, Phase::Prefill, tokens, 0, tables)
         })
         .collect();
     executor.enqueue(&Step { seqs: &seqs })?;

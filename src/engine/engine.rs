@@ -29,7 +29,7 @@ impl<E: Executor> Engine<E> {
         self.scheduler.submit(request)
     }
 
-    /// Ends a request; what it generated so far has been told, or is told with its last event at the next step.
+    /// Ends a request; what it generated so far has been reported, or is reported with its last event at the next step.
     /// An unknown or finished one is left alone.
     pub fn cancel(&mut self, request: RequestId) {
         self.scheduler.cancel(request);
@@ -45,7 +45,7 @@ impl<E: Executor> Engine<E> {
         self.scheduler.close(sequence);
     }
 
-    /// Limits the prompt rows of a step to come: a step under way cannot be stopped, so this bounds the time until
+    /// Limits the prefill rows of a step to come: a step in flight cannot be stopped, so this bounds the time until
     /// [`cancel`](Engine::cancel) takes effect. Results do not depend on it.
     pub fn set_rows(&mut self, rows: u32) {
         self.scheduler.set_rows(rows);
@@ -56,8 +56,8 @@ impl<E: Executor> Engine<E> {
         self.scheduler.busy()
     }
 
-    /// How often it waited with one step under way and nothing that could be enqueued behind it: the device then idles until
-    /// the host has looked at the result. Tokens that are drawn on the device cause none but at the end of an answer.
+    /// How often it waited with one step in flight and nothing that could be enqueued after it: the device then idles until
+    /// the host has looked at the result. Tokens that are sampled on the device cause none but at the end of an answer.
     pub fn stalls(&self) -> u64 {
         self.stalls
     }
@@ -73,13 +73,13 @@ impl<E: Executor> Engine<E> {
     }
 
     /// Schedules and runs as many steps as the executor takes, and gives what has happened since the last call: at least one
-    /// event, unless there is nothing to do or a step finished that drew no token.
+    /// event, unless there is nothing to do or a step finished that sampled no token.
     pub async fn step(&mut self) -> Result<Vec<Event>> {
-        while let Some(plan) = self.scheduler.schedule(self.executor.ahead()) {
+        while let Some(plan) = self.scheduler.schedule(self.executor.target_in_flight()) {
             self.change_caches()?;
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }
-        // A request that was cancelled is told of at once, whatever of it is still under way.
+        // A request that was cancelled is reported of at once, whatever of it is still in flight.
         if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
             self.stalls += u64::from(self.scheduler.in_flight() == 1);
             self.executor.wait().await?;

@@ -1,4 +1,4 @@
-//! What callers ask for and what they are told.
+//! What callers ask for and what they receive.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ pub enum Event {
 /// Why a request ended.
 #[derive(Clone, Debug)]
 pub enum Finish {
-    /// This stop token was drawn.
+    /// This stop token was sampled.
     Stop(u32),
     /// This stop string was found, by its number in the list. Engines know tokens alone: whoever makes text of them ends the
     /// request then, as [`AnswerStream`](crate::AnswerStream) does.

@@ -5,12 +5,12 @@
 //! that is not running, least recently used first; then from the running request that was admitted last, which waits to be
 //! computed again. So the oldest request always goes on.
 //!
-//! A request whose tokens are drawn on the device runs ahead: its next row is enqueued before the host has seen the token.
-//! A recurrent model's states cannot be cut back. Those of a sequence that stays open are copied to a checkpoint when a turn ends,
+//! A request whose tokens are sampled on the device runs target_in_flight: its next row is enqueued before the host has seen the token.
+//! A recurrent model's states cannot be truncated. Those of a sequence that stays open are copied to a checkpoint when a turn ends,
 //! when its prompt ends, and now and then within a long prompt; a request that goes on from there, or from any position before,
 //! begins with the nearest checkpoint, or from the start. When all places are taken, the sequence with the most checkpoints gives one.
 //!
-//! Blocks may be given away while steps that use them are under way, since steps run in order: whoever gets a block
+//! Blocks may be given away while steps that use them are in flight, since steps run in order: whoever gets a block
 //! overwrites a position before it reads it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::sequence::Sequence;
 use super::{Event, Finish, Request, RequestId, SeqId, Usage};
-use crate::exec::{CacheOp, Limits, Outs, PerPhase, Role, SeqStep, Step, StepOut, Ticket, Token};
+use crate::exec::{CacheOp, Limits, Outs, PerPhase, Phase, SeqStep, Step, StepOut, Ticket, Token};
 use crate::kv::{Kv, OutOfBlocks};
 use crate::model::Program;
 use crate::ops::sample::logprobs;
@@ -30,7 +30,7 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(super) struct Scheduler {
     limits: Limits,
-    /// Rows of one role in a step, at most as the executor takes them.
+    /// Rows of one phase in a step, at most as the executor takes them.
     rows: u32,
     vocab: u32,
     kv: Kv,
@@ -69,7 +69,7 @@ struct Active {
     seq: SeqId,
     /// Its place on the executor, while it runs.
     slot: Option<u32>,
-    /// Tokens that are being drawn and that the host has not seen.
+    /// Tokens that are being sampled and that the host has not seen.
     pending: u32,
     usage: Usage,
     sampler: SamplerState,
@@ -79,7 +79,7 @@ struct Active {
 
 /// A step to be run.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct StepPlan {
     seqs: Vec<PlanSeq>,
     tokens: Vec<Token>,
 }
@@ -90,27 +90,27 @@ struct PlanSeq {
     request: RequestId,
     seq: SeqId,
     slot: u32,
-    role: Role,
+    phase: Phase,
     pos: u32,
     /// Its rows: where their tokens lie in the plan.
     tokens: Range<usize>,
-    draw: Draw,
+    sample: SampleOn,
 }
 
-/// Where the next token is drawn.
+/// Where the next token is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Draw {
+enum SampleOn {
     /// Nowhere: more known tokens follow.
     None,
     Device(SampleSpec),
     Host,
 }
 
-/// A step under way: who waits for a token from it, in the step's order.
+/// A step in flight: who waits for a token from it, in the step's order.
 #[derive(Debug)]
 struct Flight {
     ticket: Ticket,
-    requests: Vec<(RequestId, SeqId, Draw)>,
+    requests: Vec<(RequestId, SeqId, SampleOn)>,
 }
 
 impl Scheduler {
@@ -197,10 +197,10 @@ impl Scheduler {
         kept.user = Some(id);
         kept.last_use = id.0;
         kept.sequence.resume(&request.prompt, &mut self.kv);
-        let room = self.limits.context - positions;
+        let capacity = self.limits.context - positions;
         let limit = match request.max_tokens {
-            Some(most) if most <= room => (most, Finish::Length),
-            _ => (room, Finish::Context),
+            Some(most) if most <= capacity => (most, Finish::Length),
+            _ => (capacity, Finish::Context),
         };
         let usage = Usage { prompt: positions, reused: 0, generated: 0 };
         let nothing_to_do = limit.0 == 0;
@@ -227,7 +227,7 @@ impl Scheduler {
         self.preemptions
     }
 
-    /// Limits the rows of a step; every sequence has room for one at least.
+    /// Limits the rows of a step; every sequence has capacity for one at least.
     pub(super) fn set_rows(&mut self, rows: u32) {
         self.rows = rows.max(self.limits.seqs).min(self.limits.rows);
     }
@@ -242,7 +242,7 @@ impl Scheduler {
         self.kv.states_kept()
     }
 
-    /// Whether there is something to tell.
+    /// Whether there is something to report.
     pub(super) fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
@@ -260,63 +260,63 @@ impl Scheduler {
         std::mem::take(&mut self.events)
     }
 
-    /// The next step, if there is anything to compute and fewer than `ahead` are under way.
-    pub(super) fn schedule(&mut self, ahead: u32) -> Option<Plan> {
-        if self.flights.len() >= ahead as usize {
+    /// The next step, if there is anything to compute and fewer than `target_in_flight` are in flight.
+    pub(super) fn schedule(&mut self, target_in_flight: u32) -> Option<StepPlan> {
+        if self.flights.len() >= target_in_flight as usize {
             return None;
         }
-        let mut plan = Plan { seqs: Vec::new(), tokens: Vec::new() };
-        let mut room = Room { rows: PerPhase::by(|_| self.rows), outs: PerPhase::by(|_| self.limits.outs) };
-        // Those that a request preempts stand behind it, so they are not in the plan yet.
+        let mut plan = StepPlan { seqs: Vec::new(), tokens: Vec::new() };
+        let mut capacity = StepCapacity { rows: PerPhase::by(|_| self.rows), outs: PerPhase::by(|_| self.limits.outs) };
+        // Those that a request preempts stand after it, so they are not in the plan yet.
         let mut i = 0;
         while i < self.running.len() {
             let id = self.running[i];
-            self.plan_request(id, &mut plan, &mut room);
+            self.plan_request(id, &mut plan, &mut capacity);
             // A request that preempted itself or ended is no longer at its place.
             i += usize::from(self.running.get(i) == Some(&id));
         }
         while let Some(id) = self.admit() {
-            self.plan_request(id, &mut plan, &mut room);
+            self.plan_request(id, &mut plan, &mut capacity);
         }
-        // Generated rows first, as an executor takes them.
-        plan.seqs.sort_by_key(|s| Role::ALL.iter().position(|role| *role == s.role));
+        // Decode rows first, as an executor takes them.
+        plan.seqs.sort_by_key(|s| Phase::ALL.iter().position(|phase| *phase == s.phase));
         (!plan.seqs.is_empty()).then_some(plan)
     }
 
-    /// Adds a running request's next rows to the plan, if it has any and there is room.
-    fn plan_request(&mut self, id: RequestId, plan: &mut Plan, room: &mut Room) {
+    /// Adds a running request's next rows to the plan, if it has any and there is capacity.
+    fn plan_request(&mut self, id: RequestId, plan: &mut StepPlan, capacity: &mut StepCapacity) {
         let active = &self.requests[&id];
         let (seq, slot) = (active.seq, active.slot.expect("running requests have slots"));
         let sequence = &self.sequences[&seq].sequence;
         let on_device = active.request.sampling.on_device();
-        let drawn = active.usage.generated + active.pending;
-        let (role, mut rows) = match sequence.next_rows() {
+        let sampled = active.usage.generated + active.pending;
+        let (phase, mut rows) = match sequence.next_rows() {
             Some(known) => known,
-            None if active.pending > 0 && on_device.is_some() && drawn < active.limit.0 => {
-                (Role::Generated, sequence.cached()..sequence.cached() + 1)
+            None if active.pending > 0 && on_device.is_some() && sampled < active.limit.0 => {
+                (Phase::Decode, sequence.cached()..sequence.cached() + 1)
             }
             None => return,
         };
-        rows.end = rows.end.min(rows.start + room.rows[role]);
-        let draws = rows.end >= sequence.len();
-        if rows.is_empty() || (draws && room.outs[role] == 0) || !self.make_room(id, rows.end) {
+        rows.end = rows.end.min(rows.start + capacity.rows[phase]);
+        let samples = rows.end >= sequence.len();
+        if rows.is_empty() || (samples && capacity.outs[phase] == 0) || !self.make_room(id, rows.end) {
             return;
         }
-        room.rows[role] -= rows.len() as u32;
-        room.outs[role] -= u32::from(draws);
-        let draw = match (draws, on_device) {
-            (false, _) => Draw::None,
-            (true, Some(spec)) => Draw::Device(spec),
-            (true, None) => Draw::Host,
+        capacity.rows[phase] -= rows.len() as u32;
+        capacity.outs[phase] -= u32::from(samples);
+        let sample = match (samples, on_device) {
+            (false, _) => SampleOn::None,
+            (true, Some(spec)) => SampleOn::Device(spec),
+            (true, None) => SampleOn::Host,
         };
         let sequence = &self.sequences[&seq].sequence;
         let first = plan.tokens.len();
         match sequence.tokens(rows.clone()) {
             Some(known) => plan.tokens.extend(known.iter().map(|&id| Token::Host(id))),
-            None => plan.tokens.push(Token::Drawn),
+            None => plan.tokens.push(Token::Sampled),
         }
         let tokens = first..plan.tokens.len();
-        plan.seqs.push(PlanSeq { request: id, seq, slot, role, pos: rows.start, tokens, draw });
+        plan.seqs.push(PlanSeq { request: id, seq, slot, phase, pos: rows.start, tokens, sample });
     }
 
     /// Gives a running request the blocks for its first `positions` positions. If it gets none, it waits or has ended.
@@ -334,7 +334,7 @@ impl Scheduler {
                     self.preempt(id);
                     return false;
                 }
-                // Alone, and the cache is full. Tokens that are still being drawn come before the end.
+                // Alone, and the cache is full. Tokens that are still being sampled come before the end.
                 _ => {
                     if self.requests[&id].pending == 0 {
                         self.finish(id, Finish::Context);
@@ -376,7 +376,7 @@ impl Scheduler {
     fn admit(&mut self) -> Option<RequestId> {
         let id = *self.waiting.front()?;
         let active = &self.requests[&id];
-        // What is being drawn must be known before it can be computed again.
+        // What is being sampled must be known before it can be computed again.
         if active.pending > 0 || self.free_slots.is_empty() {
             return None;
         }
@@ -408,18 +408,18 @@ impl Scheduler {
     }
 
     /// Hands a plan to the executor. If the executor refuses, the requests in it end with its error.
-    pub(super) fn run(&mut self, plan: &Plan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
+    pub(super) fn run(&mut self, plan: &StepPlan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
         let table = |seq: &SeqId| self.sequences[seq].sequence.table.groups();
         let tables: Vec<Vec<&[u32]>> = plan.seqs.iter().map(|s| table(&s.seq).collect()).collect();
         let counts: Vec<_> = plan.seqs.iter().map(|s| self.counts(s)).collect();
         let seq_step = |((s, tables), counts)| {
             let (s, tables, counts): (&PlanSeq, &Vec<_>, &Vec<_>) = (s, tables, counts);
             SeqStep {
-                outs: if s.draw == Draw::None { Outs::None } else { Outs::Last },
-                sample: if let Draw::Device(spec) = s.draw { Some(spec) } else { None },
+                outs: if s.sample == SampleOn::None { Outs::None } else { Outs::Last },
+                sample: if let SampleOn::Device(spec) = s.sample { Some(spec) } else { None },
                 lists: self.lists(s, counts),
-                read_logits: s.draw == Draw::Host,
-                ..SeqStep::new(s.slot, s.role, &plan.tokens[s.tokens.clone()], s.pos, tables)
+                read_logits: s.sample == SampleOn::Host,
+                ..SeqStep::new(s.slot, s.phase, &plan.tokens[s.tokens.clone()], s.pos, tables)
             }
         };
         let seqs: Vec<SeqStep<'_>> = plan.seqs.iter().zip(&tables).zip(&counts).map(seq_step).collect();
@@ -429,11 +429,11 @@ impl Scheduler {
                     let kept = self.sequences.get_mut(&s.seq).expect("it was planned");
                     kept.sequence.computed(s.pos + s.tokens.len() as u32, &mut self.kv);
                     self.requests.get_mut(&s.request).expect("it was planned").pending +=
-                        u32::from(s.draw != Draw::None);
+                        u32::from(s.sample != SampleOn::None);
                 }
-                let requests = plan.seqs.iter().map(|s| (s.request, s.seq, s.draw)).collect();
+                let requests = plan.seqs.iter().map(|s| (s.request, s.seq, s.sample)).collect();
                 self.flights.push_back(Flight { ticket, requests });
-                let prompts = plan.seqs.iter().filter(|s| s.role == Role::Prompt);
+                let prompts = plan.seqs.iter().filter(|s| s.phase == Phase::Prefill);
                 prompts.for_each(|s| self.prompt_checkpoint(s));
             }
             Err(error) => self.fail(plan.seqs.iter().map(|s| (s.request, s.seq)), error),
@@ -443,7 +443,7 @@ impl Scheduler {
     /// What penalties on the device see of a sequence: the tokens that the host knows.
     fn counts(&self, s: &PlanSeq) -> Vec<[u32; 2]> {
         let sampling = &self.requests[&s.request].request.sampling;
-        if !matches!(s.draw, Draw::Device(_)) || sampling.penalties == Penalties::NONE {
+        if !matches!(s.sample, SampleOn::Device(_)) || sampling.penalties == Penalties::NONE {
             return Vec::new();
         }
         let pos = s.pos + s.tokens.len() as u32;
@@ -454,13 +454,13 @@ impl Scheduler {
     }
 
     fn lists<'a>(&'a self, s: &PlanSeq, counts: &'a [[u32; 2]]) -> SampleLists<'a> {
-        let Draw::Device(_) = s.draw else { return SampleLists::default() };
+        let SampleOn::Device(_) = s.sample else { return SampleLists::default() };
         let request = &self.requests[&s.request].request;
         let pos = s.pos + s.tokens.len() as u32;
         let unseen = pos - self.sequences[&s.seq].sequence.len();
         let pending = unseen.min(request.sampling.seen(pos).len() as u32);
         let allowed = request.allowed.as_deref();
-        // A step whose token is drawn in the same submission may follow a stop.
+        // A step whose token is sampled in the same submission may follow a stop.
         let stops = if unseen > 0 { &request.stop[..request.stop.len().min(STOPS as usize)] } else { &[] };
         SampleLists { counts, pending, bias: &request.bias, allowed, stops, logprobs: request.logprobs }
     }
@@ -472,7 +472,7 @@ impl Scheduler {
         let kept = &self.sequences[&s.seq];
         let last = kept.sequence.checkpoints().last().map_or(0, |last| last.positions);
         let far = kept.sequence.cached() - last >= (self.limits.context / MOST).max(self.limits.block);
-        if kept.open && (far || s.draw != Draw::None) {
+        if kept.open && (far || s.sample != SampleOn::None) {
             self.checkpoint(s.seq, s.slot);
         }
     }
@@ -488,7 +488,7 @@ impl Scheduler {
             return;
         }
         let Some(state) = self.kv.take_state().or_else(|| self.free_state(seq)) else { return };
-        self.sequences.get_mut(&seq).expect("it was found above").sequence.keep(state);
+        self.sequences.get_mut(&seq).expect("it was found above").sequence.record_checkpoint(state);
         self.cache_ops.push(CacheOp::CopyState { from: slot, to: self.limits.seqs + state });
     }
 
@@ -498,11 +498,11 @@ impl Scheduler {
         let most =
             |(_, kept): &(&SeqId, &mut Kept)| (kept.sequence.checkpoints().len(), std::cmp::Reverse(kept.last_use));
         let (seq, kept) = self.sequences.iter_mut().max_by_key(most)?;
-        kept.sequence.thin(&mut self.kv);
+        kept.sequence.evict_checkpoint(&mut self.kv);
         let running = kept.user.is_some_and(|user| self.requests.get(&user).is_some_and(|r| r.slot.is_some()));
         if !running && *seq != live {
             // What it has in the cache is what its last checkpoint has.
-            kept.sequence.settle(kept.sequence.cached(), &mut self.kv);
+            kept.sequence.truncate_to(kept.sequence.cached(), &mut self.kv);
         }
         self.kv.take_state()
     }
@@ -522,7 +522,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the result of the oldest step under way.
+    /// Takes the result of the oldest step in flight.
     pub(super) fn collect(&mut self, ticket: Ticket, out: Result<&StepOut>) {
         let flight = self.flights.pop_front().expect("a result of no step");
         assert_eq!(flight.ticket, ticket, "steps finish in order");
@@ -530,41 +530,41 @@ impl Scheduler {
             Ok(out) => out,
             Err(error) => return self.fail(flight.requests.iter().map(|(id, seq, _)| (*id, *seq)), error),
         };
-        let mut drawn = out.drawn.iter().zip(&out.logprobs);
+        let mut sampled = out.sampled.iter().zip(&out.logprobs);
         let mut logits = out.logits.chunks_exact(self.vocab as usize);
-        for (id, _, draw) in flight.requests {
+        for (id, _, sample) in flight.requests {
             // Results of requests that have ended are skipped, not left out.
-            let (drawn, logits) = match draw {
-                Draw::None => continue,
-                Draw::Device(_) => (Some(drawn.next().expect("a token for each draw")), None),
-                Draw::Host => (None, Some(logits.next().expect("logits for each draw"))),
+            let (sampled, logits) = match sample {
+                SampleOn::None => continue,
+                SampleOn::Device(_) => (Some(sampled.next().expect("a token for each sample")), None),
+                SampleOn::Host => (None, Some(logits.next().expect("logits for each sample"))),
             };
             let Some(active) = self.requests.get_mut(&id) else { continue };
             active.pending -= 1;
-            let (token, told) = match (drawn, logits) {
-                (Some((drawn, told)), _) => (drawn.token, told.clone()),
-                (None, logits) => self.draw(id, logits.unwrap_or_default()),
+            let (token, reported) = match (sampled, logits) {
+                (Some((sampled, reported)), _) => (sampled.token, reported.clone()),
+                (None, logits) => self.sample(id, logits.unwrap_or_default()),
             };
-            self.accept(id, token, told);
+            self.accept(id, token, reported);
         }
     }
 
-    /// Draws a request's next token on the host.
-    fn draw(&mut self, id: RequestId, logits: &[f32]) -> (Option<u32>, Vec<Logprob>) {
-        let active = self.requests.get_mut(&id).expect("it draws");
+    /// Samples a request's next token on the host.
+    fn sample(&mut self, id: RequestId, logits: &[f32]) -> (Option<u32>, Vec<Logprob>) {
+        let active = self.requests.get_mut(&id).expect("it samples");
         let Request { sampling, bias, allowed, logprobs: n, .. } = &active.request;
         let sequence = &self.sequences[&active.seq].sequence;
         let tokens = sequence.tokens(0..sequence.len()).unwrap_or_default();
         let known = Known { tokens, bias, allowed: allowed.as_deref() };
-        let token = self.chain.draw(sampling, &known, &mut active.sampler, logits);
-        let mut told = Vec::new();
-        n.iter().for_each(|n| logprobs(logits, token, *n, &mut told));
-        (token, told)
+        let token = self.chain.sample(sampling, &known, &mut active.sampler, logits);
+        let mut reported = Vec::new();
+        n.iter().for_each(|n| logprobs(logits, token, *n, &mut reported));
+        (token, reported)
     }
 
-    /// A request's next token has been drawn.
+    /// A request's next token has been sampled.
     fn accept(&mut self, id: RequestId, token: Option<u32>, logprobs: Vec<Logprob>) {
-        let active = self.requests.get_mut(&id).expect("it draws");
+        let active = self.requests.get_mut(&id).expect("it samples");
         let Some(token) = token else {
             let seq = active.seq;
             let pos = self.sequences[&seq].sequence.len();
@@ -578,14 +578,14 @@ impl Scheduler {
         let full = active.usage.generated == active.limit.0;
         let reason = active.limit.1.clone();
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
-        kept.sequence.push(&[token], Role::Generated);
+        kept.sequence.push(&[token], Phase::Decode);
         self.events.push(Event::Token { request: id, id: token, logprobs });
         if full {
             self.finish(id, reason);
         }
     }
 
-    /// Ends a request; steps of it that are under way are ignored from now on.
+    /// Ends a request; steps of it that are in flight are ignored from now on.
     fn finish(&mut self, id: RequestId, reason: Finish) {
         let Some(active) = self.requests.remove(&id) else { return };
         self.waiting.retain(|r| *r != id);
@@ -595,7 +595,7 @@ impl Scheduler {
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
         kept.user = None;
         kept.last_use = last_use;
-        // Kept are the positions whose next token is known, whatever ran ahead: so it does not depend on timing what of a
+        // Kept are the positions whose next token is known, whatever ran target_in_flight: so it does not depend on timing what of a
         // conversation is computed as generated text and what as the next prompt.
         let known = kept.sequence.len();
         let settled = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };
@@ -604,7 +604,7 @@ impl Scheduler {
             self.checkpoint(active.seq, slot);
         }
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
-        kept.sequence.settle(settled, &mut self.kv);
+        kept.sequence.truncate_to(settled, &mut self.kv);
         if !open {
             self.forget(active.seq);
         }
@@ -612,8 +612,8 @@ impl Scheduler {
     }
 }
 
-/// What a step has room for, by role.
-struct Room {
+/// What a step has capacity for, by phase.
+struct StepCapacity {
     rows: PerPhase<u32>,
     outs: PerPhase<u32>,
 }

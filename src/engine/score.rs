@@ -1,13 +1,13 @@
 //! Logits of every position of a text, for comparisons and perplexities.
 
-use crate::exec::{Executor, Outs, Role, SeqStep, Step, StepOut, Token};
+use crate::exec::{Executor, Outs, Phase, SeqStep, Step, StepOut, Token};
 use crate::kv::Kv;
 use crate::model::Program;
 use crate::{Error, Result};
 
 /// Runs `ids` as one prompt and gives the logits of each position, (positions, vocab).
 ///
-/// The executor must have no step under way, and what its cache holds is overwritten.
+/// The executor must have no step in flight, and what its cache holds is overwritten.
 pub async fn score<E: Executor>(executor: &mut E, program: &Program, ids: &[u32]) -> Result<Vec<f32>> {
     let mut logits = Vec::new();
     score_from(executor, program, ids, 0, &mut |_, row| logits.extend_from_slice(row)).await?;
@@ -16,7 +16,7 @@ pub async fn score<E: Executor>(executor: &mut E, program: &Program, ids: &[u32]
 
 /// Runs `ids` as one prompt and gives `each` the logits of the positions from `first` on, a position at a time.
 ///
-/// The executor must have no step under way, and what its cache holds is overwritten.
+/// The executor must have no step in flight, and what its cache holds is overwritten.
 pub async fn score_from<E: Executor>(
     executor: &mut E,
     program: &Program,
@@ -48,7 +48,7 @@ pub async fn score_from<E: Executor>(
         let seq = SeqStep {
             outs: if wanted { Outs::All } else { Outs::None },
             read_logits: wanted,
-            ..SeqStep::new(0, Role::Prompt, &tokens, pos as u32, &tables)
+            ..SeqStep::new(0, Phase::Prefill, &tokens, pos as u32, &tables)
         };
         executor.enqueue(&Step { seqs: &[seq] })?;
         let mut result = Ok(());

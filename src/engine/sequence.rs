@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-use crate::exec::Role;
+use crate::exec::Phase;
 use crate::kv::{Kv, Table};
 
 /// The tokens of a sequence and their place in the cache.
 ///
-/// A position's role stays with it for good: when a sequence must be computed again, each row runs in the kernels that it ran in
+/// A position's phase stays with it for good: when a sequence must be computed again, each row runs in the kernels that it ran in
 /// before, so that the same bits come out.
 #[derive(Debug)]
 pub(super) struct Sequence {
     tokens: Vec<u32>,
-    /// The tokens' roles: each span ends where the next begins, the last one with the tokens.
+    /// The tokens' phases: each span ends where the next begins, the last one with the tokens.
     spans: Vec<Span>,
     /// Positions whose keys and values are in the cache once all steps so far have run. More than `tokens` while rows of
-    /// tokens that only the device knows are under way.
+    /// tokens that only the device knows are in flight.
     cached: u32,
     pub(super) table: Table,
     /// Where states of recurrent layers were kept, in the order of positions. A sequence that is not running and has something
@@ -33,7 +33,7 @@ pub(super) struct Checkpoint {
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: u32,
-    role: Role,
+    phase: Phase,
 }
 
 impl Sequence {
@@ -59,13 +59,13 @@ impl Sequence {
     pub(super) fn resume(&mut self, prompt: &[u32], kv: &mut Kv) {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         self.truncate(common as u32);
-        self.push(&prompt[common..], Role::Prompt);
-        self.settle((common as u32).min(self.len() - 1), kv);
+        self.push(&prompt[common..], Phase::Prefill);
+        self.truncate_to((common as u32).min(self.len() - 1), kv);
     }
 
-    pub(super) fn push(&mut self, tokens: &[u32], role: Role) {
-        if !tokens.is_empty() && self.spans.last().is_none_or(|s| s.role != role) {
-            self.spans.push(Span { start: self.len(), role });
+    pub(super) fn push(&mut self, tokens: &[u32], phase: Phase) {
+        if !tokens.is_empty() && self.spans.last().is_none_or(|s| s.phase != phase) {
+            self.spans.push(Span { start: self.len(), phase });
         }
         self.tokens.extend_from_slice(tokens);
     }
@@ -75,16 +75,16 @@ impl Sequence {
         self.spans.retain(|s| s.start < len);
     }
 
-    /// Forgets the cache behind the first `positions` positions. Of a recurrent model that is not running, what lies behind the
+    /// Forgets the cache after the first `positions` positions. Of a recurrent model that is not running, what lies after the
     /// last checkpoint before them goes, too; of one with windows all, if the next row would not find what it sees.
-    pub(super) fn settle(&mut self, positions: u32, kv: &mut Kv) {
-        self.cut(positions, kv);
-        if !kv.reaches(&self.table, self.cached) {
-            self.cut(0, kv);
+    pub(super) fn truncate_to(&mut self, positions: u32, kv: &mut Kv) {
+        self.truncate_cache(positions, kv);
+        if !kv.window_is_resident(&self.table, self.cached) {
+            self.truncate_cache(0, kv);
         }
     }
 
-    fn cut(&mut self, positions: u32, kv: &mut Kv) {
+    fn truncate_cache(&mut self, positions: u32, kv: &mut Kv) {
         self.cached = self.cached.min(positions);
         if kv.recurrent() {
             while let Some(last) = self.checkpoints.pop_if(|last| last.positions > self.cached) {
@@ -101,12 +101,12 @@ impl Sequence {
     }
 
     /// Notes that the states at the present position are kept in a place.
-    pub(super) fn keep(&mut self, state: u32) {
+    pub(super) fn record_checkpoint(&mut self, state: u32) {
         self.checkpoints.push(Checkpoint { positions: self.cached, state });
     }
 
     /// Gives up a checkpoint: of several, the one whose neighbours are nearest to each other, but not the last.
-    pub(super) fn thin(&mut self, kv: &mut Kv) {
+    pub(super) fn evict_checkpoint(&mut self, kv: &mut Kv) {
         let gap = |&i: &usize| {
             let before = i.checked_sub(1).map_or(0, |i| self.checkpoints[i].positions);
             self.checkpoints[i + 1].positions - before
@@ -120,21 +120,21 @@ impl Sequence {
 
     /// Gives all blocks back: everything must be computed again.
     pub(super) fn evict(&mut self, kv: &mut Kv) {
-        self.settle(0, kv);
+        self.truncate_to(0, kv);
     }
 
-    /// The next rows to compute, all of one role, if there are known tokens that the cache lacks.
-    pub(super) fn next_rows(&self) -> Option<(Role, Range<u32>)> {
+    /// The next rows to compute, all of one phase, if there are known tokens that the cache lacks.
+    pub(super) fn next_rows(&self) -> Option<(Phase, Range<u32>)> {
         let start = self.cached;
         let span = self.spans.partition_point(|s| s.start <= start).checked_sub(1)?;
         let end = self.spans.get(span + 1).map_or(self.len(), |next| next.start);
-        (start < end).then_some((self.spans[span].role, start..end))
+        (start < end).then_some((self.spans[span].phase, start..end))
     }
 
     /// Rows up to `positions` have been enqueued: later ones see no more than windows before them.
     pub(super) fn computed(&mut self, positions: u32, kv: &mut Kv) {
         self.cached = positions;
-        kv.pass(&mut self.table, positions);
+        kv.release_outside_window(&mut self.table, positions);
     }
 }
 
@@ -142,7 +142,7 @@ impl Sequence {
 mod tests {
     use super::*;
 
-    fn rows(s: &Sequence) -> Vec<(Role, Range<u32>)> {
+    fn rows(s: &Sequence) -> Vec<(Phase, Range<u32>)> {
         let mut kv = Kv::new(1, 9, 4);
         let mut copy = Sequence {
             tokens: s.tokens.clone(),
@@ -152,9 +152,9 @@ mod tests {
             checkpoints: Vec::new(),
         };
         let mut rows = Vec::new();
-        while let Some((role, range)) = copy.next_rows() {
+        while let Some((phase, range)) = copy.next_rows() {
             copy.computed(range.end, &mut kv);
-            rows.push((role, range));
+            rows.push((phase, range));
         }
         rows
     }
@@ -164,18 +164,18 @@ mod tests {
         let mut kv = Kv::new(1, 9, 4);
         let mut s = Sequence::new(kv.table());
         s.resume(&[1, 2, 3, 4, 5], &mut kv);
-        s.push(&[6], Role::Generated);
-        s.push(&[7], Role::Generated);
-        assert_eq!(rows(&s), [(Role::Prompt, 0..5), (Role::Generated, 5..7)]);
+        s.push(&[6], Phase::Decode);
+        s.push(&[7], Phase::Decode);
+        assert_eq!(rows(&s), [(Phase::Prefill, 0..5), (Phase::Decode, 5..7)]);
         kv.grow(&mut s.table, 7).unwrap();
         s.computed(7, &mut kv);
         // A second turn: everything but the last token is known from before.
         s.resume(&[1, 2, 3, 4, 5, 6, 9, 9], &mut kv);
         assert_eq!(s.cached(), 6);
-        assert_eq!(rows(&s), [(Role::Prompt, 6..8)]);
+        assert_eq!(rows(&s), [(Phase::Prefill, 6..8)]);
         s.evict(&mut kv);
         assert_eq!(kv.free(), 9);
-        assert_eq!(rows(&s), [(Role::Prompt, 0..5), (Role::Generated, 5..6), (Role::Prompt, 6..8)]);
+        assert_eq!(rows(&s), [(Phase::Prefill, 0..5), (Phase::Decode, 5..6), (Phase::Prefill, 6..8)]);
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
         s.resume(&[1, 2, 3, 4, 5], &mut kv);
         assert_eq!((s.cached(), s.table.blocks()), (4, 1));
         s.resume(&[2], &mut kv);
-        assert_eq!((s.table.blocks(), rows(&s)), (0, vec![(Role::Prompt, 0..1)]));
+        assert_eq!((s.table.blocks(), rows(&s)), (0, vec![(Phase::Prefill, 0..1)]));
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
         let keep = |s: &mut Sequence, kv: &mut Kv, positions| {
             kv.grow(&mut s.table, positions).unwrap();
             s.computed(positions, kv);
-            s.keep(kv.take_state().unwrap());
+            s.record_checkpoint(kv.take_state().unwrap());
         };
         s.resume(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &mut kv);
         keep(&mut s, &mut kv, 2);
@@ -219,11 +219,11 @@ mod tests {
         let mut s = Sequence::new(kv.table());
         for positions in [10, 20, 22, 30, 40] {
             s.computed(positions, &mut kv);
-            s.keep(kv.take_state().unwrap());
+            s.record_checkpoint(kv.take_state().unwrap());
         }
         let mut left = Vec::new();
         while !s.checkpoints().is_empty() {
-            s.thin(&mut kv);
+            s.evict_checkpoint(&mut kv);
             left.push(s.checkpoints().iter().map(|c| c.positions).collect::<Vec<_>>());
         }
         assert_eq!(left, [vec![10, 20, 30, 40], vec![20, 30, 40], vec![20, 40], vec![40], vec![]]);

@@ -1,14 +1,14 @@
-//! The engine against an executor that reads and writes pages like a real one and draws a hash of what it finds there.
+//! The engine against an executor that reads and writes pages like a real one and samples a hash of what it finds there.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::*;
-use crate::exec::{CacheOp, Drawn, Executor, Limits, Outs, Packed, Role, Step, StepOut, Ticket, Token};
+use crate::exec::{CacheOp, Executor, Limits, Outs, Packed, Phase, Sampled, Step, StepOut, Ticket, Token};
 use crate::file::CountFn;
 use crate::model::{CacheSpec, Out, Program};
 use crate::ops::sample::Picker;
-use crate::ops::{DrawEntry, Penalties, RING};
 use crate::ops::{GroupId, ValueId};
+use crate::ops::{Penalties, RING, SampleEntry};
 use crate::sample::Sampling;
 use crate::testing::{Random, mix};
 use crate::{Error, Result};
@@ -40,8 +40,8 @@ fn windowed(first: Option<u32>, second: u32) -> Program {
     Program { caches: vec![pages(0, first), pages(1, Some(second))], ..program() }
 }
 
-/// What a row leaves in the cache: its token, position and role.
-type Cell = (u32, u32, Role);
+/// What a row leaves in the cache: its token, position and phase.
+type Cell = (u32, u32, Phase);
 
 /// Runs a step when it is enqueued, on its own memory, and delivers it at some later poll.
 struct Fake {
@@ -49,15 +49,15 @@ struct Fake {
     limits: Limits,
     packed: Packed,
     pages: Vec<Vec<Option<Cell>>>,
-    /// The tokens drawn last for each slot, by position.
-    drawn: Vec<[Option<u32>; RING as usize]>,
+    /// The tokens sampled last for each slot, by position.
+    sampled: Vec<[Option<u32>; RING as usize]>,
     finished: VecDeque<(Ticket, Result<StepOut>)>,
     next: u64,
     random: Random,
     blocked: u64,
     /// Rows computed.
     rows: usize,
-    /// A token that makes the logits behind it NaN.
+    /// A token that makes the logits after it NaN.
     poison: Option<u32>,
     /// The step that fails.
     fails: Option<u64>,
@@ -74,7 +74,7 @@ impl Fake {
             limits,
             packed: Packed::default(),
             pages: vec![vec![None; (limits.blocks * limits.block) as usize]; GROUPS],
-            drawn: vec![[None; RING as usize]; limits.seqs as usize],
+            sampled: vec![[None; RING as usize]; limits.seqs as usize],
             finished: VecDeque::new(),
             next: 0,
             random: Random::new(seed),
@@ -88,12 +88,12 @@ impl Fake {
     }
 
     /// A row goes through the state of its slot.
-    fn recur(&mut self, slot: usize, pos: u32, token: u32, role: Role) {
+    fn recur(&mut self, slot: usize, pos: u32, token: u32, phase: Phase) {
         let state = &mut self.states[slot];
         if pos == 0 {
             *state = (0, 1);
         }
-        *state = (pos + 1, mix(state.1 ^ mix(u64::from(token) * 2 + role as u64)));
+        *state = (pos + 1, mix(state.1 ^ mix(u64::from(token) * 2 + phase as u64)));
     }
 
     /// Logits that depend on every token before, and on the kernels it ran in.
@@ -116,13 +116,13 @@ impl Fake {
                 cell.expect("an unwritten position is read")
             };
             let seen = [0, 1].map(|group| (pos >= firsts[group]).then(|| cell(group)));
-            let (token, at, role) = seen[0].or(seen[1]).expect("one of them sees it");
-            let own = |cell: Option<Cell>| cell.is_none_or(|cell| cell == (token, pos, role));
+            let (token, at, phase) = seen[0].or(seen[1]).expect("one of them sees it");
+            let own = |cell: Option<Cell>| cell.is_none_or(|cell| cell == (token, pos, phase));
             assert!(at == pos && seen.into_iter().all(own), "a position holds another sequence's row");
             if self.poison == Some(token) {
                 return None;
             }
-            hash = mix(hash ^ mix(u64::from(token) * 2 + role as u64));
+            hash = mix(hash ^ mix(u64::from(token) * 2 + phase as u64));
         }
         Some(hash)
     }
@@ -137,12 +137,12 @@ impl Executor for Fake {
         "fake".into()
     }
 
-    async fn plan(&mut self, _: Role, _: &mut CountFn<'_>) -> Result<()> {
+    async fn plan(&mut self, _: Phase, _: &mut CountFn<'_>) -> Result<()> {
         Ok(())
     }
 
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
-        assert!(self.finished.len() < self.limits.in_flight as usize, "too many steps under way");
+        assert!(self.finished.len() < self.limits.in_flight as usize, "too many steps in flight");
         self.packed.pack(step, &self.program, &self.limits)?;
         let mut out = StepOut::default();
         let mut written = std::collections::HashSet::new();
@@ -152,14 +152,16 @@ impl Executor for Fake {
             for (pos, token) in (seq.pos..).zip(seq.tokens) {
                 let token = match *token {
                     Token::Host(id) => id,
-                    Token::Drawn => self.drawn[seq.slot as usize][(pos % RING) as usize].expect("a token was drawn"),
+                    Token::Sampled => {
+                        self.sampled[seq.slot as usize][(pos % RING) as usize].expect("a token was sampled")
+                    }
                 };
-                self.recur(seq.slot as usize, pos, token, seq.role);
+                self.recur(seq.slot as usize, pos, token, seq.phase);
                 for group in 0..GROUPS {
                     let block = seq.tables[group][(pos / self.limits.block) as usize];
                     let at = block * self.limits.block + pos % self.limits.block;
                     assert!(written.insert((group, at)), "two rows write one place");
-                    self.pages[group][at as usize] = Some((token, pos, seq.role));
+                    self.pages[group][at as usize] = Some((token, pos, seq.phase));
                 }
                 self.rows += 1;
             }
@@ -173,13 +175,13 @@ impl Executor for Fake {
             let logits = self.logits(seq.tables, end);
             if let Some(spec) = seq.sample {
                 let mut lists = Vec::new();
-                let draw = DrawEntry::new(&spec, &seq.lists, [0, seq.slot, end], VOCAB, &mut lists).unwrap();
-                let ring = &mut self.drawn[seq.slot as usize];
+                let sample = SampleEntry::new(&spec, &seq.lists, [0, seq.slot, end], VOCAB, &mut lists).unwrap();
+                let ring = &mut self.sampled[seq.slot as usize];
                 let tokens = ring.map(Option::unwrap_or_default);
-                let ended = draw.ended(&lists, &tokens);
-                let token = Picker::default().pick(&draw, &lists, &tokens, &logits).filter(|_| ended.is_none());
+                let ended = sample.ended(&lists, &tokens);
+                let token = Picker::default().pick(&sample, &lists, &tokens, &logits).filter(|_| ended.is_none());
                 ring[(end % RING) as usize] = token.or(ended).or(Some(0));
-                out.drawn.push(Drawn { slot: seq.slot, token });
+                out.sampled.push(Sampled { slot: seq.slot, token });
                 out.logprobs.push(Vec::new());
             }
             if seq.read_logits {
@@ -284,7 +286,7 @@ fn random_request(random: &mut Random) -> Request {
     let prompt = (0..1 + random.below(20)).map(|_| random.below(VOCAB)).collect();
     let temperature = if random.below(3) == 0 { 0.0 } else { 0.7 };
     let top_k = if random.below(3) == 0 { 5 } else { 0 };
-    // Every third one asks for what is drawn on the host.
+    // Every third one asks for what is sampled on the host.
     let typical = if random.below(3) == 0 { 0.9 } else { 1.0 };
     let repeat = if random.below(2) == 0 { 1.3 } else { 1.0 };
     let penalties = Penalties { repeat, presence: 0.2, frequency: 0.1 };
@@ -301,7 +303,7 @@ fn random_request(random: &mut Random) -> Request {
     }
 }
 
-/// Alone on an executor with room for everything, one step at a time.
+/// Alone on an executor with capacity for everything, one step at a time.
 fn alone(request: &Request) -> (Vec<u32>, &'static str) {
     let (tokens, reason, _) = Bench::new(ROOMY, 0).answer(Request { sequence: None, ..request.clone() });
     (tokens, reason)
@@ -360,12 +362,12 @@ fn conversations_are_continued_as_if_computed_anew() {
     let (mut copies, mut checkpoints) = (0, 0);
     for seed in 0..600 {
         let mut random = Random::new(seed);
-        // Of a recurrent model less is kept, according to the room for checkpoints.
+        // Of a recurrent model less is kept, according to the space for checkpoints.
         let paged = if seed % 2 == 0 { program() } else { windowed(None, 6) };
         let program = if seed % 3 == 0 { paged } else { recurrent() };
         let recurrent = seed % 3 != 0;
         let mut bench = Bench::of(&program, Limits { checkpoints: seed as u32 % 5, ..TIGHT }, seed);
-        // The oracle keeps its sequences too, with room for all, so that roles are the same.
+        // The oracle keeps its sequences too, with capacity for all, so that phases are the same.
         let mut oracle = Bench::new(ROOMY, 1);
         let conversations = [bench.engine.open(), bench.engine.open()];
         let oracles = [oracle.engine.open(), oracle.engine.open()];
@@ -386,7 +388,7 @@ fn conversations_are_continued_as_if_computed_anew() {
                     oracle.answer(Request { sequence: Some(oracles[i]), ..request });
                 assert_eq!((&tokens, reason.unwrap().name()), (&expected, expected_reason), "seed {seed}");
                 assert!(usage.reused == full.reused || usage.reused == 0 || recurrent && usage.reused < full.reused);
-                assert!(bench.engine.checkpoints() <= seed as u32 % 5, "more checkpoints than there is room for");
+                assert!(bench.engine.checkpoints() <= seed as u32 % 5, "more checkpoints than there is capacity for");
                 checkpoints = checkpoints.max(bench.engine.checkpoints());
                 assert!(full.reused < context);
                 turns += 1;
@@ -447,7 +449,7 @@ fn a_recurrent_sequence_goes_back_to_a_checkpoint() {
     assert_eq!((tokens, usage.reused), (expected, 5));
     // Nothing in common: from the start.
     assert_eq!(bench.answer(turn(vec![9, 1])).2.reused, 0);
-    // Without room for checkpoints too.
+    // Without space for checkpoints too.
     let mut bench = Bench::of(&recurrent(), Limits { checkpoints: 0, ..ROOMY }, 3);
     let seq = bench.engine.open();
     let (first, ..) = bench.answer(Request { sequence: Some(seq), ..turn(vec![1, 2, 3, 4]) });
@@ -457,7 +459,7 @@ fn a_recurrent_sequence_goes_back_to_a_checkpoint() {
 
 #[test]
 fn windows_bound_what_a_long_answer_holds() {
-    // Room for 32 positions: a window of 6, and what is kept for going back a little.
+    // Space for 32 positions: a window of 6, and what is kept for going back a little.
     let limits = Limits { blocks: 8, context: 4000, ..TIGHT };
     let request = Request { max_tokens: Some(300), ..Request::new(vec![1, 2, 3]) };
     let mut bench = Bench::of(&windowed(Some(6), 5), limits, 3);
@@ -553,7 +555,7 @@ fn decoding_on_the_device_runs_ahead() {
     }
     assert_eq!(bench.engine.executor().rows, 4, "the prompt and two tokens that the host has not seen");
     bench.run();
-    assert_eq!(bench.engine.executor().rows, 10, "no row behind the last token");
+    assert_eq!(bench.engine.executor().rows, 10, "no row after the last token");
 }
 
 #[test]
@@ -607,7 +609,7 @@ fn a_cancelled_request_is_told_of_at_once() {
     bench.engine.cancel(id);
     bench.step();
     assert!(matches!(bench.answers[&id].1, Some(Finish::Cancelled)));
-    assert_eq!(bench.engine.executor().blocked(), waited, "nobody waits for what is under way");
+    assert_eq!(bench.engine.executor().blocked(), waited, "nobody waits for what is in flight");
     bench.run();
 }
 

@@ -1,6 +1,6 @@
-//! The CPU executor: a team of threads walks the program, each member does its share of every op.
+//! The CPU executor: a thread_pool of threads walks the program, each thread does its share of every op.
 //!
-//! A step that was enqueued waits, packed, until [`poll`](Executor::poll) runs it: there is no thread behind the caller's
+//! A step that was enqueued waits, packed, until [`poll`](Executor::poll) runs it: there is no thread after the caller's
 //! back, so a step never competes with the caller for a core, and nothing ever blocks. All memory is made once, for the
 //! limits; a decoding loop allocates nothing.
 
@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::packed::{Batch, Packed};
-use super::threads::Teams;
-use super::{CacheOp, Drawn, Executor, Limits, Numerics, Outs, PerPhase, Role, Step, StepOut, Ticket, Timing, seeded};
-use crate::cpu::{Cache, Job, Member, PageShape, Pages, Shared, States, bandwidth};
+use super::threads::ThreadPools;
+use super::{
+    CacheOp, Executor, Limits, Numerics, Outs, PerPhase, Phase, Sampled, Step, StepOut, Ticket, Timing, seeded,
+};
+use crate::cpu::{Cache, Job, PageShape, Pages, PoolThread, Shared, States, bandwidth};
 use crate::file::CountFn;
 use crate::model::{CacheSpec, FuseFor, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, StepRows};
@@ -25,13 +27,13 @@ use crate::{Error, Result};
 /// How a CPU executor is made.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
-    /// Threads, the caller among them; none: as many as prove to be fastest, for prompts and for generated rows apart.
+    /// Threads, the caller among them; none: as many as prove to be fastest, for prompts and for decode rows apart.
     pub threads: Option<usize>,
-    /// Fast: a KV cache in f16, activations in eight bits.
+    /// Fast: a KV cache in f16, int8 activations.
     pub numerics: Numerics,
     /// How keys and values are stored; none: as the numerics have it.
     pub kv: Option<KvStorage>,
-    /// What there is room for.
+    /// What there is capacity for.
     pub limits: Limits,
     /// Runs the fused programs, not the canonical one.
     pub fuse: bool,
@@ -51,38 +53,38 @@ pub struct CpuExecutor {
     limits: Limits,
     program: Program,
     weights: Arc<CpuWeights>,
-    teams: Teams,
-    /// Fast numerics: the instructions for products of whole numbers.
-    eight_bits: Option<Simd>,
-    /// One a role.
-    plans: PerPhase<Plan>,
+    thread_pools: ThreadPools,
+    /// Fast numerics: the instructions for integer dot products.
+    int8: Option<Simd>,
+    /// One a phase.
+    schedules: PerPhase<Schedule>,
     kept: bool,
     buffers: Vec<Shared<f32>>,
     caches: Vec<Cache>,
-    /// Of `scratch_len` numbers for each member.
+    /// Of `scratch_len` numbers for each thread.
     scratch: Shared<f32>,
     scratch_len: usize,
     rows: Vec<RowEntry>,
-    /// (draws, members)
+    /// (samples, threads)
     bests: Shared<Best>,
-    /// The tokens drawn last for each slot, by position.
-    drawn: Vec<u32>,
+    /// The tokens sampled last for each slot, by position.
+    sampled: Vec<u32>,
     picker: Picker,
     queue: VecDeque<Queued>,
-    /// Steps that are not under way, with their memory.
+    /// Steps that are not in flight, with their memory.
     #[allow(clippy::vec_box, reason = "they move to the queue and back; boxed, without a copy")]
     free: Vec<Box<Waiting>>,
     next_ticket: u64,
     out: StepOut,
     /// Rows, output rows and sequences of the last batch.
     last: [usize; 3],
-    /// When the last batch was how far, in nanoseconds from its start: before each node, before drawing, at its end. Empty if
+    /// When the last batch was how far, in nanoseconds from its start: before each node, before sampling, at its end. Empty if
     /// nobody wants to know.
     marks: Vec<AtomicU64>,
 }
 
-/// A program of a role, ready to run.
-struct Plan {
+/// A program of a phase, ready to run.
+struct Schedule {
     program: Program,
     places: Vec<Place>,
     /// Whether a barrier comes before each node.
@@ -104,15 +106,15 @@ struct Waiting {
 }
 
 /// What a sequence gives: its output rows within its batch, and where they go in the [`StepOut`], which is in the step's
-/// order of sequences and not by role.
+/// order of sequences and not by phase.
 struct SeqOuts {
-    role: Role,
+    phase: Phase,
     /// Its number within its batch, and in the step.
     index: [usize; 2],
     slot: u32,
     outs: Range<usize>,
-    /// As a draw of its batch, and of the step.
-    drawn: Option<[usize; 2]>,
+    /// As a sample of its batch, and of the step.
+    sampled: Option<[usize; 2]>,
     /// As a row of logits.
     logits: Option<usize>,
 }
@@ -127,15 +129,15 @@ impl CpuExecutor {
         program.check(&inputs)?;
         let limits = options.limits;
         let mut buffers = Buffers { lens: Vec::new(), keep: options.keep_values };
-        let mut plan = |role| {
-            let fused = if options.fuse { fuse(program, role, FuseFor::CPU) } else { program.clone() };
-            Plan::new(fused, &limits, &mut buffers)
+        let mut plan = |phase| {
+            let fused = if options.fuse { fuse(program, phase, FuseFor::CPU) } else { program.clone() };
+            Schedule::new(fused, &limits, &mut buffers)
         };
-        let plans = PerPhase::by(&mut plan);
-        let eight_bits = (options.numerics == Numerics::Fast).then(Simd::best);
-        let teams = Teams::new(options.threads, &weights, eight_bits);
+        let schedules = PerPhase::by(&mut plan);
+        let int8 = (options.numerics == Numerics::Fast).then(Simd::best);
+        let thread_pools = ThreadPools::new(options.threads, &weights, int8);
         let scratch_len =
-            plans.each().into_iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
+            schedules.each().into_iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
         let mut caches = Vec::new();
         for cache in &program.caches {
             let (group, kv_heads, k_dim, v_dim, v_in_k) = match *cache {
@@ -159,7 +161,7 @@ impl CpuExecutor {
         for &len in &buffers.lens {
             values.push(Shared::zeroed(fits("the buffer of a value", len)?));
         }
-        let scratch = Shared::zeroed(fits("scratch memory", scratch_len as u64 * teams.most() as u64)?);
+        let scratch = Shared::zeroed(fits("scratch memory", scratch_len as u64 * thread_pools.most() as u64)?);
         let seqs = 2 * limits.seqs as usize;
         let waiting =
             || Box::new(Waiting { packed: Packed::with_room(program, &limits), seqs: Vec::with_capacity(seqs) });
@@ -167,30 +169,30 @@ impl CpuExecutor {
             limits,
             program: program.clone(),
             weights,
-            plans,
-            eight_bits,
+            schedules,
+            int8,
             kept: options.keep_values,
             buffers: values,
             caches,
             scratch,
             scratch_len,
             rows: Vec::with_capacity(limits.rows as usize),
-            bests: Shared::zeroed(limits.seqs as usize * teams.most()),
-            drawn: vec![0; (limits.seqs * RING) as usize],
+            bests: Shared::zeroed(limits.seqs as usize * thread_pools.most()),
+            sampled: vec![0; (limits.seqs * RING) as usize],
             picker: Picker::default(),
             queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
             free: (0..limits.in_flight).map(|_| waiting()).collect(),
             next_ticket: 0,
-            out: StepOut { drawn: Vec::with_capacity(seqs), ..StepOut::default() },
+            out: StepOut { sampled: Vec::with_capacity(seqs), ..StepOut::default() },
             last: [0; 3],
             marks: Vec::new(),
-            teams,
+            thread_pools,
         })
     }
 
-    /// The program that steps of a role run.
-    pub fn program(&self, role: Role) -> &Program {
-        &self.plans[role].program
+    /// The program that steps of a phase run.
+    pub fn program(&self, phase: Phase) -> &Program {
+        &self.schedules[phase].program
     }
 
     /// A value as the last step left it, (rows, width), if values are kept: of the prompt's rows, if there were any. What a
@@ -233,44 +235,44 @@ impl CpuExecutor {
     /// Runs a step; its results are in `out`.
     fn run(&mut self, waiting: &Waiting) {
         let vocab = self.program.vocab as usize;
-        let draws = waiting.seqs.iter().filter(|seq| seq.drawn.is_some()).count();
+        let samples = waiting.seqs.iter().filter(|seq| seq.sampled.is_some()).count();
         let logits: usize = waiting.seqs.iter().filter(|seq| seq.logits.is_some()).map(|seq| seq.outs.len()).sum();
-        self.out.drawn.clear();
-        self.out.drawn.resize(draws, Drawn { slot: 0, token: None });
-        self.out.logprobs.resize_with(draws, Vec::new);
+        self.out.sampled.clear();
+        self.out.sampled.resize(samples, Sampled { slot: 0, token: None });
+        self.out.logprobs.resize_with(samples, Vec::new);
         self.out.logprobs.iter_mut().for_each(Vec::clear);
         self.out.logits.resize(logits * vocab, 0.0);
         let pooled = self.program.pooled().map_or(0, |v| self.program.value(v).width as usize);
         self.out.pooled.resize(waiting.seqs.len() * pooled, 0.0);
-        for role in Role::ALL {
-            let batch = waiting.packed.batch(role);
+        for phase in Phase::ALL {
+            let batch = waiting.packed.batch(phase);
             if !batch.rows.is_empty() {
                 self.load_rows(batch);
-                self.run_batch(role, batch);
+                self.run_batch(phase, batch);
                 waiting
                     .seqs
                     .iter()
-                    .filter(|seq| seq.role == role)
+                    .filter(|seq| seq.phase == phase)
                     .for_each(|seq| self.collect(seq, batch, waiting.seqs.len()));
             }
         }
     }
 
-    /// Copies what ops read of a batch; tokens that were drawn here are looked up.
+    /// Copies what ops read of a batch; tokens that were sampled here are looked up.
     fn load_rows(&mut self, batch: &Batch) {
         self.rows.clear();
         self.rows.extend(batch.rows.iter().map(|row| {
             let mut row = *row;
             if row.is_sampled() {
-                row.token = self.drawn[(batch.seqs[row.seq as usize].slot * RING + row.pos % RING) as usize];
+                row.token = self.sampled[(batch.seqs[row.seq as usize].slot * RING + row.pos % RING) as usize];
             }
             row
         }));
         self.last = [batch.rows.len(), batch.outs.len(), batch.seqs.len()];
     }
 
-    fn run_batch(&mut self, role: Role, batch: &Batch) {
-        let plan = &self.plans[role];
+    fn run_batch(&mut self, phase: Phase, batch: &Batch) {
+        let plan = &self.schedules[phase];
         let step = &StepRows {
             rows: &self.rows,
             seqs: &batch.seqs,
@@ -279,45 +281,45 @@ impl CpuExecutor {
             table_stride: batch.table_stride as usize,
             angles: &batch.angles,
             block: self.limits.block as usize,
-            generated: role == Role::Generated,
+            generated: phase == Phase::Decode,
         };
         let (weights, values, caches) = (&*self.weights, &*self.buffers, &*self.caches);
         let (scratch, scratch_len, bests) = (&self.scratch, self.scratch_len, &self.bests);
-        let eight_bits = self.eight_bits;
+        let int8 = self.int8;
         let vocab = self.program.vocab as usize;
-        let plain = || batch.draws.iter().enumerate().filter(|(_, draw)| draw.is_plain());
-        let draws = plain().next().is_some();
+        let plain = || batch.samples.iter().enumerate().filter(|(_, sample)| sample.is_plain());
+        let samples = plain().next().is_some();
         let (marks, timed) = (&*self.marks, !self.marks.is_empty());
         let started = timed.then(Instant::now);
-        let mark = |member: &Member<'_>, i: usize| {
-            if let (Some(started), Some(mark), 0) = (started, marks.get(i), member.index) {
+        let mark = |thread: &PoolThread<'_>, i: usize| {
+            if let (Some(started), Some(mark), 0) = (started, marks.get(i), thread.index) {
                 mark.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
             }
         };
-        let job: &Job<'_> = &|member| {
+        let job: &Job<'_> = &|thread| {
             let places = &plan.places;
-            let run = CpuRun { member, step, weights, values, places, caches, eight_bits, scratch, scratch_len };
+            let run = CpuRun { thread, step, weights, values, places, caches, int8, scratch, scratch_len };
             for (i, (node, barrier)) in plan.program.nodes.iter().zip(&plan.barriers).enumerate() {
                 if *barrier {
-                    member.barrier();
+                    thread.barrier();
                 }
-                mark(member, i);
+                mark(thread, i);
                 node.op.cpu(&run);
             }
-            if timed || draws {
-                member.barrier();
+            if timed || samples {
+                thread.barrier();
             }
-            mark(member, plan.program.nodes.len());
-            let Some(logits) = plan.logits.filter(|_| draws) else { return };
-            let own = member.share(vocab, 16);
-            for (d, draw) in plain() {
-                let row = draw.out as usize * vocab;
+            mark(thread, plan.program.nodes.len());
+            let Some(logits) = plan.logits.filter(|_| samples) else { return };
+            let own = thread.share(vocab, 16);
+            for (d, sample) in plain() {
+                let row = sample.out as usize * vocab;
                 let part = values[logits].slice(row + own.start..row + own.end);
-                let best = Best::of(part, own.start as u32, draw.inv_temperature(), draw.key());
-                bests.set(d * member.count + member.index, best);
+                let best = Best::of(part, own.start as u32, sample.inv_temperature(), sample.key());
+                bests.set(d * thread.count + thread.index, best);
             }
         };
-        self.teams.of(role).run(job);
+        self.thread_pools.of(phase).run(job);
         if let (Some(started), Some(mark)) = (started, marks.get(plan.program.nodes.len() + 1)) {
             mark.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
@@ -326,27 +328,27 @@ impl CpuExecutor {
     /// Takes what a sequence, one of `seqs`, of the batch that just ran gives.
     fn collect(&mut self, seq: &SeqOuts, batch: &Batch, seqs: usize) {
         let vocab = self.program.vocab as usize;
-        let members = self.teams.count(seq.role);
-        let plan = &self.plans[seq.role];
-        if let (Some([d, at]), Some(logits)) = (seq.drawn, plan.logits) {
-            let draw = &batch.draws[d];
-            let ring = &mut self.drawn[(seq.slot * RING) as usize..][..RING as usize];
-            let row = self.buffers[logits].slice(draw.out as usize * vocab..(draw.out as usize + 1) * vocab);
-            let ended = draw.ended(&batch.lists, ring);
+        let members = self.thread_pools.count(seq.phase);
+        let plan = &self.schedules[seq.phase];
+        if let (Some([d, at]), Some(logits)) = (seq.sampled, plan.logits) {
+            let sample = &batch.samples[d];
+            let ring = &mut self.sampled[(seq.slot * RING) as usize..][..RING as usize];
+            let row = self.buffers[logits].slice(sample.out as usize * vocab..(sample.out as usize + 1) * vocab);
+            let ended = sample.ended(&batch.lists, ring);
             let token = if ended.is_some() {
                 None
-            } else if draw.is_plain() {
+            } else if sample.is_plain() {
                 let parts = self.bests.slice(d * members..(d + 1) * members);
-                parts.iter().copied().fold(Best::NONE, Best::max).drawn()
+                parts.iter().copied().fold(Best::NONE, Best::max).sampled()
             } else {
-                self.picker.pick(draw, &batch.lists, ring, row)
+                self.picker.pick(sample, &batch.lists, ring, row)
             };
-            self.out.drawn[at] = Drawn { slot: seq.slot, token };
-            if draw.tells() {
-                logprobs(row, token, draw.told - 1, &mut self.out.logprobs[at]);
+            self.out.sampled[at] = Sampled { slot: seq.slot, token };
+            if sample.reports() {
+                logprobs(row, token, sample.reported - 1, &mut self.out.logprobs[at]);
             }
-            // A request without a token ends; until it does, its rows need some token, and behind a stop one that is a stop.
-            ring[(draw.pos % RING) as usize] = token.or(ended).unwrap_or(0);
+            // A request without a token ends; until it does, its rows need some token, and after a stop one that is a stop.
+            ring[(sample.pos % RING) as usize] = token.or(ended).unwrap_or(0);
         }
         if let Some(pooled) = plan.pooled {
             let width = self.out.pooled.len() / seqs;
@@ -360,21 +362,21 @@ impl CpuExecutor {
         }
     }
 
-    /// Threads that work together at the rows of a role.
-    pub fn threads(&self, role: Role) -> usize {
-        self.teams.count(role)
+    /// Threads that work together at the rows of a phase.
+    pub fn threads(&self, phase: Phase) -> usize {
+        self.thread_pools.count(phase)
     }
 
-    /// Whether [`CpuExecutor::timings`] tells where the time of a step goes.
+    /// Whether [`CpuExecutor::timings`] reports where the time of a step goes.
     pub fn profile(&mut self, on: bool) {
-        let nodes = self.plans.each().into_iter().map(|plan| plan.program.nodes.len()).max().unwrap_or(0);
+        let nodes = self.schedules.each().into_iter().map(|plan| plan.program.nodes.len()).max().unwrap_or(0);
         self.marks = (0..if on { nodes + 2 } else { 0 }).map(|_| AtomicU64::new(0)).collect();
     }
 
-    /// How long each node of the last step took, which must have been of one role, and drawing after them; empty without
+    /// How long each node of the last step took, which must have been of one phase, and sampling after them; empty without
     /// [`profile`](Self::profile). Waiting for other threads counts as a node's time.
-    pub fn timings(&self, role: Role) -> Vec<Timing> {
-        let nodes = &self.plans[role].program.nodes;
+    pub fn timings(&self, phase: Phase) -> Vec<Timing> {
+        let nodes = &self.schedules[phase].program.nodes;
         let at = |i: usize| Some(self.marks.get(i)?.load(Ordering::Relaxed));
         let time = |i| Some(Duration::from_nanos(at(i + 1)?.saturating_sub(at(i)?)));
         let of = |(i, node): (usize, Option<&Node>)| {
@@ -386,7 +388,7 @@ impl CpuExecutor {
 
     /// Bytes a second that as many threads as generate read from memory.
     pub fn bandwidth(&mut self) -> f64 {
-        bandwidth(self.teams.of(Role::Generated))
+        bandwidth(self.thread_pools.of(Phase::Decode))
     }
 
     fn change_cache(&mut self, op: CacheOp) {
@@ -411,12 +413,12 @@ impl Executor for CpuExecutor {
     }
 
     fn device(&self) -> String {
-        let [prompt, threads] = [Role::Prompt, Role::Generated].map(|role| self.teams.count(role));
+        let [prompt, threads] = [Phase::Prefill, Phase::Decode].map(|phase| self.thread_pools.count(phase));
         let prompt = if prompt == threads { String::new() } else { format!(" ({prompt} for prompts)") };
         format!("cpu, {threads} thread{}{prompt}", if threads == 1 { "" } else { "s" })
     }
 
-    async fn plan(&mut self, _: Role, _: &mut CountFn<'_>) -> Result<()> {
+    async fn plan(&mut self, _: Phase, _: &mut CountFn<'_>) -> Result<()> {
         Ok(()) // there is nothing to compile
     }
 
@@ -425,7 +427,7 @@ impl Executor for CpuExecutor {
             let available = self.limits.in_flight.to_string();
             return Err(Error::Limit {
                 what: "a step".to_owned(),
-                needed: "a place among those under way".to_owned(),
+                needed: "a place among those in flight".to_owned(),
                 available,
                 instead: "poll first".to_owned(),
             });
@@ -466,7 +468,7 @@ impl Executor for CpuExecutor {
         Ok(())
     }
 
-    /// Runs the oldest step: one a call, so that a caller with several under way hears of each as soon as it can.
+    /// Runs the oldest step: one a call, so that a caller with several in flight hears of each as soon as it can.
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
         while let Some(queued) = self.queue.pop_front() {
             match queued {
@@ -496,25 +498,25 @@ impl Waiting {
     fn pack(&mut self, step: &Step<'_>, program: &Program, limits: &Limits) -> Result<()> {
         self.packed.pack(step, program, limits)?;
         self.seqs.clear();
-        let (mut outs, mut of_role) = (PerPhase::<usize>::default(), PerPhase::<usize>::default());
-        let (mut draws, mut drawn_of_role, mut logits) = (0, PerPhase::<usize>::default(), 0);
+        let (mut outs, mut of_phase) = (PerPhase::<usize>::default(), PerPhase::<usize>::default());
+        let (mut samples, mut sampled_of_phase, mut logits) = (0, PerPhase::<usize>::default(), 0);
         for (at, seq) in step.seqs.iter().enumerate() {
             let count = match seq.outs {
                 Outs::None => 0,
                 Outs::Last => 1,
                 Outs::All => seq.tokens.len(),
             };
-            let start = outs[seq.role];
-            outs[seq.role] += count;
-            let drawn = seq.sample.map(|_| [drawn_of_role[seq.role], draws]);
-            drawn_of_role[seq.role] += usize::from(drawn.is_some());
+            let start = outs[seq.phase];
+            outs[seq.phase] += count;
+            let sampled = seq.sample.map(|_| [sampled_of_phase[seq.phase], samples]);
+            sampled_of_phase[seq.phase] += usize::from(sampled.is_some());
             let read = seq.read_logits.then_some(logits);
-            draws += usize::from(drawn.is_some());
+            samples += usize::from(sampled.is_some());
             logits += if seq.read_logits { count } else { 0 };
-            let index = [of_role[seq.role], at];
-            of_role[seq.role] += 1;
+            let index = [of_phase[seq.phase], at];
+            of_phase[seq.phase] += 1;
             let outs = start..start + count;
-            self.seqs.push(SeqOuts { role: seq.role, index, slot: seq.slot, outs, drawn, logits: read });
+            self.seqs.push(SeqOuts { phase: seq.phase, index, slot: seq.slot, outs, sampled, logits: read });
         }
         Ok(())
     }
@@ -560,7 +562,7 @@ fn check(program: &Program, weights: &CpuWeights) -> Result<()> {
     Ok(())
 }
 
-/// The buffers behind values, while they are planned. Both roles' programs use the same, one after the other.
+/// The buffers of values, while they are planned. Both phases' programs use the same, one after another.
 struct Buffers {
     /// In numbers.
     lens: Vec<u64>,
@@ -588,7 +590,7 @@ impl Buffers {
     }
 }
 
-impl Plan {
+impl Schedule {
     fn new(program: Program, limits: &Limits, buffers: &mut Buffers) -> Self {
         let len = |id: ValueId| {
             let value = program.value(id);
@@ -632,7 +634,7 @@ impl Plan {
         Self { program, places, barriers, logits, pooled }
     }
 
-    /// Numbers that a member needs as scratch memory.
+    /// Numbers that a thread needs as scratch memory.
     fn scratch(&self, limits: &Limits) -> usize {
         let rows = |op: &Op| op.writes().map_or(limits.rows, |v| limits.room(self.program.value(v).rows));
         self.program.nodes.iter().map(|node| node.op.cpu_scratch(rows(&node.op) as usize)).max().unwrap_or(0)

@@ -11,16 +11,16 @@ pub mod single;
 mod step;
 mod threads;
 
-pub use crate::ops::{PerPhase, Role};
+pub use crate::ops::{PerPhase, Phase};
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, DeviceChoice, Options, Progress, ProgressFn};
 internal!(use oracle::Oracle);
 internal!(use packed::{Batch, Packed});
 pub use profile::Timing;
-pub use self_test::Verdicts;
+pub use self_test::SelfTestResults;
 internal!(use self_test::self_test);
-pub use step::{Drawn, Outs, SeqStep, Step, StepOut, Ticket, Token};
+pub use step::{Outs, Sampled, SeqStep, Step, StepOut, Ticket, Token};
 
 use crate::Result;
 use crate::file::CountFn;
@@ -46,14 +46,14 @@ impl Numerics {
     }
 }
 
-/// What an executor has room for.
+/// What an executor has capacity for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Rows of one role in a step.
+    /// Rows of one phase in a step.
     pub rows: u32,
     /// Sequences in a step, and slots.
     pub seqs: u32,
-    /// Output rows of one role in a step.
+    /// Output rows of one phase in a step.
     pub outs: u32,
     /// Positions in a block of the KV cache.
     pub block: u32,
@@ -61,7 +61,7 @@ pub struct Limits {
     pub blocks: u32,
     /// Positions in a sequence.
     pub context: u32,
-    /// Steps that may be under way at once; `enqueue` refuses more.
+    /// Steps that may be in flight at once; `enqueue` refuses more.
     pub in_flight: u32,
     /// States that are kept beside those of the slots, for programs with recurrent layers.
     pub checkpoints: u32,
@@ -80,7 +80,7 @@ fn seeded(seed: u64, cache: u64, i: usize) -> f32 {
 }
 
 impl Limits {
-    /// Rows that a value has room for, by what they stand for.
+    /// Rows that a value has capacity for, by what they stand for.
     pub(crate) fn room(&self, rows: Rows) -> u32 {
         match rows {
             Rows::Step => self.rows,
@@ -110,7 +110,7 @@ pub enum CacheOp {
         block: u32,
     },
     /// Copies a state of every recurrent layer: a checkpoint, a way back to one, a fork. The first states are those of the
-    /// slots, `Limits::seqs`; behind them are the checkpoints.
+    /// slots, `Limits::seqs`; after them are the checkpoints.
     CopyState {
         /// The state that is read.
         from: u32,
@@ -121,28 +121,28 @@ pub enum CacheOp {
 
 /// Runs the steps of one program.
 ///
-/// Nothing here blocks but [`wait`](Executor::wait), which a browser awaits: a step is enqueued, worked on behind the caller's
+/// Nothing here blocks but [`wait`](Executor::wait), which a browser awaits: a step is enqueued, worked on after the caller's
 /// back, and found by a later [`poll`](Executor::poll). Steps finish in the order in which they were enqueued. Short ones may go to the
 /// device together, when they are enough of them or with the next `poll` or `wait`: so enqueue what is known before.
 #[allow(async_fn_in_trait, reason = "futures are driven on the thread that owns the executor: none needs Send")]
 pub trait Executor {
-    /// What there is room for.
+    /// What there is capacity for.
     fn limits(&self) -> Limits;
 
-    /// Steps that should be under way at once, going by those that are and by how long they took: enough for the device to have
-    /// something to do while the host looks at results, and no more, since what is under way cannot be stopped. At most
+    /// Steps that should be in flight at once, going by those that are and by how long they took: enough for the device to have
+    /// something to do while the host looks at results, and no more, since what is in flight cannot be stopped. At most
     /// `Limits::in_flight`.
-    fn ahead(&self) -> u32 {
+    fn target_in_flight(&self) -> u32 {
         self.limits().in_flight
     }
 
     /// The device, for people: `cpu, 2 threads` or an adapter's name and driver.
     fn device(&self) -> String;
 
-    /// Makes everything that steps of a role need (pipelines, bind groups), telling `progress` how much of it is done.
-    async fn plan(&mut self, role: Role, progress: &mut CountFn<'_>) -> Result<()>;
+    /// Makes everything that steps of a phase need (pipelines, bind groups), reporting `progress` how much of it is done.
+    async fn plan(&mut self, phase: Phase, progress: &mut CountFn<'_>) -> Result<()>;
 
-    /// Starts a step. Fails, with nothing changed, if the step does not fit or too many are under way.
+    /// Starts a step. Fails, with nothing changed, if the step does not fit or too many are in flight.
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket>;
 
     /// Changes the cache, after the steps enqueued so far and before those that follow.
@@ -151,10 +151,10 @@ pub trait Executor {
     /// Gives every step that has finished since the last call to `done`, and their number back.
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize;
 
-    /// Waits until a step has finished, if one is under way.
+    /// Waits until a step has finished, if one is in flight.
     async fn wait(&mut self) -> Result<()>;
 
-    /// How often [`wait`](Executor::wait) waited for the only step under way, so that the device had nothing to do while the
-    /// host read its results. Decoding that feeds drawn tokens back on the device keeps a step behind the one it waits for.
+    /// How often [`wait`](Executor::wait) waited for the only step in flight, so that the device had nothing to do while the
+    /// host read its results. Decoding that feeds sampled tokens back on the device keeps a step queued after the one it waits for.
     fn blocked(&self) -> u64;
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::cpu::{CpuExecutor, CpuOptions};
 use super::gpu::{GpuExecutor, GpuOptions};
-use super::self_test::{Verdicts, self_test};
-use super::{CacheOp, Executor, Limits, Numerics, Role, Step, StepOut, Ticket, Timing};
+use super::self_test::{SelfTestResults, self_test};
+use super::{CacheOp, Executor, Limits, Numerics, Phase, Step, StepOut, Ticket, Timing};
 use crate::file::CountFn;
 use crate::gpu::{Choice, Device};
 use crate::model::{Model, Program};
@@ -16,7 +16,7 @@ use crate::{Error, Result};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// On a GPU if there is a real one, it has a kernel for every op of the model and it computes rightly, else on the CPU;
-    /// [`Verdicts::faults`] tells of one that does not.
+    /// [`SelfTestResults::faults`] reports of one that does not.
     #[default]
     Auto,
     /// On the best GPU; a software adapter if there is no other.
@@ -69,7 +69,7 @@ pub struct Options {
     /// Lets every value be read after a step, for comparisons.
     pub keep_values: bool,
     /// What devices have passed of the self-test, to be kept by the caller; none leaves the self-test out.
-    pub verdicts: Option<Arc<Verdicts>>,
+    pub self_test_results: Option<Arc<SelfTestResults>>,
     /// What replaces numbers of a GPU's [`Tuning`](crate::gpu::Tuning), in lines `name = number`: for experiments.
     pub tuning: String,
 }
@@ -85,11 +85,11 @@ pub enum Progress {
     Compiling(u64, u64),
 }
 
-/// Is told of the [`Progress`] of opening a model. May move between threads with the future that reports to it; in a browser,
+/// Is reported of the [`Progress`] of opening a model. May move between threads with the future that reports to it; in a browser,
 /// where there is one thread, it need not.
 #[cfg(not(target_arch = "wasm32"))]
 pub type ProgressFn<'a> = dyn FnMut(Progress) + Send + 'a;
-/// Is told of the [`Progress`] of opening a model.
+/// Is reported of the [`Progress`] of opening a model.
 #[cfg(target_arch = "wasm32")]
 pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;
 
@@ -108,7 +108,7 @@ impl Default for Options {
             threads: None,
             fused: true,
             keep_values: false,
-            verdicts: Some(Arc::default()),
+            self_test_results: Some(Arc::default()),
             tuning: String::new(),
         }
     }
@@ -130,7 +130,7 @@ impl Options {
         const BLOCK: u32 = 16;
         let context = self.context.min(program.context);
         // What needs whole sequences has them in one step; nothing is kept for another, and a sequence begins a block.
-        let (rows, blocks) = match program.whole() {
+        let (rows, blocks) = match program.needs_full_sequence() {
             true => {
                 let rows = self.prefill_tokens.max(context).max(self.seqs);
                 (rows, rows.div_ceil(BLOCK) + self.seqs)
@@ -149,23 +149,23 @@ impl Options {
 
 /// A device whose kernels compute rightly: the one that is given, or the same with less used of it.
 async fn tested(device: Device, model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<Device> {
-    let Some(verdicts) = &options.verdicts else { return Ok(device) };
+    let Some(self_test_results) = &options.self_test_results else { return Ok(device) };
     progress(Progress::Testing);
-    let tested = self_test(&device, &model.program, model, options.numerics, options.kv, verdicts).await;
+    let tested = self_test(&device, &model.program, model, options.numerics, options.kv, self_test_results).await;
     if let (DeviceChoice::Auto, Err(fault)) = (&options.device, &tested) {
-        verdicts.tell(format!("the CPU is used: {fault}"));
+        self_test_results.report(format!("the CPU is used: {fault}"));
     }
     tested
 }
 
 /// Makes everything that steps need before there is one: so that the first is no slower than others.
 async fn prepare(executor: &mut impl Executor, progress: &mut ProgressFn<'_>) -> Result<()> {
-    for (i, role) in (0..).zip(Role::ALL) {
+    for (i, phase) in (0..).zip(Phase::ALL) {
         let mut compiling = |done, all: u64| {
             let all = all.max(1);
-            progress(Progress::Compiling(i * all + done, Role::ALL.len() as u64 * all));
+            progress(Progress::Compiling(i * all + done, Phase::ALL.len() as u64 * all));
         };
-        executor.plan(role, &mut compiling).await?;
+        executor.plan(phase, &mut compiling).await?;
     }
     Ok(())
 }
@@ -273,15 +273,15 @@ impl AnyExecutor {
         tested(device, model, options, progress).await
     }
 
-    /// The program that steps of a role run.
-    pub fn program(&self, role: Role) -> &Program {
+    /// The program that steps of a phase run.
+    pub fn program(&self, phase: Phase) -> &Program {
         match self {
-            Self::Cpu(cpu) => cpu.program(role),
-            Self::Gpu(gpu) => gpu.program(role),
+            Self::Cpu(cpu) => cpu.program(phase),
+            Self::Gpu(gpu) => gpu.program(phase),
         }
     }
 
-    /// Whether [`timings`](Self::timings) tells where the time of a step goes. Fails where the device cannot tell.
+    /// Whether [`timings`](Self::timings) reports where the time of a step goes. Fails where the device cannot report.
     pub fn profile(&mut self, on: bool) -> Result<()> {
         match self {
             Self::Cpu(cpu) => cpu.profile(on),
@@ -290,11 +290,11 @@ impl AnyExecutor {
         Ok(())
     }
 
-    /// How long each part of the last step took, which has finished and was of one role.
-    pub async fn timings(&self, role: Role) -> Result<Vec<Timing>> {
+    /// How long each part of the last step took, which has finished and was of one phase.
+    pub async fn timings(&self, phase: Phase) -> Result<Vec<Timing>> {
         match self {
-            Self::Cpu(cpu) => Ok(cpu.timings(role)),
-            Self::Gpu(gpu) => gpu.timings(role).await,
+            Self::Cpu(cpu) => Ok(cpu.timings(phase)),
+            Self::Gpu(gpu) => gpu.timings(phase).await,
         }
     }
 
@@ -315,10 +315,10 @@ impl AnyExecutor {
     }
 
     /// A value as the last step, of `rows` rows, left it, for comparisons. Empty if values are not kept.
-    pub async fn value(&self, role: Role, id: ValueId, rows: u32) -> Result<Vec<f32>> {
+    pub async fn value(&self, phase: Phase, id: ValueId, rows: u32) -> Result<Vec<f32>> {
         match self {
             Self::Cpu(cpu) => Ok(cpu.value(id).unwrap_or_default().to_vec()),
-            Self::Gpu(gpu) => gpu.value(role, id, rows).await,
+            Self::Gpu(gpu) => gpu.value(phase, id, rows).await,
         }
     }
 }
@@ -331,10 +331,10 @@ impl Executor for AnyExecutor {
         }
     }
 
-    fn ahead(&self) -> u32 {
+    fn target_in_flight(&self) -> u32 {
         match self {
-            Self::Cpu(e) => e.ahead(),
-            Self::Gpu(e) => e.ahead(),
+            Self::Cpu(e) => e.target_in_flight(),
+            Self::Gpu(e) => e.target_in_flight(),
         }
     }
 
@@ -345,10 +345,10 @@ impl Executor for AnyExecutor {
         }
     }
 
-    async fn plan(&mut self, role: Role, progress: &mut CountFn<'_>) -> Result<()> {
+    async fn plan(&mut self, phase: Phase, progress: &mut CountFn<'_>) -> Result<()> {
         match self {
-            Self::Cpu(e) => e.plan(role, progress).await,
-            Self::Gpu(e) => e.plan(role, progress).await,
+            Self::Cpu(e) => e.plan(phase, progress).await,
+            Self::Gpu(e) => e.plan(phase, progress).await,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::packed::Packed;
-use super::{CacheOp, Limits, Role, Step};
+use super::{CacheOp, Limits, Phase, Step};
 use crate::Result;
 use crate::model::{CacheSpec, Out, Program, RopeTable};
 use crate::ops::cpu::StepRows;
@@ -23,12 +23,12 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An oracle that runs the same program for both roles: the canonical one.
+    /// An oracle that runs the same program for both phases: the canonical one.
     pub fn new(program: &Program, weights: Arc<CpuWeights>, limits: Limits) -> Self {
         Self::of_phases(PerPhase::by(|_| program.clone()), weights, limits)
     }
 
-    /// An oracle that runs a program for prompt rows and one for generated rows: `fuse`'s.
+    /// An oracle that runs a program for prefill rows and one for decode rows: `fuse`'s.
     pub fn of_phases(programs: PerPhase<Program>, weights: Arc<CpuWeights>, limits: Limits) -> Self {
         let program = &programs.prompt;
         let ropes = program.ropes.clone();
@@ -52,17 +52,17 @@ impl Oracle {
         &self.values[id.index()]
     }
 
-    /// Runs a step, generated rows first; tokens must come from the host. Gives the output rows' logits, generated rows' first.
+    /// Runs a step, decode rows first; tokens must come from the host. Gives the output rows' logits, decode rows' first.
     pub fn step(&mut self, step: &Step<'_>) -> Result<Rows64> {
         let mut packed = Packed::default();
         packed.pack(step, &self.programs.prompt, &self.limits)?;
         let mut logits = Rows64::new();
-        for role in Role::ALL {
-            let batch = packed.batch(role);
+        for phase in Phase::ALL {
+            let batch = packed.batch(phase);
             if batch.rows.is_empty() {
                 continue;
             }
-            let program = &self.programs[role];
+            let program = &self.programs[phase];
             self.values.resize(self.values.len().max(program.values.len()), Vec::new());
             let (ropes, context) = (&self.ropes, self.limits.context);
             let mut run = OracleRun {
@@ -74,7 +74,7 @@ impl Oracle {
                     table_stride: batch.table_stride as usize,
                     angles: &[], // its own
                     block: self.limits.block as usize,
-                    generated: role == Role::Generated,
+                    generated: phase == Phase::Decode,
                 },
                 weights: &self.weights,
                 ropes: &|id, pos| (ropes[id.index()].divisors(context), ropes[id.index()].factor(pos)),

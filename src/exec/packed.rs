@@ -1,12 +1,12 @@
 //! A step, packed: the flat arrays that both executors read. Memory is kept and used again, so that packing a step of a
 //! decoding loop allocates nothing.
 
-use super::{Limits, Outs, Role, Step, Token};
+use super::{Limits, Outs, Phase, Step, Token};
 use crate::model::Program;
-use crate::ops::{DrawEntry, FREED, GroupId, PerPhase, RowEntry, SeqEntry};
+use crate::ops::{FREED, GroupId, PerPhase, RowEntry, SampleEntry, SeqEntry};
 use crate::{Error, Result};
 
-/// The rows of one role in a step.
+/// The rows of one phase in a step.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// One a token.
@@ -15,9 +15,9 @@ pub struct Batch {
     pub seqs: Vec<SeqEntry>,
     /// The row of each output row.
     pub outs: Vec<u32>,
-    /// One a token that is drawn.
-    pub draws: Vec<DrawEntry>,
-    /// The lists of the draws.
+    /// One a token that is sampled.
+    pub samples: Vec<SampleEntry>,
+    /// The lists of the samples.
     pub lists: Vec<u32>,
     /// For each group, (seqs, table_stride) block ids.
     pub tables: Vec<Vec<u32>>,
@@ -32,7 +32,7 @@ impl Batch {
         self.rows.clear();
         self.seqs.clear();
         self.outs.clear();
-        self.draws.clear();
+        self.samples.clear();
         self.lists.clear();
         self.tables.resize_with(groups, Vec::new);
         self.tables.iter_mut().for_each(Vec::clear);
@@ -47,14 +47,14 @@ impl Batch {
     }
 }
 
-/// A step as two batches, since the role of a row chooses its kernels.
+/// A step as two batches, since the phase of a row chooses its kernels.
 #[derive(Debug, Default)]
 pub struct Packed {
     batches: PerPhase<Batch>,
 }
 
 impl Packed {
-    /// With room for any step within the limits.
+    /// With capacity for any step within the limits.
     pub fn with_room(program: &Program, limits: &Limits) -> Self {
         let [rows, seqs, outs] = [limits.rows, limits.seqs, limits.outs].map(|n| n as usize);
         let blocks = limits.context.div_ceil(limits.block) as usize;
@@ -62,7 +62,7 @@ impl Packed {
             rows: Vec::with_capacity(rows),
             seqs: Vec::with_capacity(seqs),
             outs: Vec::with_capacity(outs),
-            draws: Vec::with_capacity(seqs),
+            samples: Vec::with_capacity(seqs),
             lists: Vec::new(),
             tables: (0..program.groups).map(|_| Vec::with_capacity(seqs * blocks)).collect(),
             table_stride: 0,
@@ -71,22 +71,22 @@ impl Packed {
         Self { batches: PerPhase::by(|_| batch()) }
     }
 
-    /// The rows of a role.
-    pub fn batch(&self, role: Role) -> &Batch {
-        &self.batches[role]
+    /// The rows of a phase.
+    pub fn batch(&self, phase: Phase) -> &Batch {
+        &self.batches[phase]
     }
 
-    /// Checks a step against what there is room for and packs it.
+    /// Checks a step against what there is capacity for and packs it.
     pub fn pack(&mut self, step: &Step<'_>, program: &Program, limits: &Limits) -> Result<()> {
         self.batches.each_mut().into_iter().for_each(|b| b.clear(program.groups as usize, program.ropes.len()));
-        for batch_role in Role::ALL {
-            let seqs = || step.seqs.iter().filter(move |s| s.role == batch_role);
+        for batch_phase in Phase::ALL {
+            let seqs = || step.seqs.iter().filter(move |s| s.phase == batch_phase);
             let blocks = seqs().map(|s| (s.pos as usize + s.tokens.len()).div_ceil(limits.block as usize)).max();
-            self.batches[batch_role].table_stride = blocks.unwrap_or(0) as u32;
+            self.batches[batch_phase].table_stride = blocks.unwrap_or(0) as u32;
         }
         for (index, seq) in step.seqs.iter().enumerate() {
             let name = || format!("step, sequence {index}");
-            let batch = &mut self.batches[seq.role];
+            let batch = &mut self.batches[seq.phase];
             let end = seq.pos as u64 + seq.tokens.len() as u64;
             if seq.tokens.is_empty() || end > u64::from(limits.context) {
                 let problem =
@@ -103,7 +103,7 @@ impl Packed {
                 );
                 return Err(Error::argument(name(), problem));
             }
-            if seq.pos > 0 && program.whole() {
+            if seq.pos > 0 && program.needs_full_sequence() {
                 let problem =
                     format!("starts at position {}; this model needs whole sequences, from position 0", seq.pos);
                 return Err(Error::argument(name(), problem));
@@ -139,7 +139,7 @@ impl Packed {
                         let problem = format!("token {id}, the vocabulary has {}", program.vocab);
                         return Err(Error::argument(name(), problem));
                     }
-                    Token::Drawn => RowEntry::sampled(pos, seq_index),
+                    Token::Sampled => RowEntry::sampled(pos, seq_index),
                 };
                 row.set_kind(seq.types.get(i).copied().unwrap_or(0));
                 batch.rows.push(row);
@@ -148,7 +148,7 @@ impl Packed {
             batch.seqs.push(SeqEntry { row0, rows, slot: seq.slot, context: end as u32 });
             let first_out = match seq.outs {
                 Outs::None if seq.sample.is_some() => {
-                    return Err(Error::argument(name(), "draws a token but gives no logits"));
+                    return Err(Error::argument(name(), "samples a token but gives no logits"));
                 }
                 Outs::None => rows,
                 Outs::Last => rows - 1,
@@ -157,7 +157,7 @@ impl Packed {
             batch.outs.extend((first_out..rows).map(|i| row0 + i));
             if let Some(spec) = &seq.sample {
                 let at = [batch.outs.len() as u32 - 1, seq.slot, end as u32];
-                batch.draws.push(DrawEntry::new(spec, &seq.lists, at, program.vocab, &mut batch.lists)?);
+                batch.samples.push(SampleEntry::new(spec, &seq.lists, at, program.vocab, &mut batch.lists)?);
             }
         }
         for batch in self.batches.each_mut() {
@@ -165,7 +165,7 @@ impl Packed {
             let room = [limits.rows, limits.seqs, limits.outs];
             for ((count, room), what) in counts.into_iter().zip(room).zip(["rows", "sequences", "output rows"]) {
                 if count > room as usize {
-                    return Err(Error::argument("step", format!("{count} {what} of one role; {room} fit")));
+                    return Err(Error::argument("step", format!("{count} {what} of one phase; {room} fit")));
                 }
             }
             for (table, angles) in program.ropes.iter().zip(&mut batch.angles) {
@@ -205,11 +205,11 @@ mod tests {
         b.rope_table(divisors.clone(), FACTOR);
         let program = b.finish(Vec::new());
         let limits = Limits { rows: 6, seqs: 6, outs: 0, block: 16, blocks: 1, context, in_flight: 1, checkpoints: 0 };
-        let seq = |(slot, pos)| SeqStep::new(slot, Role::Generated, &[Token::Host(0)], pos, &[]);
+        let seq = |(slot, pos)| SeqStep::new(slot, Phase::Decode, &[Token::Host(0)], pos, &[]);
         let seqs: Vec<_> = (0..).zip(POSITIONS).map(seq).collect();
         let mut packed = Packed::with_room(&program, &limits);
         packed.pack(&Step { seqs: &seqs }, &program, &limits).unwrap();
-        let angles = &packed.batch(Role::Generated).angles[0];
+        let angles = &packed.batch(Phase::Decode).angles[0];
         assert_eq!(angles.len(), POSITIONS.len() * divisors.len());
         for (row, pos) in angles.chunks(divisors.len()).zip(POSITIONS) {
             for ([cosine, sine], divisor) in row.iter().zip(&divisors) {

@@ -1,6 +1,6 @@
 //! A step: what an engine asks of an executor, one varlen batch of packed rows.
 
-use crate::ops::{Logprob, Role, SampleLists, SampleSpec};
+use crate::ops::{Logprob, Phase, SampleLists, SampleSpec};
 
 /// One forward pass over some rows of some sequences. A lone chat is a step of one sequence.
 #[derive(Clone, Copy, Debug)]
@@ -12,10 +12,10 @@ pub struct Step<'a> {
 /// What one sequence brings to a step: tokens at consecutive positions.
 #[derive(Clone, Copy, Debug)]
 pub struct SeqStep<'a> {
-    /// The sequence's slot on the executor, less than `Limits::seqs`: where its last drawn tokens are kept.
+    /// The sequence's slot on the executor, less than `Limits::seqs`: where its last sampled tokens are kept.
     pub slot: u32,
     /// Chooses the kernel family, so that a request gives the same bits whatever it is batched with.
-    pub role: Role,
+    pub phase: Phase,
     /// The rows.
     pub tokens: &'a [Token],
     /// The types of the tokens, for models that know types (BERT: which of two texts); empty if all are 0.
@@ -23,23 +23,23 @@ pub struct SeqStep<'a> {
     /// Position of the first row; positions before it are in the cache.
     pub pos: u32,
     /// The blocks of the sequence, for each cache group, that hold positions 0 to the last of this step; [`FREED`](crate::ops::FREED) for those
-    /// that lie behind the window of the group's layers.
+    /// that lie outside the window of the group's layers.
     pub tables: &'a [&'a [u32]],
     /// Which rows give logits.
     pub outs: Outs,
-    /// How the next token is drawn from the last row's logits; none draws nothing.
+    /// How the next token is sampled from the last row's logits; none samples nothing.
     pub sample: Option<SampleSpec>,
-    /// What the draw must know beside.
+    /// What the sample must know beside.
     pub lists: SampleLists<'a>,
     /// Reads the logits of the output rows back.
     pub read_logits: bool,
 }
 
 impl<'a> SeqStep<'a> {
-    /// Tokens from position `pos` on, of which nothing is asked: neither logits nor a draw.
-    pub fn new(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> Self {
+    /// Tokens from position `pos` on, of which nothing is asked: neither logits nor a sample.
+    pub fn new(slot: u32, phase: Phase, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> Self {
         let lists = SampleLists::default();
-        Self { slot, role, tokens, types: &[], pos, tables, outs: Outs::None, sample: None, lists, read_logits: false }
+        Self { slot, phase, tokens, types: &[], pos, tables, outs: Outs::None, sample: None, lists, read_logits: false }
     }
 }
 
@@ -48,8 +48,8 @@ impl<'a> SeqStep<'a> {
 pub enum Token {
     /// From the caller.
     Host(u32),
-    /// The token that was drawn for this position of the sequence's slot, which the host may not know yet.
-    Drawn,
+    /// The token that was sampled for this position of the sequence's slot, which the host may not know yet.
+    Sampled,
 }
 
 /// Which rows of a sequence give logits.
@@ -71,8 +71,8 @@ pub struct Ticket(pub u64);
 #[derive(Clone, Debug, Default)]
 pub struct StepOut {
     /// One for each sequence with a `SampleSpec`, in the step's order.
-    pub drawn: Vec<Drawn>,
-    /// For each of `drawn`, the probability of its token and those of the most likely ones; empty if it tells none.
+    pub sampled: Vec<Sampled>,
+    /// For each of `sampled`, the probability of its token and those of the most likely ones; empty if it reports none.
     pub logprobs: Vec<Vec<Logprob>>,
     /// The output rows that were asked for, (rows, vocab), in the step's order of sequences.
     pub logits: Vec<f32>,
@@ -80,9 +80,9 @@ pub struct StepOut {
     pub pooled: Vec<f32>,
 }
 
-/// A token that was drawn.
+/// A token that was sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct Sampled {
     /// The sequence's slot.
     pub slot: u32,
     /// The token; none if the logits were not finite, or no token was allowed.

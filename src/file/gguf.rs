@@ -271,7 +271,7 @@ fn array(r: &mut Reader, depth: u32) -> Parsed<Array> {
             Array::Bool(bytes.iter().map(|&b| b == 1).collect())
         }
         STRING => {
-            // Room for no more than the bytes at hand can hold.
+            // Space for no more than the bytes at hand can hold.
             let at_hand = r.bytes.len().saturating_sub(r.pos) / 8;
             let mut strings = Strings::with_capacity(at_hand.min(usize::try_from(count).unwrap_or(usize::MAX)));
             for i in 0..count {

@@ -52,7 +52,7 @@ pub struct Strings {
 }
 
 impl Strings {
-    /// Room for `count` strings.
+    /// Space for `count` strings.
     pub(super) fn with_capacity(count: usize) -> Self {
         Self { text: String::new(), ends: Vec::with_capacity(count) }
     }
@@ -125,7 +125,7 @@ impl Value {
         }
     }
 
-    /// The value as a whole number, whatever its width.
+    /// The value as an integer, whatever its width.
     fn integer(&self) -> Option<i128> {
         Some(match *self {
             Self::U8(v) => v.into(),
@@ -184,7 +184,7 @@ impl Array {
         }
     }
 
-    /// The elements as whole numbers of type `T`, if they are whole numbers and all fit.
+    /// The elements as integers of type `T`, if they are integers and all fit.
     fn integers<T: TryFrom<i128>>(&self) -> Option<Vec<T>> {
         fn fit<T: TryFrom<i128>, S: Copy + Into<i128>>(all: &[S]) -> Option<Vec<T>> {
             all.iter().map(|&v| T::try_from(v.into()).ok()).collect()
@@ -211,7 +211,7 @@ pub trait FromValue<'a>: Sized {
     fn from_value(value: &'a Value) -> Option<Self>;
 }
 
-/// Whole numbers of any width that fit, and arrays of them.
+/// Integers of any width that fit, and arrays of them.
 macro_rules! integers {
     ($($int:ty: $one:literal, $many:literal;)*) => {$(
         impl FromValue<'_> for $int {
@@ -231,9 +231,9 @@ macro_rules! integers {
 }
 
 integers! {
-    u32: "a whole number from 0 to 4294967295", "an array of whole numbers from 0 to 4294967295";
-    i32: "a 32-bit whole number", "an array of 32-bit whole numbers";
-    u64: "a whole number, not negative", "an array of whole numbers, none negative";
+    u32: "an integer from 0 to 4294967295", "an array of integers from 0 to 4294967295";
+    i32: "a32-bit  integer", "an array of 32-bit integers";
+    u64: "an integer, not negative", "an array of integers, none negative";
 }
 
 /// Types that are a variant of [`Value`] or [`Array`], or can be borrowed from it.
@@ -284,7 +284,7 @@ impl Metadata {
         self.get(key)?.ok_or_else(|| Error::Model(format!("metadata key {key} is missing; it must be {}", T::WANTED)))
     }
 
-    /// A whole number that must be there and fit.
+    /// An integer that must be there and fit.
     pub fn u32(&self, key: &str) -> Result<u32> {
         self.need(key)
     }

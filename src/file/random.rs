@@ -7,7 +7,7 @@ use super::tensor::TensorInfo;
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
-/// Weights that are made at a time: a whole number of blocks of every format.
+/// Weights that are made at a time: a whole multiple of blocks of every format.
 const UNIT: usize = 256;
 /// Different units of a format; a tensor is a random sequence of them.
 const UNITS: usize = 256;
@@ -16,7 +16,7 @@ const SIGMA: f64 = 0.02;
 
 /// A file of random weights. The same tensors and seed always give the same bytes, in whatever pieces they are read.
 ///
-/// Encoding billions of numbers would take minutes; here a few thousand are encoded for each format, and blocks are drawn from
+/// Encoding billions of numbers would take minutes; here a few thousand are encoded for each format, and blocks are sampled from
 /// those. Vectors (norms, in models) are ones.
 pub(super) struct Random {
     name: String,
@@ -39,7 +39,7 @@ enum Kind {
 }
 
 impl Random {
-    /// Tensors that lie one behind the other from byte 0 on.
+    /// Tensors that are contiguous from byte 0 on.
     pub(super) fn new(name: &str, seed: u64, tensors: &[TensorInfo]) -> Result<Self> {
         let mut pools = HashMap::new();
         let mut spans = Vec::with_capacity(tensors.len());
@@ -85,8 +85,8 @@ impl Random {
         let bytes = (pool.len() / UNITS) as u64;
         let (mut unit, mut skip) = ((at - start) / bytes, ((at - start) % bytes) as usize);
         while !out.is_empty() {
-            let drawn = mix(mix(self.seed ^ start) ^ unit) as usize % UNITS;
-            let from = &pool[drawn * bytes as usize + skip..(drawn + 1) * bytes as usize];
+            let sampled = mix(mix(self.seed ^ start) ^ unit) as usize % UNITS;
+            let from = &pool[sampled * bytes as usize + skip..(sampled + 1) * bytes as usize];
             let (part, rest) = out.split_at_mut(from.len().min(out.len()));
             part.copy_from_slice(&from[..part.len()]);
             (unit, skip, out) = (unit + 1, 0, rest);

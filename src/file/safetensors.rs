@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 /// A longer header is refused; the largest known are below 10 MB.
 const MAX_HEADER: u64 = 64 << 20;
-/// The length in front of the header.
+/// The length before the header.
 const PREFIX: u64 = 8;
 
 /// Parses the header of the file `name`, `len` bytes long, from its first bytes. `file` is its number in the model.

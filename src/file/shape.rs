@@ -118,7 +118,7 @@ impl Shape {
         },
     ];
 
-    /// A model of this shape as a GGUF file of a type would have it. Its weights, drawn by `seed`, are made
+    /// A model of this shape as a GGUF file of a type would have it. Its weights, sampled by `seed`, are made
     /// when they are read.
     pub fn model_file(&self, to: FileType, seed: u64) -> Result<ModelFile> {
         let mut tensors = Vec::new();

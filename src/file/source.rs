@@ -18,18 +18,18 @@ pub trait Shareable {}
 #[cfg(target_arch = "wasm32")]
 impl<T: ?Sized> Shareable for T {}
 
-/// A read under way. Native sources are done at the first poll; a browser waits for its network.
+/// A read in flight. Native sources are done at the first poll; a browser waits for its network.
 #[cfg(not(target_arch = "wasm32"))]
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
-/// A read under way. Native sources are done at the first poll; a browser waits for its network.
+/// A read in flight. Native sources are done at the first poll; a browser waits for its network.
 #[cfg(target_arch = "wasm32")]
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// Is told how much is done, and how much there is in all. May move between threads, as the work does that reports to it;
+/// Is reported how much is done, and how much there is in all. May move between threads, as the work does that reports to it;
 /// in a browser, where there is one thread, it need not.
 #[cfg(not(target_arch = "wasm32"))]
 pub type CountFn<'a> = dyn FnMut(u64, u64) + Send + 'a;
-/// Is told how much is done, and how much there is in all.
+/// Is reported how much is done, and how much there is in all.
 #[cfg(target_arch = "wasm32")]
 pub type CountFn<'a> = dyn FnMut(u64, u64) + 'a;
 
@@ -157,7 +157,7 @@ impl ByteSource for PlainFile {
     }
 }
 
-/// Opens a regular file and tells its length. A pipe or a device is refused before it can block.
+/// Opens a regular file and reports its length. A pipe or a device is refused before it can block.
 #[cfg(not(target_arch = "wasm32"))]
 pub(super) fn open_regular(path: &std::path::Path) -> Result<(std::fs::File, u64)> {
     let io = |e| Error::io(path.display().to_string(), e);

@@ -1,6 +1,6 @@
 //! WGSL composition: plain concatenation of fragments and a kernel.
 //!
-//! A kernel's header has a line `//! use: lib/step, <weights>`: fragments by name, and *slots* in angle brackets, which the
+//! A kernel's header has a line `//! use: lib/batch, <weights>`: fragments by name, and *slots* in angle brackets, which the
 //! op fills (a block format, a KV storage type, a reduction). Numbers and switches are pipeline overrides, not text.
 
 use crate::{Error, Result};
@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// A piece of WGSL that kernels are composed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fragment {
-    /// `lib/step`, `quant/q8_0`.
+    /// `lib/batch`, `quant/q8_0`.
     pub name: &'static str,
     /// Its text.
     pub source: &'static str,
@@ -172,18 +172,18 @@ pub mod lib {
         TILE_F32 = "lib/tile_f32";
         /// Tiles hold f16.
         TILE_F16 = "lib/tile_f16";
-        /// Products of small matrices by a subgroup.
+        /// MatmulTuning of small matrices by a subgroup.
         COOPERATIVE = "lib/cooperative";
         /// Matrices of 8 x 8 of a subgroup.
         COOPERATIVE_8 = "lib/cooperative_8";
         /// Matrices of 16 x 16 of a subgroup.
         COOPERATIVE_16 = "lib/cooperative_16";
         /// What f16 holds of f32.
-        HALF = "lib/half";
+        F16 = "lib/f16";
         /// Takes rows of weights apart by chunks.
         UNPACK = "lib/unpack";
         /// Reads the step buffer.
-        STEP = "lib/step";
+        BATCH = "lib/batch";
         /// Activation functions.
         ACT = "lib/act";
         /// Where a position lies in the pages of a cache.
@@ -215,9 +215,9 @@ pub mod lib {
         /// Which rows a thread stores for.
         OWNER = "lib/owner";
         /// Moves elements of 32 bits.
-        ONE = "lib/one";
+        SCALAR = "lib/scalar";
         /// Moves elements of 128 bits.
-        FOUR = "lib/four";
+        VEC4 = "lib/vec4";
         /// Angles from the host.
         ANGLES_TABLE = "lib/angles_table";
         /// Angles from positions.
@@ -238,14 +238,14 @@ pub mod lib {
         RECUR = "lib/recur";
         /// Matrix times vector, up to its epilogue.
         MATVEC = "lib/matvec";
-        /// The noise of a draw.
+        /// The noise of a sample.
         NOISE = "lib/noise";
         /// The best token of a workgroup.
         BEST = "lib/best";
         /// The first candidates of a workgroup.
         TOP = "lib/top";
-        /// The settings of draws.
-        DRAW = "lib/draw";
+        /// The settings of samples.
+        SAMPLE = "lib/sample";
         /// A token's logit, after penalties and bias.
         LOGIT = "lib/logit";
     }
@@ -297,9 +297,9 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_use_line() {
-        let mut kernel = Kernel::new("one", "//! one: <kv>, not lib/step\n//! use: lib/act, <cache>\n");
+        let mut kernel = Kernel::new("one", "//! one: <kv>, not lib/batch\n//! use: lib/act, <cache>\n");
         assert_eq!(kernel.open_slots().collect::<Vec<_>>(), ["cache"]);
-        assert!(kernel.uses(lib::ACT) && !kernel.uses(lib::STEP) && !kernel.has_slot("kv"));
+        assert!(kernel.uses(lib::ACT) && !kernel.uses(lib::BATCH) && !kernel.has_slot("kv"));
         assert!(compose(&kernel).is_err());
         kernel.fill("cache", lib::PAGED);
         assert!(compose(&kernel).unwrap().contains("PAGE_SLOTS"));

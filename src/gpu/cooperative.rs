@@ -3,7 +3,7 @@
 use super::compose::lib;
 use super::{Fragment, Kernel};
 
-/// The small matrices that a subgroup multiplies at once.
+/// The cooperative matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrices {
     /// Their rows and columns.
@@ -48,6 +48,6 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
 #[allow(unsafe_code, reason = "the token is made by an unsafe call: see SAFETY")]
 pub(super) fn experimental() -> wgpu::ExperimentalFeatures {
     // SAFETY: it acknowledges that wgpu's own implementation may be wrong. Two kernels use it: attention only after it has computed
-    // rightly on the device (`exec::self_test`), products too wherever an engine opens it with verdicts, as all of ours do.
+    // rightly on the device (`exec::self_test`), products too wherever an engine opens it with self_test_results, as all of ours do.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }

@@ -20,7 +20,7 @@ pub enum Kind {
     Integrated,
     /// The processor pretending to be a GPU: lavapipe, SwiftShader, WARP.
     Software,
-    /// Something else, or unknown (browsers do not tell).
+    /// Something else, or unknown (browsers do not report).
     Other,
 }
 
@@ -85,7 +85,7 @@ pub struct Caps {
     pub uniform_align: u32,
     /// Alignment of an offset in a storage binding, in bytes.
     pub storage_align: u32,
-    /// Whether products of whole numbers of eight bits are instructions, as far as can be known.
+    /// Whether products of int8 are instructions, as far as can be known.
     pub dot: bool,
     /// Whether there are numbers of 16 bits.
     pub f16: bool,
@@ -107,21 +107,21 @@ impl Caps {
         (Tuning::of(&traits), Tuning::reasons(&traits))
     }
 
-    /// The form of matrix times matrix with matrices of a format, for fast numerics: the wished one, or the next one before it that the
+    /// The mat-mat variant with matrices of a format, for fast numerics: the requested one, or the next one before it that the
     /// device and the format have.
     pub fn matmul(&self, format: BlockFormat) -> Matmul {
-        let wished = self.tuning.products(format).matmul;
+        let requested = self.tuning.products(format).matmul;
         let has = |form: &Matmul| match form {
             Matmul::Registers => true,
-            Matmul::Halves => self.f16,
+            Matmul::F16 => self.f16,
             Matmul::Dot => self.dot && format.has_ints(),
             Matmul::Cooperative => self.cooperative.is_some(),
         };
-        let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= wished && has(form));
+        let mut forms = Matmul::ALL.into_iter().filter(|form| *form <= requested && has(form));
         forms.next_back().unwrap_or(Matmul::Registers)
     }
 
-    /// What kernels are tuned by, with the forms of matrix times matrix that fast numerics take.
+    /// What kernels are tuned by, with the mat-mat variants that fast numerics take.
     pub(crate) fn fast(&self) -> Tuning {
         self.tuning.with_matmul(|format, _| self.matmul(format))
     }
@@ -311,7 +311,7 @@ impl Device {
         &self.caps
     }
 
-    /// Whether the time of single dispatches can be told.
+    /// Whether the time of single dispatches can be reported.
     pub fn has_timestamps(&self) -> bool {
         self.device.features().contains(wgpu::Features::TIMESTAMP_QUERY)
     }
@@ -332,7 +332,7 @@ impl Device {
         Ok(Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() })
     }
 
-    /// The same device, with other forms of matrix times matrix wished for: what `form` makes of each format's.
+    /// The same device, with other mat-mat variants requested: what `form` makes of each format's.
     pub(crate) fn with_matmul(&self, form: impl Fn(BlockFormat, Matmul) -> Matmul) -> Self {
         let tuning = self.caps.tuning.with_matmul(form);
         Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
@@ -343,7 +343,7 @@ impl Device {
         Self { caps: Arc::new(Caps { attend_cooperative: used, ..(*self.caps).clone() }), ..self.clone() }
     }
 
-    /// The same device, as if it had such matrices: for tests with what stands in for them, whose halves take twice their room.
+    /// The same device, as if it had such matrices: for tests with what stands in for them, whose f16 take twice their space.
     #[doc(hidden)]
     pub fn with_matrices(&self, matrices: Matrices) -> Self {
         let workgroup_memory = self.caps.workgroup_memory / 2;
@@ -385,7 +385,7 @@ impl Device {
         self.wait(wgpu::PollType::wait_indefinitely())
     }
 
-    /// Waits until a submission is done, whatever was submitted behind it. Does nothing in a browser.
+    /// Waits until a submission is done, whatever was submitted after it. Does nothing in a browser.
     pub(crate) fn finish_submission(&self, index: wgpu::SubmissionIndex) -> Result<()> {
         self.wait(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })
     }

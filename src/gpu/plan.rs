@@ -5,7 +5,7 @@ use super::pipeline::Pipelines;
 use super::{Buffer, Device};
 use crate::Result;
 
-/// What a kernel is bound to, in the order of its bindings behind binding 0, its parameters.
+/// What a kernel is bound to, in the order of its bindings after binding 0, its parameters.
 #[derive(Clone, Debug)]
 pub enum Arg<'a> {
     /// Read only; from a byte offset to the buffer's end.
@@ -52,14 +52,14 @@ pub enum Dim {
     Items,
     /// One for a row whose parts are merged.
     Merges,
-    /// One for each draw.
-    Draws,
+    /// One for each sample.
+    Samples,
     /// The same, if one of them has filters.
     Filtered,
     /// The same, if one of them has penalties or a bias.
     Adjusted,
-    /// The same, if one of them tells probabilities.
-    Telling,
+    /// The same, if one of them reports probabilities.
+    Reporting,
 }
 
 /// How much a step of a plan's class holds.
@@ -75,14 +75,14 @@ pub struct StepCounts {
     pub items: u32,
     /// Rows whose parts are merged.
     pub merges: u32,
-    /// Draws.
-    pub draws: u32,
-    /// Draws, if one of them has filters.
+    /// Samples.
+    pub samples: u32,
+    /// Samples, if one of them has filters.
     pub filtered: u32,
-    /// Draws, if one of them has penalties or a bias.
+    /// Samples, if one of them has penalties or a bias.
     pub adjusted: u32,
-    /// Draws, if one of them tells probabilities.
-    pub telling: u32,
+    /// Samples, if one of them reports probabilities.
+    pub reporting: u32,
 }
 
 impl Dim {
@@ -95,10 +95,10 @@ impl Dim {
             Self::Tiles(per) => counts.rows / per + counts.seqs,
             Self::Items => counts.items,
             Self::Merges => counts.merges,
-            Self::Draws => counts.draws,
+            Self::Samples => counts.samples,
             Self::Filtered => counts.filtered,
             Self::Adjusted => counts.adjusted,
-            Self::Telling => counts.telling,
+            Self::Reporting => counts.reporting,
         }
     }
 }
@@ -183,7 +183,7 @@ impl Plan {
         self.dispatches.iter().filter(|dispatch| dispatch.form(counts).is_some()).count()
     }
 
-    /// Adds another plan's dispatches behind its own.
+    /// Adds another plan's dispatches after its own.
     pub fn append(&mut self, other: Self) {
         self.dispatches.extend(other.dispatches);
         self.kept.extend(other.kept);
@@ -205,7 +205,7 @@ impl Plan {
         self.submit_times(device, counts, 1);
     }
 
-    /// The same, so many times one behind the other.
+    /// The same, so many times contiguous.
     pub(crate) fn submit_times(&self, device: &Device, counts: StepCounts, times: u32) {
         let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());

@@ -6,7 +6,7 @@ use super::plan::{Plan, StepCounts};
 use super::{Buffer, Device};
 use crate::{Error, Result};
 
-/// Dispatches that a timer has room for: WebGPU allows 4096 queries in a set.
+/// Dispatches that a timer has capacity for: WebGPU allows 4096 queries in a set.
 const ROOM: u32 = 2048;
 
 /// Runs each dispatch in a pass of its own between two timestamps.
@@ -34,7 +34,7 @@ impl Timer {
         self.used = 0;
     }
 
-    /// Encodes a plan's dispatches; those beyond the room for them are not timed.
+    /// Encodes a plan's dispatches; those beyond the space for them are not timed.
     pub(crate) fn encode(&mut self, encoder: &mut wgpu::CommandEncoder, plan: &Plan, counts: StepCounts) {
         for dispatch in &plan.dispatches {
             let at = self.used;

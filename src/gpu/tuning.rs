@@ -6,28 +6,28 @@ use super::Kind;
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
-/// How matrix times matrix is computed, for the rows of prompts.
+/// How mat-mat is computed, for the rows of prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Matmul {
     /// In f32, by tiles in registers.
     Registers,
     /// The same of numbers that are held in f16, where numerics are fast.
-    Halves,
-    /// In whole numbers of eight bits, four products an instruction, where the block format has them and numerics are fast.
+    F16,
+    /// In int8, four products an instruction, where the block format has them and numerics are fast.
     Dot,
-    /// In f16 with sums in f32, by small matrices that a subgroup multiplies at once, where numerics are fast.
+    /// In f16 with sums in f32, by cooperative matrices, where numerics are fast.
     Cooperative,
 }
 
 impl Matmul {
     /// From the one that runs everywhere to the one that asks for most.
-    pub const ALL: [Self; 4] = [Self::Registers, Self::Halves, Self::Dot, Self::Cooperative];
+    pub const ALL: [Self; 4] = [Self::Registers, Self::F16, Self::Dot, Self::Cooperative];
 
     /// Its name in files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Registers => "registers",
-            Self::Halves => "halves",
+            Self::F16 => "f16",
             Self::Dot => "dot",
             Self::Cooperative => "cooperative",
         }
@@ -45,7 +45,7 @@ pub enum Vendor {
     Intel,
     /// Apple.
     Apple,
-    /// Someone else, or unknown (browsers do not tell).
+    /// Someone else, or unknown (browsers do not report).
     Other,
 }
 
@@ -75,18 +75,18 @@ pub(super) struct Traits<'a> {
 
 /// What products with matrices of a block format are tuned by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Products {
-    /// Threads of a workgroup of the matrix-times-vector kernels.
+pub struct MatmulTuning {
+    /// Threads of a workgroup of the mat-vec kernels.
     pub lanes: u32,
-    /// Fours of rows of W that such a workgroup makes, for one row of x.
-    pub fours: u32,
+    /// Vec4s of rows of W that such a workgroup makes, for one row of x.
+    pub row_vec4s: u32,
     /// The same for several rows of x. The order of a sum depends on neither.
-    pub fours_batch: u32,
-    /// Rows of W in a tile of matrix times matrix, where threads make it.
+    pub row_vec4s_batch: u32,
+    /// Rows of W in a tile of mat-mat, where threads make it.
     pub tile_w: u32,
     /// And rows of x, for prompts of more than a few rows.
     pub tile_x: u32,
-    /// The form of matrix times matrix that is taken, if the device has it; else the next one before it that it has.
+    /// The mat-mat variant that is taken, if the device has it; else the next one before it that it has.
     pub matmul: Matmul,
 }
 
@@ -100,14 +100,14 @@ pub struct Tuning {
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
     /// By [`BlockFormat::index`].
-    products: [Products; BlockFormat::ALL.len()],
+    products: [MatmulTuning; BlockFormat::ALL.len()],
 }
 
 /// What differs from the usual on some devices, for some formats.
 struct Row {
     fits: fn(&Traits<'_>) -> bool,
     formats: fn(BlockFormat) -> bool,
-    set: fn(&mut Products),
+    set: fn(&mut MatmulTuning),
     why: &'static str,
 }
 
@@ -116,7 +116,7 @@ const TABLE: &[Row] = &[
     Row {
         fits: |_| true,
         formats: |format| !format.has_ints(),
-        set: |p| p.fours_batch = 1,
+        set: |p| p.row_vec4s_batch = 1,
         why: "floats: a chunk of them fills 32 registers",
     },
     Row {
@@ -136,8 +136,8 @@ const TABLE: &[Row] = &[
     Row {
         fits: |t| t.driver.contains("llvmpipe"),
         formats: |_| true,
-        set: |p| p.fours = 1,
-        why: "lavapipe: one four takes 0.7 to 0.9 of the time of two",
+        set: |p| p.row_vec4s = 1,
+        why: "lavapipe: one vec4 takes 0.7 to 0.9 of the time of two",
     },
     // ggml-vulkan.cpp (llama.cpp): mat-vec workgroups of one subgroup, 32 threads on NVIDIA and Apple, which is the usual; 16 on Intel.
     // MatMulNBits of ONNX Runtime has 16, too: onnxruntime#27834.
@@ -157,7 +157,7 @@ const TABLE: &[Row] = &[
     Row {
         fits: |t| t.vendor == Vendor::Amd && t.subgroups == (64, 64),
         formats: BlockFormat::has_codebook,
-        set: |p| p.fours = 2,
+        set: |p| p.row_vec4s = 2,
         why: "AMD GCN: eight rows of formats with code books, as llama.cpp has them",
     },
     // `ggml_vk_khr_cooperative_matrix_support` leaves that driver's out but on RDNA3, of which an adapter says nothing.
@@ -189,10 +189,10 @@ const ENTRIES: [Entry<Tuning>; 3] = [
 ];
 
 /// Of a format.
-const OF_FORMAT: [Entry<Products>; 5] = [
+const OF_FORMAT: [Entry<MatmulTuning>; 5] = [
     ("lanes", |p| &mut p.lanes, 4..=64),
-    ("fours", |p| &mut p.fours, 1..=4),
-    ("fours_batch", |p| &mut p.fours_batch, 1..=4),
+    ("row_vec4s", |p| &mut p.row_vec4s, 1..=4),
+    ("row_vec4s_batch", |p| &mut p.row_vec4s_batch, 1..=4),
     ("tile_w", |p| &mut p.tile_w, 64..=128),
     ("tile_x", |p| &mut p.tile_x, 64..=128),
 ];
@@ -202,18 +202,26 @@ impl Tuning {
     pub(super) fn of(traits: &Traits<'_>) -> Self {
         // The tiles of most GPUs in llama.cpp. Its tiles of floats are in f16 wherever there is f16 (mul_mm.comp), and so are ours where
         // there are no cooperative matrices: half the memory of a workgroup.
-        let usual =
-            Products { lanes: 32, fours: 1, fours_batch: 1, tile_w: 64, tile_x: 64, matmul: Matmul::Cooperative };
+        let usual = MatmulTuning {
+            lanes: 32,
+            row_vec4s: 1,
+            row_vec4s_batch: 1,
+            tile_w: 64,
+            tile_x: 64,
+            matmul: Matmul::Cooperative,
+        };
         let (reduce, head, attend, products) = match traits.kind {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
             // A thread that has a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
             // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
-            // Products of whole numbers take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
-            Kind::Software => (8, 1, 16, Products { lanes: 8, fours: 4, fours_batch: 4, matmul: Matmul::Dot, ..usual }),
+            // MatmulTuning of integers take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
+            Kind::Software => {
+                (8, 1, 16, MatmulTuning { lanes: 8, row_vec4s: 4, row_vec4s_batch: 4, matmul: Matmul::Dot, ..usual })
+            }
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => (32, 32, 64, usual),
-            // Browsers do not tell whether whole numbers are multiplied by an instruction or by a detour.
-            Kind::Other => (32, 32, 64, Products { matmul: Matmul::Registers, ..usual }),
+            // Browsers do not report whether integers are multiplied by an instruction or by a detour.
+            Kind::Other => (32, 32, 64, MatmulTuning { matmul: Matmul::Registers, ..usual }),
         };
         let mut tuning = Self { reduce, head, attend, products: [products; BlockFormat::ALL.len()] };
         for row in rows(traits) {
@@ -248,9 +256,10 @@ impl Tuning {
             }
         }
         // What threads have of each sum must lie in a workgroup's memory.
-        if let Some((format, p)) = self.all().find(|(_, p)| p.lanes * p.fours_batch > 64) {
+        if let Some((format, p)) = self.all().find(|(_, p)| p.lanes * p.row_vec4s_batch > 64) {
             let name = format.name();
-            let problem = format!("{name}: lanes times fours_batch is {}, 64 is the most", p.lanes * p.fours_batch);
+            let problem =
+                format!("{name}: lanes times row_vec4s_batch is {}, 64 is the most", p.lanes * p.row_vec4s_batch);
             return Err(Error::argument("tuning", problem));
         }
         Ok(self)
@@ -278,16 +287,16 @@ impl Tuning {
         Ok(())
     }
 
-    fn all(&mut self) -> impl Iterator<Item = (BlockFormat, &mut Products)> {
+    fn all(&mut self) -> impl Iterator<Item = (BlockFormat, &mut MatmulTuning)> {
         BlockFormat::ALL.iter().copied().zip(&mut self.products)
     }
 
     /// What products with matrices of a format are tuned by.
-    pub fn products(&self, format: BlockFormat) -> &Products {
+    pub fn products(&self, format: BlockFormat) -> &MatmulTuning {
         &self.products[format.index()]
     }
 
-    /// The same, with what `form` makes of each format's form of matrix times matrix.
+    /// The same, with what `form` makes of each format's mat-mat variant.
     pub(crate) fn with_matmul(mut self, form: impl Fn(BlockFormat, Matmul) -> Matmul) -> Self {
         self.all().for_each(|(format, products)| products.matmul = form(format, products.matmul));
         self
@@ -304,8 +313,8 @@ impl Tuning {
     }
 
     /// What products are tuned by, and the formats that share it.
-    pub fn groups(&self) -> Vec<(Products, Vec<BlockFormat>)> {
-        let mut groups: Vec<(Products, Vec<BlockFormat>)> = Vec::new();
+    pub fn groups(&self) -> Vec<(MatmulTuning, Vec<BlockFormat>)> {
+        let mut groups: Vec<(MatmulTuning, Vec<BlockFormat>)> = Vec::new();
         for (format, products) in BlockFormat::ALL.iter().zip(&self.products) {
             match groups.iter_mut().find(|(of, _)| of == products) {
                 Some((_, formats)) => formats.push(*format),
@@ -341,24 +350,24 @@ mod tests {
         assert_eq!(changed, Tuning { reduce: 64, ..table });
         assert_eq!(changed.numbers()[0], ("reduce", 64));
         // A format's line goes before that of all, wherever it stands.
-        let changed = table.with("fours.Q4_K = 4\nmatmul.Q8_0 = dot\nfours = 2\nmatmul = registers").unwrap();
-        let of = |format| (changed.products(format).fours, changed.products(format).matmul);
+        let changed = table.with("row_vec4s.Q4_K = 4\nmatmul.Q8_0 = dot\nfours = 2\nmatmul = registers").unwrap();
+        let of = |format| (changed.products(format).row_vec4s, changed.products(format).matmul);
         assert_eq!([Q4_K, Q8_0, F16].map(of), [(4, Matmul::Registers), (2, Matmul::Dot), (2, Matmul::Registers)]);
         assert_eq!(changed.products(Q4_K).lanes, table.products(Q4_K).lanes);
         for (text, problem) in [
             ("reduce", "name = number"),
             (
                 "rows = 4",
-                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, fours, fours_batch, tile_w, tile_x, matmul",
+                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul",
             ),
             ("reduce.Q4_K = 8", "reduce, head, attend work"),
-            ("fours.Q4_L = 2", "the formats are F32"),
-            ("matmul = 2", "registers, halves, dot, cooperative work"),
+            ("row_vec4s.Q4_L = 2", "the formats are F32"),
+            ("matmul = 2", "registers, f16, dot, cooperative work"),
             ("tile_w = 32", "a power of two from 64 to 128"),
             ("attend = 24", "a power of two from 16 to 128"),
             ("attend = 8", "a power of two from 16 to 128"),
             ("lanes.F16 = many", "a power of two"),
-            ("lanes.Q4_K = 64\nfours_batch = 2", "Q4_K: lanes times fours_batch is 128, 64 is the most"),
+            ("lanes.Q4_K = 64\nfours_batch = 2", "Q4_K: lanes times row_vec4s_batch is 128, 64 is the most"),
         ] {
             let error = table.with(text).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
@@ -372,13 +381,13 @@ mod tests {
             *Tuning::of(&Traits { vendor, driver, subgroups, ..TRAITS }).products(format)
         };
         let usual = of(Vendor::Other, "", (32, 32), Q4_K);
-        assert_eq!(of(Vendor::Nvidia, "", (32, 32), Q4_K), Products { tile_w: 128, ..usual });
-        assert_eq!(of(Vendor::Intel, "", (8, 32), Q4_K), Products { lanes: 16, matmul: Matmul::Dot, ..usual });
-        assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), IQ4_NL), Products { lanes: 64, ..usual });
+        assert_eq!(of(Vendor::Nvidia, "", (32, 32), Q4_K), MatmulTuning { tile_w: 128, ..usual });
+        assert_eq!(of(Vendor::Intel, "", (8, 32), Q4_K), MatmulTuning { lanes: 16, matmul: Matmul::Dot, ..usual });
+        assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), IQ4_NL), MatmulTuning { lanes: 64, ..usual });
         let lavapipe = Traits { kind: Kind::Software, driver: "llvmpipe", ..TRAITS };
-        assert_eq!(Tuning::of(&lavapipe).products(Q4_K).fours, 1);
+        assert_eq!(Tuning::of(&lavapipe).products(Q4_K).row_vec4s, 1);
         let own = of(Vendor::Amd, "AMD proprietary driver 25.1", (64, 64), IQ4_NL);
-        assert_eq!(own, Products { lanes: 64, fours: 2, matmul: Matmul::Dot, ..usual });
+        assert_eq!(own, MatmulTuning { lanes: 64, row_vec4s: 2, matmul: Matmul::Dot, ..usual });
         for vendor in [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Apple, Vendor::Other] {
             for kind in [Kind::Discrete, Kind::Integrated, Kind::Software, Kind::Other] {
                 let traits = Traits { kind, vendor, subgroups: (64, 64), ..TRAITS };

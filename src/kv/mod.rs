@@ -10,7 +10,7 @@ mod table;
 pub use pool::Pool;
 pub use table::Table;
 
-/// The pools of all cache groups, and the tables that draw from them.
+/// The pools of all cache groups, and the tables that sample from them.
 #[derive(Clone, Debug)]
 pub struct Kv {
     pools: Vec<Pool>,
@@ -49,7 +49,7 @@ impl Kv {
         Self { states: Some(Pool::new(checkpoints)), ..self }
     }
 
-    /// Whether sequences have states, which cannot be cut back.
+    /// Whether sequences have states, which cannot be truncated.
     pub fn recurrent(&self) -> bool {
         self.states.is_some()
     }
@@ -108,17 +108,17 @@ impl Kv {
         Ok(())
     }
 
-    /// Takes away the blocks that lie wholly behind the first `positions` positions.
+    /// Takes away the blocks that lie wholly after the first `positions` positions.
     pub fn truncate(&mut self, table: &mut Table, positions: u32) {
         let keep = self.blocks_for(positions);
         table.truncate(&mut self.pools, keep);
     }
 
-    /// Gives back the blocks that lie behind the windows of all rows from position `next` on.
+    /// Gives back the blocks that lie outside the windows of all rows from position `next` on.
     ///
     /// A few more are kept, for a sequence that goes a little way back: by the tokens that ran ahead of their end, by a
     /// template that writes the last turn otherwise.
-    pub fn pass(&mut self, table: &mut Table, next: u32) {
+    pub fn release_outside_window(&mut self, table: &mut Table, next: u32) {
         const MORE: u32 = 4;
         for (group, window) in self.windows.iter().enumerate() {
             if let Some(window) = window {
@@ -129,7 +129,7 @@ impl Kv {
     }
 
     /// Whether a row at position `next` finds all that it sees.
-    pub fn reaches(&self, table: &Table, next: u32) -> bool {
+    pub fn window_is_resident(&self, table: &Table, next: u32) -> bool {
         let reaches = |(group, window): (usize, &Option<u32>)| {
             let first = window.map_or(0, |window| (next + 1).saturating_sub(window));
             table.freed(group) <= first / self.block
@@ -205,10 +205,10 @@ mod tests {
             if next < at {
                 kv.truncate(&mut table, next);
                 back += 1;
-                if !kv.reaches(&table, next) {
+                if !kv.window_is_resident(&table, next) {
                     kv.release(&mut table);
                     at = 0;
-                    assert!(kv.reaches(&table, 0));
+                    assert!(kv.window_is_resident(&table, 0));
                     continue;
                 }
             } else if kv.grow(&mut table, next).is_err() {
@@ -217,8 +217,8 @@ mod tests {
                 continue;
             }
             at = next;
-            kv.pass(&mut table, at);
-            assert!(kv.reaches(&table, at));
+            kv.release_outside_window(&mut table, at);
+            assert!(kv.window_is_resident(&table, at));
             let seen = (at + 1).saturating_sub(window) / block..kv.blocks_for(at);
             assert!(seen.clone().all(|i| table.group(1)[i as usize] != crate::ops::FREED));
             assert!(table.held(1) <= seen.len() as u32 + 4 && table.held(0) == table.blocks());

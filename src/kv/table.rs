@@ -5,7 +5,7 @@ use crate::ops::FREED;
 
 /// For each cache group, the blocks that hold a sequence's positions, in order.
 ///
-/// Blocks behind a window are given back: [`FREED`] stands in their place. A table must be given back through
+/// Blocks outside a window are given back: [`FREED`] stands in their place. A table must be given back through
 /// [`Kv::release`](super::Kv::release): one that is dropped leaks its blocks.
 #[derive(Debug)]
 pub struct Table {

@@ -30,7 +30,7 @@ pub struct LanguageModel<E = AnyExecutor> {
 }
 
 impl LanguageModel {
-    /// [`open`](open()) that tells `progress` how far it is.
+    /// [`open`](open()) that reports progress to `progress`.
     pub async fn open(
         source: impl Into<ModelSource>,
         options: &Options,

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::model::program::{CacheSpec, Node, Out, Program, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec};
 use crate::ops::{
-    Act, Attend, CacheId, Combine, Conv, Decay, Delta, Embed, Epi, ExpertLinear, GroupId, HeadLinear, Index, Join, Kv,
-    KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pick, Pointwise, Pool, Pooling, Pre, Rope, RopeId, RopeSpec,
+    Act, Attend, CacheId, Combine, Concat, Conv, Decay, Delta, Embed, Epi, ExpertLinear, Gather, GroupId, HeadLinear,
+    Index, Kv, KvWrite, Linear, Mask, Norm, NormSpec, Op, Part, Pointwise, Pool, Pooling, Pre, Rope, RopeId, RopeSpec,
     Route, RouteSpec, RowWise, Scan, Slice, ValueId, VectorId, WeightId,
 };
 
@@ -276,13 +276,13 @@ impl Builder {
         out
     }
 
-    /// A causal convolution of each column of x with its own row of `weight` (width of x, taps).
+    /// A causal convolution of each column of x with its own row of `weight` (width of x, kernel_size).
     pub fn conv(&mut self, name: &str, x: ValueId, weight: WeightId, bias: Option<VectorId>) -> ValueId {
         let (n, rows) = self.shape(x);
-        let taps = self.program.weights[weight.index()].k;
-        let state = self.state(Conv::state_len(n, taps));
+        let kernel_size = self.program.weights[weight.index()].k;
+        let state = self.state(Conv::state_len(n, kernel_size));
         let out = self.value(name, n, rows);
-        self.push(Op::Conv(Conv { x, n, weight, taps, bias, state, out }));
+        self.push(Op::Conv(Conv { x, n, weight, kernel_size, bias, state, out }));
         out
     }
 
@@ -366,10 +366,10 @@ impl Builder {
     }
 
     /// The heads of a, each followed by that of b.
-    pub fn join(&mut self, name: &str, a: ValueId, b: ValueId, heads: u32) -> ValueId {
+    pub fn concat(&mut self, name: &str, a: ValueId, b: ValueId, heads: u32) -> ValueId {
         let ((a_width, rows), (b_width, _)) = (self.shape(a), self.shape(b));
         let out = self.value(name, a_width + b_width, rows);
-        self.push(Op::Join(Join { a, b, heads, a_dim: a_width / heads, b_dim: b_width / heads, out }));
+        self.push(Op::Concat(Concat { a, b, heads, a_dim: a_width / heads, b_dim: b_width / heads, out }));
         out
     }
 
@@ -419,10 +419,10 @@ impl Builder {
     }
 
     /// The rows of x whose logits somebody asked for.
-    pub fn pick(&mut self, x: ValueId) -> ValueId {
+    pub fn gather(&mut self, x: ValueId) -> ValueId {
         let (n, _) = self.shape(x);
-        let out = self.value("pick", n, Rows::Outs);
-        self.push(Op::Pick(Pick { x, n, out }));
+        let out = self.value("gather", n, Rows::Outs);
+        self.push(Op::Gather(Gather { x, n, out }));
         out
     }
 

@@ -34,7 +34,7 @@ struct Steps {
     normalize: bool,
 }
 
-/// A matrix behind the pooling: `PREFIX.weight`, `PREFIX.bias`.
+/// A matrix after the pooling: `PREFIX.weight`, `PREFIX.bias`.
 struct Dense {
     prefix: String,
     n: u32,
@@ -50,7 +50,7 @@ impl Net<'_> {
     pub(super) fn embedding(mut self, x: ValueId, default: Pooling) -> Result<Program> {
         for classifier in ["classifier.weight", "score.weight"] {
             if self.c.rows(classifier).is_some() {
-                let what = format!("a classifier ({classifier}) behind a {} model", self.c.names.arch.name());
+                let what = format!("a classifier ({classifier}) after a {} model", self.c.names.arch.name());
                 return Err(Error::unsupported(what, "vectors, and the scores of BERT's rerankers, work"));
             }
         }

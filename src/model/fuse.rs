@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | linear q, k, v of one x; rope q, k; kv_write | `Linear` of three parts with `Epi::RopeKv` | vectors |
 //! | the same | `Linear` of three parts, then `RopeKv` | matrices |
-//! | the same with norms of heads in front of the ropes | `Linear` of three parts, then `RopeKv` | both |
+//! | the same with norms of heads before the ropes | `Linear` of three parts, then `RopeKv` | both |
 //! | linear gate, up of one x; act; mul | `Linear` of two parts with `Epi::Gated` | both |
 //! | linear; act | `Epi::Act` | both |
 //! | linear; add | `Epi::Add` | both |
@@ -16,13 +16,13 @@
 
 use crate::model::program::{Node, Program, Rows, Value};
 use crate::ops::{
-    Epi, KvStorage, Linear, NormKind, NormSpec, Op, Pointwise, Pre, Role, RopeKv, RopeSpec, ValueId, View,
+    Epi, KvStorage, Linear, NormKind, NormSpec, Op, Phase, Pointwise, Pre, RopeKv, RopeSpec, ValueId, View,
 };
 
-/// Whether an op over these rows runs as matrix times vector: generated rows do, and, whatever brought them, the rows that
+/// Whether an op over these rows runs as mat-vec: decode rows do, and, whatever brought them, the rows that
 /// logits are taken of and those that stand for sequences. It follows from what a row is, never from how many there are.
-pub fn as_vectors(role: Role, rows: Rows) -> bool {
-    role == Role::Generated || rows != Rows::Step
+pub fn as_vectors(phase: Phase, rows: Rows) -> bool {
+    phase == Phase::Decode || rows != Rows::Step
 }
 
 /// What the fused forms of an executor can do.
@@ -44,9 +44,9 @@ impl FuseFor {
     }
 }
 
-/// The program that an executor runs for steps of a role.
-pub fn fuse(program: &Program, role: Role, executor: FuseFor) -> Program {
-    let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), role, executor };
+/// The program that an executor runs for steps of a phase.
+pub fn fuse(program: &Program, phase: Phase, executor: FuseFor) -> Program {
+    let mut pass = Fuser { program: program.clone(), nodes: Vec::new(), phase, executor };
     pass.nodes = std::mem::take(&mut pass.program.nodes).into_iter().map(Some).collect();
     pass.qkv();
     pass.gated();
@@ -68,7 +68,7 @@ struct Fuser {
     program: Program,
     /// The nodes; those folded into another become none.
     nodes: Vec<Option<Node>>,
-    role: Role,
+    phase: Phase,
     executor: FuseFor,
 }
 
@@ -116,7 +116,7 @@ impl Fuser {
         }
     }
 
-    /// A linear behind an optional norm of heads and an optional rope: their nodes, the linear, the norm, the rotation.
+    /// A linear after an optional norm of heads and an optional rope: their nodes, the linear, the norm, the rotation.
     fn turned_linear(&self, value: ValueId, head_dim: u32) -> Option<Turned<'_>> {
         let mut nodes = vec![self.only_for_one(value)?];
         let (mut x, mut norm, mut rope) = (value, None, None);
@@ -153,7 +153,7 @@ impl Fuser {
                 // multiplies has four elements at a time.
                 let normed = rope_kv.q_norm.is_some() || rope_kv.k_norm.is_some();
                 let by_fours = !normed && !self.executor.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
-                if by_fours && as_vectors(self.role, self.rows(linear.x)) {
+                if by_fours && as_vectors(self.phase, self.rows(linear.x)) {
                     let out = rope_kv.out;
                     let op = Op::Linear(Linear { epi: Epi::RopeKv(rope_kv), out, ..linear });
                     self.nodes[last] = Some(Node { layer, op });
@@ -163,7 +163,7 @@ impl Fuser {
                     self.program.values.push(value);
                     let qkv = ValueId(self.program.values.len() as u32 - 1);
                     self.nodes[last] = Some(Node { layer, op: Op::Linear(Linear { out: qkv, ..linear }) });
-                    // Ids of nodes stay valid: the new node goes behind `last`, whose successors are not visited yet.
+                    // Ids of nodes stay valid: the new node goes after `last`, whose successors are not visited yet.
                     let [q, k, v] = View::qkv(qkv, rope_kv.heads, rope_kv.kv_heads, rope_kv.head_dim);
                     let op = Op::RopeKv(RopeKv { q, k, v, ..rope_kv });
                     self.nodes.insert(last + 1, Some(Node { layer, op }));
@@ -270,7 +270,7 @@ impl Fuser {
             };
             if norm.groups == 1
                 && (self.executor.folds)(&norm.spec)
-                && as_vectors(self.role, self.rows(norm.x))
+                && as_vectors(self.phase, self.rows(norm.x))
                 && !readers.is_empty()
                 && readers.iter().all(linear_reads)
             {

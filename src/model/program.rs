@@ -56,7 +56,7 @@ pub struct Value {
 }
 
 /// Runs of rows (or elements) of a tensor: after each `run` of them, `skip` belong to something else. Tensors that hold q, k
-/// and v head by head are cut into such runs.
+/// and v head by head are split into such runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Runs {
     /// Rows in a run.
@@ -69,7 +69,7 @@ impl Runs {
     /// One run, however long.
     pub const ONE: Self = Self { run: u32::MAX, skip: 0 };
 
-    /// How far behind the first row the row number `row` lies.
+    /// How far after the first row the row number `row` lies.
     pub fn offset(&self, row: u32) -> u64 {
         u64::from(row) + u64::from(row / self.run.max(1)) * u64::from(self.skip)
     }
@@ -160,7 +160,7 @@ pub enum CacheSpec {
         v_dim: u32,
         /// A value is the first elements of its key and not stored beside it: multi-head latent attention.
         v_in_k: bool,
-        /// Positions that are still needed behind the last one; none means all.
+        /// Positions that are still needed after the last one; none means all.
         window: Option<u32>,
     },
     /// What a recurrent layer remembers of a sequence: so many f32, whatever the sequence's length. It lies in the sequence's
@@ -224,7 +224,7 @@ impl Program {
     }
 
     /// Whether a sequence must come in one step: its rows see all others, or all of them are pooled.
-    pub fn whole(&self) -> bool {
+    pub fn needs_full_sequence(&self) -> bool {
         let packed = |node: &Node| matches!(node.op, Op::Attend(Attend { kv: Kv::Packed { .. }, .. }));
         self.pooled().is_some() || self.nodes.iter().any(packed)
     }

@@ -1,4 +1,4 @@
-//! Names for what a program holds, roles of rows, and what rows stand for.
+//! Names for what a program holds, phases of rows, and what rows stand for.
 
 use std::ops::{Index, IndexMut};
 
@@ -31,13 +31,13 @@ ids! {
     RopeId,
 }
 
-/// Whether rows are read or written by the model: prompt, or generated text.
+/// Whether the model reads a token, of a prompt, or has written it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Rows of a prompt: the matrix-times-matrix family.
-    Prompt,
-    /// Rows that were generated (or are drafted): the matrix-times-vector family.
-    Generated,
+pub enum Phase {
+    /// Tokens of a prompt: the mat-mat family.
+    Prefill,
+    /// Tokens that were generated (or are drafted): the mat-vec family.
+    Decode,
 }
 
 /// What the rows of a value stand for.
@@ -51,9 +51,9 @@ pub enum Rows {
     Seqs,
 }
 
-impl Role {
+impl Phase {
     /// Both, in the order in which a step runs them.
-    pub const ALL: [Self; 2] = [Self::Generated, Self::Prompt];
+    pub const ALL: [Self; 2] = [Self::Decode, Self::Prefill];
 }
 
 /// A thing for each phase, which is its index.
@@ -67,13 +67,13 @@ pub struct PerPhase<T> {
 
 impl<T> PerPhase<T> {
     /// What `f` makes of each phase.
-    pub fn by(mut f: impl FnMut(Role) -> T) -> Self {
-        Self { prompt: f(Role::Prompt), generated: f(Role::Generated) }
+    pub fn by(mut f: impl FnMut(Phase) -> T) -> Self {
+        Self { prompt: f(Phase::Prefill), generated: f(Phase::Decode) }
     }
 
     /// Both, in the order in which a step runs them.
     pub fn each(&self) -> [&T; 2] {
-        Role::ALL.map(|phase| &self[phase])
+        Phase::ALL.map(|phase| &self[phase])
     }
 
     /// Both, in the order in which a step runs them.
@@ -87,22 +87,22 @@ impl<T> PerPhase<T> {
     }
 }
 
-impl<T> Index<Role> for PerPhase<T> {
+impl<T> Index<Phase> for PerPhase<T> {
     type Output = T;
 
-    fn index(&self, phase: Role) -> &T {
+    fn index(&self, phase: Phase) -> &T {
         match phase {
-            Role::Prompt => &self.prompt,
-            Role::Generated => &self.generated,
+            Phase::Prefill => &self.prompt,
+            Phase::Decode => &self.generated,
         }
     }
 }
 
-impl<T> IndexMut<Role> for PerPhase<T> {
-    fn index_mut(&mut self, phase: Role) -> &mut T {
+impl<T> IndexMut<Phase> for PerPhase<T> {
+    fn index_mut(&mut self, phase: Phase) -> &mut T {
         match phase {
-            Role::Prompt => &mut self.prompt,
-            Role::Generated => &mut self.generated,
+            Phase::Prefill => &mut self.prompt,
+            Phase::Decode => &mut self.generated,
         }
     }
 }

@@ -35,13 +35,13 @@ kernels! {
     SOFTMAX = "softmax", attend::softmax::Params;
     ATTEND = "attend", attend::gpu::Params;
     ATTEND_COOPERATIVE = "attend_cooperative", attend::gpu::Params;
-    ATTEND_MERGE = "attend_merge", attend::gpu::Params;
+    ATTEND_REDUCE = "attend_reduce", attend::gpu::Params;
     ATTEND_TILED = "attend_tiled", attend::gpu::Params;
     ATTEND_V1 = "attend_v1", attend::gpu::Params;
     POINTWISE = "pointwise", elementwise::pointwise::Params;
     SLICE = "slice", rows::slice::Params;
-    JOIN = "join", rows::join::Params;
-    PICK = "pick", rows::pick::Params;
+    CONCAT = "concat", rows::concat::Params;
+    GATHER = "gather", rows::gather::Params;
     POOL = "pool", rows::pool::Params;
     ROW_WISE = "row_wise", elementwise::row_wise::Params;
     ROUTE = "route", experts::route::Params;
@@ -60,5 +60,5 @@ kernels! {
     SAMPLE_MERGE = "sample_merge", sample::lower::Params;
     SAMPLE_TOP = "sample_top", sample::lower::Params;
     SAMPLE_LOGPROBS = "sample_logprobs", sample::lower::Params;
-    STAMP = "stamp", stamp::Params;
+    MARKER = "marker", marker::Params;
 }

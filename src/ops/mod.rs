@@ -12,11 +12,11 @@ mod forms;
 mod ids;
 mod kernels;
 mod linear;
+pub(crate) mod marker;
 mod recurrent;
 mod rotary;
 mod rows;
 pub(crate) mod sample;
-pub(crate) mod stamp;
 pub(crate) mod step;
 
 pub use attend::softmax::Softmax;
@@ -37,7 +37,7 @@ pub(crate) use forms::operation::Stack;
 internal!(use forms::operation::{Access, Operand, OperandMut});
 internal!(use forms::weights::{CpuWeights, Matrix});
 pub(crate) use forms::{check, cost, cpu, lower, operation, oracle, weights};
-pub use ids::{CacheId, GroupId, PerPhase, Role, RopeId, Rows, ValueId, VectorId, WeightId};
+pub use ids::{CacheId, GroupId, PerPhase, Phase, RopeId, Rows, ValueId, VectorId, WeightId};
 internal!(use kernels::KERNELS);
 pub use linear::{Epi, Linear, Part, Pre};
 pub(crate) use linear::{matmul, product};
@@ -47,13 +47,13 @@ pub use recurrent::delta::Delta;
 pub use recurrent::scan::Scan;
 pub use rotary::rope::{Pairing, Rope, RopeSpec};
 pub use rotary::rope_kv::{RopeKv, View};
+pub use rows::concat::Concat;
 pub use rows::embed::{Embed, Index};
-pub use rows::join::Join;
-pub use rows::pick::Pick;
+pub use rows::gather::Gather;
 pub use rows::pool::{Pool, Pooling};
 pub use rows::slice::Slice;
 pub use sample::{Logprob, Penalties};
-internal!(use sample::{BIASED, DrawEntry, LOGPROBS, RING, SEEN, STOPS, SampleLists, SampleSpec});
+internal!(use sample::{BIASED, SampleEntry, LOGPROBS, RING, SEEN, STOPS, SampleLists, SampleSpec});
 internal!(use step::{RowEntry, SeqEntry});
 pub(crate) use step::{StepLayout, StepSizes};
 
@@ -70,12 +70,12 @@ operation::ops! {
     Delta,
     Pointwise,
     Slice,
-    Pick,
+    Gather,
     Pool,
     Route,
     ExpertLinear,
     Combine,
     HeadLinear,
-    Join,
+    Concat,
     RowWise,
 }

@@ -75,7 +75,7 @@ pub(crate) struct StepSizes {
     pub(crate) tree: bool,
 }
 
-/// Where the parts of a step buffer begin, in words. Behind a header of counts lie rows, sequences, outputs, block tables and
+/// Where the parts of a step buffer begin, in words. After a header of counts lie rows, sequences, outputs, block tables and
 /// the work lists of attention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepLayout {
@@ -101,7 +101,7 @@ pub(crate) struct StepLayout {
 
 impl StepLayout {
     /// Words of the header: rows, sequences, outputs, blocks of a table, the first position of rows that do not say theirs. It is
-    /// `STEP_ROWS` of `wgsl/lib/step.wgsl`.
+    /// `BATCH_ROWS` of `wgsl/lib/batch.wgsl`.
     pub(crate) const HEADER: u32 = 16;
 
     pub(crate) fn new(sizes: &StepSizes) -> Self {

@@ -32,7 +32,7 @@ impl<T> Best<T> {
 /// 1.5 · 2^23: what is added to it loses its fraction, ties to even.
 pub(super) const ROUND: f32 = 12_582_912.0;
 
-/// The nearest whole number for sizes up to 2^22: plain arithmetic, which becomes vector code on every CPU.
+/// The nearest integer for sizes up to 2^22: plain arithmetic, which becomes vector code on every CPU.
 #[inline(always)]
 pub(super) fn nearest(x: f32) -> f32 {
     (x + ROUND) - ROUND
@@ -114,7 +114,7 @@ pub(super) fn scale<const N: usize>(
     best.fit
 }
 
-/// The level of a symmetric format: the nearest whole number from -top to top - 1.
+/// The level of a symmetric format: the nearest integer from -top to top - 1.
 #[inline(always)]
 pub(super) fn whole(x: f32, top: f32) -> f32 {
     nearest(x.max(-top).min(top - 1.0))
@@ -184,7 +184,7 @@ impl Scaled {
     }
 }
 
-/// The whole number nearest to `x / step` from `low` to `high`; 0 for a step of 0.
+/// The integer nearest to `x / step` from `low` to `high`; 0 for a step of 0.
 pub(super) fn quant(x: f32, step: f32, low: f32, high: f32) -> i8 {
     if step == 0.0 { 0 } else { (x / step).round_ties_even().clamp(low, high) as i8 }
 }

@@ -25,11 +25,11 @@ pub(super) static INFO: FormatInfo = FormatInfo {
 /// Converts at most 32 numbers, through a buffer because a file's bytes need not be aligned.
 #[inline(always)]
 fn decode(numbers: &[[u8; 2]], out: &mut [f32]) {
-    let mut halves = [f16::ZERO; lanes::LANES];
-    for (half, bytes) in halves.iter_mut().zip(numbers) {
+    let mut f16s = [f16::ZERO; lanes::LANES];
+    for (half, bytes) in f16s.iter_mut().zip(numbers) {
         *half = f16::from_le_bytes(*bytes);
     }
-    halves[..numbers.len()].convert_to_f32_slice(out); // the CPU's own instruction, where it has one
+    f16s[..numbers.len()].convert_to_f32_slice(out); // the CPU's own instruction, where it has one
 }
 
 /// Rounds to nearest, ties to even.

@@ -55,7 +55,7 @@ impl Unpack<BYTES> for Parts {
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
-        let (d, high, low) = (w.words(0).halves(), w.words(0).shr(16), w.words(4));
+        let (d, high, low) = (w.words(0).f16_to_f32(), w.words(0).shr(16), w.words(4));
         for g in 0..8 {
             let q = w.bytes(8 + 16 * g);
             let quants = [q.bits(0, 15, 0).lookup(&LEVELS), q.bits(4, 15, 0).lookup(&LEVELS)];

@@ -1,10 +1,10 @@
 //! Block formats: how a file stores a row of weights, and how it is read, written and laid out for a GPU.
 //!
-//! A *row* (k weights) is a whole number of *blocks*; a block is a fixed number of weights in a fixed number of bytes.
+//! A *row* (k weights) is a multiple of the block; a block is a fixed number of weights in a fixed number of bytes.
 //! Each format is one file here, one line in the table below, and one decoder in `wgsl/quant/`. Every type that a
 //! GGUF may name, decoded here or not, is listed in `ggml`.
 //!
-//! **The GPU form of a row** is a whole number of 16-byte units, so that aligned `vec4<u32>` loads work. It is made of
+//! **The GPU form of a row** is a whole multiple of 16-byte units, so that aligned `vec4<u32>` loads work. It is made of
 //! *planes*: one part of every block, say the quants, then the next part of every block, each plane from a whole word;
 //! then zeros. Where blocks are whole 16-byte units, one plane of whole blocks is the file's own form.
 //! [`BlockFormat::repack_row`] makes it, the format's WGSL decoder reads it, and [`BlockFormat::gpu_row_words`] is its
@@ -43,7 +43,7 @@ mod tile;
 use std::ops::Range;
 
 internal!(use q8::Q8);
-pub(crate) use q8::{Eight, LANES};
+pub(crate) use q8::{Int8Form, LANES};
 internal!(use simd::Simd);
 pub(crate) use tile::Tile;
 
@@ -71,15 +71,15 @@ pub struct FormatInfo {
     pub(crate) encode: Option<Encode>,
     /// `sum_i row[i] * x[i]` over the decoded weights in f32, in the order of the `lanes` module.
     pub(crate) dot: fn(&[u8], &[f32]) -> f32,
-    /// Products with activations of eight bits, in the order of the `q8` module; none for formats of floats.
-    pub(crate) eight: Option<Eight>,
+    /// Products with int8 activations, in the order of the `q8` module; none for formats of floats.
+    pub(crate) eight: Option<Int8Form>,
     /// The bytes of a block that each plane of the GPU form holds.
     pub(crate) planes: &'static [Range<usize>],
-    /// The decoder that kernels are composed with: `QBLOCK`, `RUN_GAP`, `Chunk`, `row_words`, `chunk`, `decode16`.
+    /// The decoder that kernels are composed with: `QBLOCK`, `HALF_GAP`, `Chunk`, `row_words`, `chunk`, `decode16`.
     pub wgsl: &'static str,
 }
 
-/// Declares [`BlockFormat`] and the table behind it: a variant, and the module whose `INFO` describes it.
+/// Declares [`BlockFormat`] and the table after it: a variant, and the module whose `INFO` describes it.
 macro_rules! formats {
     ($($(#[$doc:meta])* $variant:ident: $module:ident,)*) => {
         /// A format that weights can be stored in.
@@ -174,13 +174,13 @@ impl BlockFormat {
         matches!(self, Self::IQ4_NL | Self::IQ4_XS | Self::MXFP4)
     }
 
-    /// Whether weights are whole numbers of eight bits, times a scale, plus a constant, for each 16 or 32 of them: products with
-    /// activations of eight bits are exact sums.
+    /// Whether weights are int8, times a scale, plus a constant, for each 16 or 32 of them: products with
+    /// int8 activations are exact sums.
     pub fn has_ints(self) -> bool {
         self.info().eight.is_some()
     }
 
-    /// Bytes of a row of `k` weights in a file. An error if `k` is no whole number of blocks, or out of range.
+    /// Bytes of a row of `k` weights in a file. An error if `k` is not a multiple of blocks, or out of range.
     pub fn row_bytes(self, k: u64) -> Result<u64> {
         let info = self.info();
         if k > MAX_ROW {
@@ -237,7 +237,7 @@ impl BlockFormat {
         (info.dot)(row, x)
     }
 
-    /// `sum_i row[i] * x[i]` with activations of eight bits, summed in whole numbers for each 32: the same bits in every form.
+    /// `sum_i row[i] * x[i]` with int8 activations, summed in integers for each 32: the same bits in every form.
     /// None if the format has floats and no such product.
     ///
     /// # Panics

@@ -48,7 +48,7 @@ impl Unpack<BYTES> for Parts {
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
-        let (d, dmin) = (w.words(80).halves(), w.words(80).shr(16).halves());
+        let (d, dmin) = (w.words(80).f16_to_f32(), w.words(80).shr(16).f16_to_f32());
         let scales = w.bytes(0).words();
         for part in 0..2 {
             let q = [w.bytes(16 + 32 * part), w.bytes(32 + 32 * part)];

@@ -57,7 +57,7 @@ impl Unpack<BYTES> for Parts {
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
-        let d = w.words(106).shr(16).halves();
+        let d = w.words(106).shr(16).f16_to_f32();
         let (low_scales, high_scales) = ([w.words(96), w.words(100)], w.words(104));
         let high = [w.bytes(0), w.bytes(16)];
         for part in 0..2 {

@@ -42,7 +42,7 @@ impl Unpack<BYTES> for Parts {
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
         let q = w.bytes(2);
-        each(0, Group::new([q.bits(0, 15, 0), q.bits(4, 15, 0)], w.words(0).halves()));
+        each(0, Group::new([q.bits(0, 15, 0), q.bits(4, 15, 0)], w.words(0).f16_to_f32()));
     }
 }
 

@@ -44,7 +44,7 @@ impl Unpack<BYTES> for Parts {
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
         let (q, head) = (w.bytes(4), w.words(0));
         let quants = [q.bits(0, 15, 0), q.bits(4, 15, 0)];
-        each(0, Group { min: [V::negated(head.shr(16).halves()); 2], ..Group::new(quants, head.halves()) });
+        each(0, Group { min: [V::negated(head.shr(16).f16_to_f32()); 2], ..Group::new(quants, head.f16_to_f32()) });
     }
 }
 

@@ -52,7 +52,7 @@ impl Unpack<BYTES> for Parts {
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
         let head = w.bytes(0).words();
-        let (d, dmin) = (head[0].halves(), head[0].shr(16).halves());
+        let (d, dmin) = (head[0].f16_to_f32(), head[0].shr(16).f16_to_f32());
         let (scales, mins) = packed6::all([head[1], head[2], head[3]]);
         let fifths = [w.bytes(16), w.bytes(32)];
         for pair in 0..4 {

@@ -51,7 +51,7 @@ impl Unpack<BYTES> for Parts {
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
-        let d = w.words(206).shr(16).halves();
+        let d = w.words(206).shr(16).f16_to_f32();
         let scales = w.bytes(192).words();
         for part in 0..2 {
             let high = [w.bytes(128 + 32 * part), w.bytes(144 + 32 * part)];

@@ -1,4 +1,4 @@
-//! Activations of eight bits, and what a format tells of its weights for products in whole numbers.
+//! Int8 activations, and what a format reports of its weights for integer dot products.
 //!
 //! **The order of summation** is the same in every form, for rows alone (`row_products`) and by tiles (`tile`), so they agree to the
 //! bit: for each 32 weights, or each 16 where those have scales of their own, the products are added in i32, which is exact; the
@@ -40,7 +40,7 @@ impl Q8 {
     #[inline(always)]
     pub(super) fn quantize_body(x: &[f32], out: &mut [Q8]) {
         for (x, out) in x.as_chunks::<32>().0.iter().zip(out) {
-            // As whole numbers, sizes of floats are in order and NaN is above all.
+            // As integers, sizes of floats are in order and NaN is above all.
             let mut max = 0;
             for x in x {
                 max = max.max(x.to_bits() & 0x7fff_ffff);
@@ -48,7 +48,7 @@ impl Q8 {
             let max = f32::from_bits(max);
             let inverse = if max == 0.0 { 0.0 } else { 127.0 / max };
             for (q, x) in out.quants.iter_mut().zip(x) {
-                // Rounds to even, as `fit::nearest`; the low byte of the bits is the whole number.
+                // Rounds to even, as `fit::nearest`; the low byte of the bits is the integer.
                 *q = (x * inverse + ROUND).to_bits() as i8;
             }
             let mut sums = [0i16; 2];
@@ -82,7 +82,7 @@ impl Q8 {
     }
 }
 
-/// 32 columns of some rows as whole numbers: in half h, `weight = scale[h] * (quant - ABOVE) - min[h]`.
+/// 32 columns of some rows as integers: in half h, `weight = scale[h] * (quant - ABOVE) - min[h]`.
 pub(super) struct Group<V: Vector> {
     pub(super) quants: [Bytes<V>; 2],
     pub(super) scale: [V::Floats; 2],
@@ -98,7 +98,7 @@ impl<V: Vector> Group<V> {
     }
 }
 
-/// How a format's blocks give their weights as whole numbers. What is in here must be inlined by attribute: it is compiled
+/// How a format's blocks give their weights as integers. What is in here must be inlined by attribute: it is compiled
 /// for the instructions of each form.
 pub(super) trait Unpack<const BYTES: usize> {
     /// Groups of 32 weights in a block.
@@ -118,9 +118,9 @@ pub(super) trait Unpack<const BYTES: usize> {
 
 type Products = fn(simd: Simd, tiles: &[Tile], x: &[&[Q8]], out: &mut [[f32; LANES]]);
 
-/// A format's products with activations of eight bits, in a form.
+/// A format's products with int8 activations, in a form.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Eight {
+pub(crate) struct Int8Form {
     /// `out[i] = row i · x`, for the first [`LANES`] rows, or as many as `w` has; further results mean nothing.
     pub(crate) rows: fn(simd: Simd, w: &[u8], row_bytes: usize, x: &[Q8], out: &mut [f32; LANES]),
     /// The same rows as tiles, one for each 32 columns.
@@ -130,8 +130,8 @@ pub(crate) struct Eight {
 }
 
 /// A format's entry in the table.
-pub(super) const fn eight<U: Unpack<BYTES>, const BYTES: usize>() -> Eight {
-    Eight {
+pub(super) const fn eight<U: Unpack<BYTES>, const BYTES: usize>() -> Int8Form {
+    Int8Form {
         rows: simd::rows::<U, BYTES>,
         tiles: simd::tiles::<U, BYTES>,
         products: match (U::HALVES, U::MINS) {

@@ -30,7 +30,7 @@ pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
     let from = if dry.last_n == 0 { 0 } else { tokens.len().saturating_sub(dry.last_n as usize) };
     let tokens = &tokens[from..];
     let most = LONGEST.saturating_add(dry.allowed as usize);
-    // For each token, the longest end of the text that has been there before, with this token behind it.
+    // For each token, the longest end of the text that has been there before, with this token after it.
     let mut repeated = std::collections::BTreeMap::<u32, usize>::new();
     for (end, &next) in tokens.iter().enumerate().skip(1) {
         let back = tokens[..end].iter().rev().zip(tokens.iter().rev()).take(most);

@@ -1,4 +1,4 @@
-//! Mirostat 2 (Basu et al. 2021): tokens that would surprise more than a bound are left out, and the bound follows what was drawn.
+//! Mirostat 2 (Basu et al. 2021): tokens that would surprise more than a bound are left out, and the bound follows what was sampled.
 
 use super::Candidates;
 
@@ -30,7 +30,7 @@ pub(super) fn truncate(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>)
     c.list.truncate(kept.max(1));
 }
 
-/// The bound for the next token, once `token` of the kept ones was drawn.
+/// The bound for the next token, once `token` of the kept ones was sampled.
 pub(super) fn learn(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>, token: u32) -> f64 {
     let sum = c.weigh();
     let at = c.list.iter().position(|c| c.id == token);

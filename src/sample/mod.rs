@@ -1,7 +1,7 @@
 //! Drawing tokens: what a request asks for, what of it a device does by itself, and a chain on the CPU for the rest.
 //!
-//! Penalties and bias → allowed tokens → DRY → temperature → top-k → typical → top-p → min-p → XTC → draw; mirostat in place of all that
-//! lies between the temperature and the draw. A step is a function over the `Candidates`, in a file of its own. What devices draw
+//! Penalties and bias → allowed tokens → DRY → temperature → top-k → typical → top-p → min-p → XTC → sample; mirostat in place of all that
+//! lies between the temperature and the sample. A step is a function over the `Candidates`, in a file of its own. What devices sample
 //! by themselves ([`Sampling::on_device`]) does not come here.
 
 mod dry;
@@ -23,7 +23,7 @@ pub use mirostat::Mirostat;
 pub use xtc::Xtc;
 
 use crate::ops::sample::adjust;
-use crate::ops::{DrawEntry, Penalties, RING, SEEN, SampleLists, SampleSpec};
+use crate::ops::{Penalties, RING, SEEN, SampleEntry, SampleLists, SampleSpec};
 use crate::{Error, Result};
 
 /// How the next token is chosen.
@@ -51,13 +51,13 @@ pub struct Sampling {
     pub mirostat: Mirostat,
     /// Keys the noise: the same seed gives the same text.
     pub seed: u64,
-    /// How one of those that remain is drawn.
-    pub draw: Draw,
+    /// How one of those that remain is sampled.
+    pub sample: SampleMethod,
 }
 
-/// How one of the remaining tokens is drawn.
+/// How one of the remaining tokens is sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Draw {
+pub enum SampleMethod {
     /// The largest of logit + Gumbel noise: what devices do.
     #[default]
     Gumbel,
@@ -86,7 +86,7 @@ impl Sampling {
         dry: Dry::NONE,
         mirostat: Mirostat::NONE,
         seed: 0,
-        draw: Draw::Gumbel,
+        sample: SampleMethod::Gumbel,
     };
 
     /// Names the field that is out of its range, and the range.
@@ -115,11 +115,13 @@ impl Sampling {
         }
     }
 
-    /// What the device is told, if it can draw by itself.
+    /// What the device receives, if it can sample by itself.
     pub fn on_device(&self) -> Option<SampleSpec> {
         let greedy = self.temperature == 0.0;
-        let filters =
-            self.typical < 1.0 || self.xtc != Xtc::NONE || self.mirostat.tau > 0.0 || self.draw != Draw::Gumbel;
+        let filters = self.typical < 1.0
+            || self.xtc != Xtc::NONE
+            || self.mirostat.tau > 0.0
+            || self.sample != SampleMethod::Gumbel;
         let host = self.dry.multiplier > 0.0 || (filters && !greedy);
         (!host).then_some(self.spec())
     }
@@ -129,7 +131,7 @@ impl Sampling {
         SampleSpec { temperature, seed, top_k, top_p, min_p, penalties }
     }
 
-    /// The positions whose tokens penalties see when the token at `pos` is drawn.
+    /// The positions whose tokens penalties see when the token at `pos` is sampled.
     pub(crate) fn seen(&self, pos: u32) -> Range<u32> {
         pos.saturating_sub(self.last_n.min(SEEN))..pos
     }
@@ -145,7 +147,7 @@ pub(crate) fn counts(tokens: &[u32]) -> Vec<[u32; 2]> {
 /// What a chain knows of a request beside its [`Sampling`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
-    /// Of prompt and answer: the token that follows them is drawn.
+    /// Of prompt and answer: the token that follows them is sampled.
     pub tokens: &'a [u32],
     /// Added to the logits of these tokens.
     pub bias: &'a [(u32, f32)],
@@ -160,14 +162,14 @@ pub struct SamplerState {
     mu: Option<f64>,
 }
 
-/// A token that can still be drawn.
+/// A token that can still be sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Candidate {
     id: u32,
     logit: f32,
 }
 
-/// The tokens that can still be drawn, and memory for the steps that work on them.
+/// The tokens that can still be sampled, and memory for the steps that work on them.
 #[derive(Debug, Default)]
 struct Candidates {
     list: Vec<Candidate>,
@@ -218,8 +220,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Draws the token that follows those that are known; none if a logit is NaN or infinite, or no token is allowed.
-    pub fn draw(
+    /// Samples the token that follows those that are known; none if a logit is NaN or infinite, or no token is allowed.
+    pub fn sample(
         &mut self,
         sampling: &Sampling,
         known: &Known<'_>,
@@ -239,7 +241,7 @@ impl Chain {
         };
         let lists = SampleLists { counts: &counts, bias: known.bias, ..SampleLists::default() };
         let mut words = Vec::new();
-        let entry = DrawEntry::new(&sampling.spec(), &lists, [0, 0, pos], logits.len() as u32, &mut words).ok()?;
+        let entry = SampleEntry::new(&sampling.spec(), &lists, [0, 0, pos], logits.len() as u32, &mut words).ok()?;
         adjust(&entry, &words, &[0; RING as usize], &mut self.logits);
         let c = &mut self.candidates;
         c.fill(&self.logits, known.allowed);
@@ -258,14 +260,14 @@ impl Chain {
             min_p::min_p(c, sampling.min_p);
             xtc::xtc(c, &sampling.xtc, sampling.seed, pos);
         }
-        let drawn = match sampling.draw {
-            Draw::Gumbel => gumbel::gumbel(c, sampling.seed, pos),
-            Draw::InverseCdf => inverse_cdf::inverse_cdf(c, sampling.seed, pos),
+        let sampled = match sampling.sample {
+            SampleMethod::Gumbel => gumbel::gumbel(c, sampling.seed, pos),
+            SampleMethod::InverseCdf => inverse_cdf::inverse_cdf(c, sampling.seed, pos),
         };
-        if let (true, Some(token)) = (sampling.mirostat.tau > 0.0, drawn) {
+        if let (true, Some(token)) = (sampling.mirostat.tau > 0.0, sampled) {
             state.mu = Some(mirostat::learn(c, &sampling.mirostat, state.mu, token));
         }
-        drawn
+        sampled
     }
 }
 
@@ -286,31 +288,31 @@ mod tests {
         s
     }
 
-    /// Draws the token at a position.
-    fn draw(chain: &mut Chain, s: &Sampling, logits: &[f32], pos: u32) -> Option<u32> {
+    /// Samples the token at a position.
+    fn sample(chain: &mut Chain, s: &Sampling, logits: &[f32], pos: u32) -> Option<u32> {
         let known = Known { tokens: &[0; 20_000][..pos as usize], ..Known::default() };
-        chain.draw(s, &known, &mut SamplerState::default(), logits)
+        chain.sample(s, &known, &mut SamplerState::default(), logits)
     }
 
-    /// Pearson's χ² of 100,000 draws, each with a seed of its own, against the weights that tokens should have.
+    /// Pearson's χ² of 100,000 samples, each with a seed of its own, against the weights that tokens should have.
     fn fits(s: &Sampling, known: &Known<'_>, state: SamplerState, logits: &[f32], weights: &[f64]) {
-        const DRAWS: u64 = 100_000;
+        const SAMPLES: u64 = 100_000;
         let (mut chain, mut counts) = (Chain::default(), vec![0u32; logits.len()]);
-        for i in 0..DRAWS {
+        for i in 0..SAMPLES {
             let s = Sampling { seed: s.seed + i, ..*s };
-            counts[chain.draw(&s, known, &mut { state }, logits).unwrap() as usize] += 1;
+            counts[chain.sample(&s, known, &mut { state }, logits).unwrap() as usize] += 1;
         }
         let sum: f64 = weights.iter().sum();
         let (mut chi2, mut freedom) = (0.0, -1.0);
         for (token, (&count, weight)) in counts.iter().zip(weights).enumerate() {
             assert!(*weight > 0.0 || count == 0, "token {token} of {s:?}");
             if *weight > 0.0 {
-                let expected = DRAWS as f64 * weight / sum;
+                let expected = SAMPLES as f64 * weight / sum;
                 chi2 += (f64::from(count) - expected).powi(2) / expected;
                 freedom += 1.0;
             }
         }
-        // Wilson and Hilferty's approximation of the 0.9999 quantile. The draws are fixed, so this cannot flicker.
+        // Wilson and Hilferty's approximation of the 0.9999 quantile. The samples are fixed, so this cannot flicker.
         let part = 2.0 / (9.0 * f64::max(freedom, 1.0));
         let most = f64::max(freedom, 1.0) * (1.0 - part + 3.72 * part.sqrt()).powi(3);
         assert!(chi2 <= most, "χ² {chi2} of {most} {counts:?} of {s:?}");
@@ -328,14 +330,14 @@ mod tests {
             let weights = softmax(&LOGITS, s.temperature, remaining);
             fits(s, &Known::default(), SamplerState::default(), &LOGITS, &weights);
         };
-        for draw in [Draw::Gumbel, Draw::InverseCdf] {
+        for sample in [SampleMethod::Gumbel, SampleMethod::InverseCdf] {
             for temperature in [0.5, 1.0, 2.0] {
-                let base = Sampling { temperature, draw, seed: 11, ..Sampling::GREEDY };
+                let base = Sampling { temperature, sample, seed: 11, ..Sampling::GREEDY };
                 fits(&base, &[0, 1, 2, 3, 4, 5]);
                 fits(&Sampling { top_k: 3, ..base }, &[1, 3, 4]);
                 fits(&Sampling { top_k: 1, ..base }, &[1]);
             }
-            let base = Sampling { temperature: 1.0, draw, seed: 5, ..Sampling::GREEDY };
+            let base = Sampling { temperature: 1.0, sample, seed: 5, ..Sampling::GREEDY };
             // Probabilities: 0.083 0.37 0.019 0.37 0.137 0.00002.
             fits(&Sampling { top_p: 0.7, ..base }, &[1, 3]);
             fits(&Sampling { top_p: 0.9, ..base }, &[0, 1, 3, 4]);
@@ -359,7 +361,7 @@ mod tests {
         }
         for probability in [0.25, 0.5, 1.0] {
             let s = sampling(|s| s.xtc = Xtc { probability, threshold: 0.15 });
-            // Either all, or all but the likely ones in front of the last of them; each summing to 1.
+            // Either all, or all but the likely ones before the last of them; each summing to 1.
             let (all, few) = (kept(&[0, 1, 2, 3]), kept(&[2, 3]));
             let share = f64::from(probability);
             let mixed: Vec<f64> = all.iter().zip(&few).map(|(a, f)| (1.0 - share) * a + share * f / 0.3).collect();
@@ -381,13 +383,13 @@ mod tests {
         }
     }
 
-    /// The tokens that 2,000 draws give, and how often.
-    fn drawn(s: &Sampling, logits: &[f32], tokens: &[u32]) -> Vec<u32> {
+    /// The tokens that 2,000 samples give, and how often.
+    fn sampled(s: &Sampling, logits: &[f32], tokens: &[u32]) -> Vec<u32> {
         let mut counts = vec![0; logits.len()];
         for seed in 0..2000 {
             let s = Sampling { seed, ..*s };
             let known = Known { tokens, ..Known::default() };
-            let token = Chain::default().draw(&s, &known, &mut SamplerState::default(), logits).unwrap();
+            let token = Chain::default().sample(&s, &known, &mut SamplerState::default(), logits).unwrap();
             counts[token as usize] += 1;
         }
         counts
@@ -400,7 +402,7 @@ mod tests {
     #[test]
     fn typical_keeps_what_is_near_the_entropy() {
         let logits = tenths();
-        let typical = |p| kept(&drawn(&sampling(|s| s.typical = p), &logits, &[]));
+        let typical = |p| kept(&sampled(&sampling(|s| s.typical = p), &logits, &[]));
         assert_eq!(typical(0.2), [1]);
         assert_eq!(typical(0.45), [1, 2]);
         assert_eq!(typical(0.7), [0, 1, 2]);
@@ -410,10 +412,10 @@ mod tests {
     #[test]
     fn xtc_takes_the_most_likely_away_but_one() {
         let logits = tenths();
-        let xtc = |probability, threshold| drawn(&sampling(|s| s.xtc = Xtc { probability, threshold }), &logits, &[]);
+        let xtc = |probability, threshold| sampled(&sampling(|s| s.xtc = Xtc { probability, threshold }), &logits, &[]);
         assert_eq!(kept(&xtc(1.0, 0.15)), [2, 3]);
         assert_eq!(kept(&xtc(1.0, 0.35)), [0, 1, 2, 3]);
-        // Every second time: the most likely is drawn half as often.
+        // Every second time: the most likely is sampled half as often.
         let halved = xtc(0.5, 0.15)[0];
         assert!((320..480).contains(&halved), "{halved}");
     }
@@ -423,7 +425,7 @@ mod tests {
         let tokens = [1, 2, 3, 0, 1, 2];
         let dry = |multiplier, allowed| {
             let s = sampling(|s| s.dry = Dry { multiplier, allowed, ..Dry::NONE });
-            drawn(&s, &[0.0, 0.0, 0.0, 0.0], &tokens)
+            sampled(&s, &[0.0, 0.0, 0.0, 0.0], &tokens)
         };
         assert_eq!(kept(&dry(50.0, 2)), [0, 1, 2], "3 followed 1 2 before");
         assert_eq!(kept(&dry(50.0, 3)), [0, 1, 2, 3]);
@@ -442,7 +444,7 @@ mod tests {
             let (mut state, mut chain, mut bits) = (SamplerState::default(), Chain::default(), 0.0);
             for pos in 0..3000 {
                 let known = Known { tokens: &[0; 3000][..pos], ..Known::default() };
-                let token = chain.draw(&s, &known, &mut state, &logits).unwrap();
+                let token = chain.sample(&s, &known, &mut state, &logits).unwrap();
                 bits -= (f64::from(logits[token as usize]).exp() / sum).log2();
             }
             // The surprise is that within what is kept, less than that within all.
@@ -471,9 +473,9 @@ mod tests {
             let counts = super::counts(&tokens);
             let lists = SampleLists { counts: &counts, bias: &bias, allowed: Some(&allowed), ..SampleLists::default() };
             let mut words = Vec::new();
-            let entry = DrawEntry::new(&s.on_device().unwrap(), &lists, [0, 0, 4], 60, &mut words).unwrap();
+            let entry = SampleEntry::new(&s.on_device().unwrap(), &lists, [0, 0, 4], 60, &mut words).unwrap();
             let device = crate::ops::sample::Picker::default().pick(&entry, &words, &[0; RING as usize], &logits);
-            same += u32::from(device == chain.draw(&s, &known, &mut SamplerState::default(), &logits));
+            same += u32::from(device == chain.sample(&s, &known, &mut SamplerState::default(), &logits));
             assert!(device.is_some_and(|token| token > 3));
         }
         assert!(same >= 1995, "{same} of 2000");
@@ -481,7 +483,7 @@ mod tests {
 
     #[test]
     fn zeros_of_either_sign_are_equal() {
-        assert_eq!(draw(&mut Chain::default(), &Sampling::GREEDY, &[-1.0, -0.0, 0.0], 0), Some(1));
+        assert_eq!(sample(&mut Chain::default(), &Sampling::GREEDY, &[-1.0, -0.0, 0.0], 0), Some(1));
     }
 
     #[test]
@@ -490,7 +492,7 @@ mod tests {
             s.temperature = 0.0;
             s.top_k = 4;
         });
-        assert_eq!(draw(&mut Chain::default(), &s, &LOGITS, 9), Some(1));
+        assert_eq!(sample(&mut Chain::default(), &s, &LOGITS, 9), Some(1));
         assert!(s.on_device().is_some_and(|spec| spec.temperature == 0.0));
     }
 
@@ -500,7 +502,7 @@ mod tests {
         for pos in 0..500 {
             let plain = sampling(|s| s.seed = 3);
             let filtered = Sampling { top_k: 6, ..plain };
-            assert_eq!(draw(&mut chain, &plain, &LOGITS, pos), draw(&mut chain, &filtered, &LOGITS, pos));
+            assert_eq!(sample(&mut chain, &plain, &LOGITS, pos), sample(&mut chain, &filtered, &LOGITS, pos));
         }
     }
 
@@ -508,9 +510,9 @@ mod tests {
     fn logits_that_are_not_finite_draw_nothing() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let s = sampling(|s| s.top_k = 2);
-            assert_eq!(draw(&mut Chain::default(), &s, &[0.0, bad, 1.0], 0), None);
+            assert_eq!(sample(&mut Chain::default(), &s, &[0.0, bad, 1.0], 0), None);
         }
-        assert_eq!(draw(&mut Chain::default(), &Sampling::GREEDY, &[], 0), None);
+        assert_eq!(sample(&mut Chain::default(), &Sampling::GREEDY, &[], 0), None);
     }
 
     #[test]

@@ -274,7 +274,7 @@ fn check_pattern(pattern: &str) -> Result<()> {
     }
 }
 
-/// Replacements run one after the other: their growth multiplies.
+/// Replacements run one after another: their growth multiplies.
 fn check_growth(normalizer: &Value) -> Result<()> {
     fn growth(value: &Value) -> u64 {
         let parts = value.get("normalizers").and_then(Value::as_array);

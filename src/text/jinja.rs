@@ -117,7 +117,7 @@ pub(crate) fn syntax() -> Result<SyntaxConfig, Error> {
     SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
 
-/// Renders `source`. `now` is the time in seconds since 1970 that `strftime_now` tells; without it the function is
+/// Renders `source`. `now` is the time in seconds since 1970 that `strftime_now` returns; without it the function is
 /// undefined.
 pub(crate) fn render(
     source: &str,
@@ -533,7 +533,7 @@ fn split(budget: &Budget, text: &str, args: &[Value]) -> Result<Value, Error> {
     let limit = match args.get(1).map(|n| i64::try_from(n.clone())) {
         None => usize::MAX,
         Some(Ok(n)) => usize::try_from(n).unwrap_or(usize::MAX),
-        Some(Err(_)) => return Err(invalid("split needs a whole number")),
+        Some(Err(_)) => return Err(invalid("split needs an integer")),
     };
     let mut parts: Vec<&str> = Vec::new();
     match args.first().filter(|by| !by.is_none() && !by.is_undefined()).map(Value::as_str) {

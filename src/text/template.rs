@@ -103,7 +103,7 @@ impl ChatTemplate {
     }
 
     /// Renders `context`, an object with `messages`, and as the template wants `tools`, `add_generation_prompt`,
-    /// `enable_thinking` and so on. `now` (seconds since 1970) is what `strftime_now` tells.
+    /// `enable_thinking` and so on. `now` (seconds since 1970) is what `strftime_now` returns.
     pub fn render(&self, context: &Value, now: Option<i64>) -> Result<Vec<Segment>> {
         let Value::Object(context) = context else {
             return Err(Error::argument("context", "not an object"));

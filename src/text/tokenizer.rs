@@ -340,7 +340,7 @@ impl Tokenizer {
         self.add_eos
     }
 
-    /// The tokens that stand before and behind a text that is read whole, not continued: BERT's `[CLS]` and `[SEP]`.
+    /// The tokens that stand before and after a text that is read whole, not continued: BERT's `[CLS]` and `[SEP]`.
     pub fn frame(&self) -> (Option<u32>, Option<u32>) {
         self.frame
     }

@@ -15,7 +15,7 @@ use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
 use crate::chat::Transcript;
 use crate::engine::{Event, Finish, Request, RequestId};
-use crate::exec::{self, GpuExecutor, Numerics, Progress, Verdicts};
+use crate::exec::{self, GpuExecutor, Numerics, Progress, SelfTestResults};
 use crate::file::ModelFile;
 use crate::gpu::{Buffer, Choice, Device, Kind};
 use crate::language_model::LanguageModel;
@@ -39,13 +39,13 @@ struct Options {
     /// Whether the GPU's kernels are tested on known data before it is trusted with the model; none: if it is one, not a processor that
     /// pretends to be, which takes a minute and is the browser's own.
     self_test: Option<bool>,
-    /// What [`WebEngine::verdicts`] said at an earlier visit.
-    verdicts: String,
+    /// What [`WebEngine::self_test_results`] said at an earlier visit.
+    self_test_results: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { context: 4096, numerics: "fast".to_owned(), self_test: None, verdicts: String::new() }
+        Self { context: 4096, numerics: "fast".to_owned(), self_test: None, self_test_results: String::new() }
     }
 }
 
@@ -57,16 +57,16 @@ pub struct WebEngine {
     /// What was read and written last on the model's own sequence, whose cache is kept from one request to the next.
     transcript: Transcript,
     answers: Vec<Answer>,
-    verdicts: Arc<Verdicts>,
+    self_test_results: Arc<SelfTestResults>,
 }
 
-/// An answer under way: ids become text, and text ends at a stop string.
+/// An answer in flight: ids become text, and text ends at a stop string.
 struct Answer {
     request: RequestId,
     text: TextStream<Arc<Tokenizer>>,
     stops: StopMatcher,
     /// On the conversation's sequence: the ids and the text so far, to be recognised in the next request.
-    told: Option<(Vec<u32>, String)>,
+    reported: Option<(Vec<u32>, String)>,
 }
 
 #[wasm_bindgen]
@@ -80,7 +80,7 @@ impl WebEngine {
         Self::open(files, &options, &progress).await.map_err(|e| to_js(&e))
     }
 
-    /// The model: `{name, architecture, parameters, context, chat, faults}`; faults of the GPU that were found and are gone round.
+    /// The model: `{name, architecture, parameters, context, chat, faults}`; faults of the GPU that were found and are worked around.
     pub fn info(&self) -> String {
         let model = self.model.model();
         json!({
@@ -89,14 +89,14 @@ impl WebEngine {
             "parameters": model.parameters,
             "context": self.model.context(),
             "chat": self.template.is_some(),
-            "faults": self.verdicts.faults(),
+            "faults": self.self_test_results.faults(),
         })
         .to_string()
     }
 
     /// What the GPU has passed of the self-test, to be given to the next engine.
-    pub fn verdicts(&self) -> String {
-        self.verdicts.text()
+    pub fn self_test_results(&self) -> String {
+        self.self_test_results.text()
     }
 
     /// Starts a request of `/v1/chat/completions`, or one with a `prompt` instead of `messages`; gives its number.
@@ -107,7 +107,7 @@ impl WebEngine {
     /// Runs a step, and gives what happened: `[{request, text, id} | {request, text, finish, usage, error}, …]`.
     pub async fn step(&mut self) -> std::result::Result<String, JsValue> {
         let events = self.model.engine_mut().step().await.map_err(|e| to_js(&e))?;
-        Ok(Value::from(self.tell(events)).to_string())
+        Ok(Value::from(self.report(events)).to_string())
     }
 
     /// Ends a request; its last event comes with the next step.
@@ -136,7 +136,7 @@ impl WebEngine {
             "exact" => Numerics::Exact,
             other => return Err(Error::argument("numerics", format!("{other:?}; \"fast\" and \"exact\" work"))),
         };
-        let tell = |what: &str, done: f64, all: f64| {
+        let report = |what: &str, done: f64, all: f64| {
             // Who listens may fail; that is none of ours.
             let _ = progress.call3(&JsValue::NULL, &what.into(), &done.into(), &all.into());
         };
@@ -144,29 +144,32 @@ impl WebEngine {
         let file = ModelFile::open_gguf(sources).await?;
         let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
         let kind = device.caps().kind;
-        let verdicts = Arc::new(Verdicts::parse(&options.verdicts));
+        let self_test_results = Arc::new(SelfTestResults::parse(&options.self_test_results));
         let options = exec::Options {
             numerics,
             context: options.context,
             // A step cannot be stopped: on a software adapter a token takes some 20 ms of a model of 135M parameters.
             prefill_tokens: if kind == Kind::Software { 16 } else { 256 },
             state_bytes: 0,
-            verdicts: options.self_test.unwrap_or(kind != Kind::Software).then(|| Arc::clone(&verdicts)),
+            self_test_results: options
+                .self_test
+                .unwrap_or(kind != Kind::Software)
+                .then(|| Arc::clone(&self_test_results)),
             ..exec::Options::default()
         };
         let mut report = |progress| match progress {
-            Progress::Testing => tell("test", 0.0, 1.0),
-            Progress::Loading(done, all) => tell("load", done as f64, all as f64),
-            Progress::Compiling(done, all) => tell("compile", done as f64, all as f64),
+            Progress::Testing => report("test", 0.0, 1.0),
+            Progress::Loading(done, all) => report("load", done as f64, all as f64),
+            Progress::Compiling(done, all) => report("compile", done as f64, all as f64),
         };
         let model = LanguageModel::open_on(&device, file, &options, &mut report).await?;
         let template = model.chat_template()?;
-        Ok(Self { model, template, transcript: Transcript::default(), answers: Vec::new(), verdicts })
+        Ok(Self { model, template, transcript: Transcript::default(), answers: Vec::new(), self_test_results })
     }
 
     fn start(&mut self, request: &str) -> Result<f64> {
         let request = ChatRequest::parse(request)?;
-        let on_conversation = self.answers.iter().all(|answer| answer.told.is_none());
+        let on_conversation = self.answers.iter().all(|answer| answer.reported.is_none());
         let mut apart = Transcript::default();
         let transcript = if on_conversation { &mut self.transcript } else { &mut apart };
         let prompt = request.prompt(self.template.as_ref(), self.model.tokenizer(), transcript)?;
@@ -179,14 +182,14 @@ impl WebEngine {
             ..ours
         })?;
         let stops = StopMatcher::new(request.stops());
-        let told = on_conversation.then(Default::default);
-        self.answers.push(Answer { request: request_id, text, stops, told });
+        let reported = on_conversation.then(Default::default);
+        self.answers.push(Answer { request: request_id, text, stops, reported });
         Ok(request_id.0 as f64)
     }
 
     /// Events as JavaScript gets them.
-    fn tell(&mut self, events: Vec<Event>) -> Vec<Value> {
-        let mut told = Vec::new();
+    fn report(&mut self, events: Vec<Event>) -> Vec<Value> {
+        let mut reported = Vec::new();
         for event in events {
             let (Event::Token { request, .. } | Event::Finished { request, .. }) = &event;
             let request = *request;
@@ -198,11 +201,11 @@ impl WebEngine {
                         continue;
                     }
                     let text = answer.stops.push(&answer.text.push(id));
-                    if let Some((ids, all)) = &mut answer.told {
+                    if let Some((ids, all)) = &mut answer.reported {
                         ids.push(id);
                         all.push_str(&text);
                     }
-                    told.push(json!({ "request": request.0, "text": text, "id": id }));
+                    reported.push(json!({ "request": request.0, "text": text, "id": id }));
                     if answer.stops.stopped().is_some() {
                         self.model.engine_mut().cancel(request);
                     }
@@ -213,11 +216,11 @@ impl WebEngine {
                     let mut text = answer.stops.push(&answer.text.finish());
                     text += &answer.stops.finish();
                     // Where a string ended it, the ids say more than the text.
-                    if let Some((ids, all)) = answer.told.filter(|_| !stopped) {
+                    if let Some((ids, all)) = answer.reported.filter(|_| !stopped) {
                         self.transcript.hear(&ids, &(all + &text));
                     }
                     let error = if let Finish::Error(error) = &reason { Some(describe(error)) } else { None };
-                    told.push(json!({
+                    reported.push(json!({
                         "request": request.0,
                         "text": text,
                         "finish": if stopped { "stop" } else { reason.name() },
@@ -227,11 +230,11 @@ impl WebEngine {
                 }
             }
         }
-        told
+        reported
     }
 }
 
-/// What JavaScript is told of an error: `{code, message}`.
+/// What JavaScript receives of an error: `{code, message}`.
 fn describe(error: &Error) -> Value {
     // A page reads nothing but what it fetches.
     let code = if matches!(error, Error::Io { .. }) { "network" } else { error.code() };

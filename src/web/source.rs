@@ -41,7 +41,7 @@ impl JsSource {
         if offset.checked_add(length.into()).is_none_or(|end| end > self.len) {
             return Err(beyond());
         }
-        // Offsets are whole numbers below 2^53: no file is larger.
+        // Offsets are integers below 2^53: no file is larger.
         let read = self.file.read(offset as f64, length).await.map_err(|e| self.failed(&e))?;
         let bytes: Uint8Array = read.dyn_into().map_err(|e| self.failed(&e))?;
         if bytes.length() != length {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wgslm::Error;
 use wgslm::engine::{Engine, Event, Finish, Request, RequestId};
 use wgslm::exec::{
-    CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Role, SeqStep, Step, Token,
+    CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Outs, Phase, SeqStep, Step, Token,
 };
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Buffer, Choice, Device};
@@ -32,7 +32,7 @@ fn load(device: &Device, model: &Model) -> GpuExecutor {
     load_for(device, model, 2, 3)
 }
 
-/// With room for so many sequences, and steps under way.
+/// With capacity for so many sequences, and steps in flight.
 fn load_for(device: &Device, model: &Model, seqs: u32, in_flight: u32) -> GpuExecutor {
     load_with(device, model, Numerics::Fast, seqs, in_flight, seqs * model.program.context.min(256) / 16)
 }
@@ -81,21 +81,21 @@ fn gpu_decoding_waits_for_no_read_back() {
     }
 }
 
-/// Generates 64 tokens, none of which is waited for with nothing else under way.
+/// Generates 64 tokens, none of which is waited for with nothing else in flight.
 fn decode(model: &Model, request: Request) {
     let mut engine = Engine::new(load(&lavapipe(), model), &model.program);
     let tokens = generate(&mut engine, request.clone());
     assert_eq!(tokens.len(), 64);
-    // A step is behind every one that is waited for, but for the last.
+    // A step follows every one that is waited for, but for the last.
     assert!(engine.stalls() <= 1, "{} stalls", engine.stalls());
-    assert!(engine.executor().blocked() <= 1, "{} waits with nothing else under way", engine.executor().blocked());
-    // One submission a token, and no more steps than the run-ahead behind the end.
+    assert!(engine.executor().blocked() <= 1, "{} waits with nothing else in flight", engine.executor().blocked());
+    // One submission a token, and no more steps than the run-target_in_flight after the end.
     let submissions = engine.executor().submissions();
     assert!((64..=66).contains(&submissions), "{submissions} submissions");
     // The same again, without a new pipeline.
-    let (.., pipelines) = engine.executor().counts(Role::Generated);
+    let (.., pipelines) = engine.executor().counts(Phase::Decode);
     assert_eq!(generate(&mut engine, request), tokens);
-    assert_eq!(engine.executor().counts(Role::Generated).2, pipelines);
+    assert_eq!(engine.executor().counts(Phase::Decode).2, pipelines);
 }
 
 /// What became of a request: its tokens, their probabilities, and why it ended.
@@ -110,7 +110,7 @@ struct Answer {
 type Answers = BTreeMap<RequestId, Answer>;
 
 /// Requests on an engine whose submissions take so long at most: the first at once, each further one when 5 more tokens were
-/// told of; the one named is cancelled when 9 were.
+/// reported of; the one named is cancelled when 9 were.
 fn answers(
     engine: &mut Engine<GpuExecutor>,
     requests: &[Request],
@@ -118,9 +118,9 @@ fn answers(
     budget: Duration,
 ) -> Answers {
     engine.executor_mut().set_budget(budget);
-    let (mut answers, mut told, mut waiting) = (Answers::new(), 0, requests.iter());
+    let (mut answers, mut reported, mut waiting) = (Answers::new(), 0, requests.iter());
     loop {
-        if answers.len() * 5 <= told
+        if answers.len() * 5 <= reported
             && let Some(request) = waiting.next()
         {
             answers.insert(engine.submit(request.clone()).unwrap(), Answer::default());
@@ -131,7 +131,7 @@ fn answers(
         for event in pollster::block_on(engine.step()).unwrap() {
             match event {
                 Event::Token { request, id, logprobs } => {
-                    told += 1;
+                    reported += 1;
                     let answer = answers.get_mut(&request).unwrap();
                     assert_eq!(answer.reason, "", "a token after the end");
                     answer.tokens.push(id);
@@ -195,12 +195,12 @@ fn gpu_steps_of_one_submission_keep_windows_states_and_lists() {
     let device = lavapipe();
     for name in ["gemma3-local-global", "qwen3next-hybrid", "mamba2-groups", "lfm2-shortconv"] {
         let model = open(&format!("tiny-models/{name}"));
-        let drawn = Sampling { temperature: 1.0, top_p: 0.95, seed: 5, ..Sampling::GREEDY };
+        let sampled = Sampling { temperature: 1.0, top_p: 0.95, seed: 5, ..Sampling::GREEDY };
         let plain = Request { max_tokens: Some(40), logprobs: Some(3), ..Request::new(vec![1, 5, 9, 13, 17, 21]) };
         let allowed: Vec<u32> = (0..model.program.vocab.div_ceil(32)).map(|word| 0xf7f7_7f7f ^ word).collect();
         let requests = [
             plain.clone(),
-            Request { sampling: drawn, allowed: Some(allowed.into()), ..plain.clone() },
+            Request { sampling: sampled, allowed: Some(allowed.into()), ..plain.clone() },
             Request { bias: vec![(7, 3.0), (11, -4.0)], prompt: (1..30).collect(), ..plain },
         ];
         let run = |budget| {
@@ -236,25 +236,25 @@ fn gpu_steps_of_one_submission_survive_preemption() {
     }
 }
 
-/// The tokens of three steps in a row, behind a prompt that draws the first one: `stops` of it are told to the others.
-fn behind(executor: &mut impl Executor, stops: impl Fn(u32) -> Vec<u32>) -> Vec<Option<u32>> {
+/// The tokens of three steps in a row, after a prompt that samples the first one: `stops` of it are reported to the others.
+fn after_stop(executor: &mut impl Executor, stops: impl Fn(u32) -> Vec<u32>) -> Vec<Option<u32>> {
     let mut first: Vec<u32> = Vec::new();
     let mut tokens = Vec::new();
     for pos in 0..4 {
-        let (role, token) = if pos == 0 { (Role::Prompt, Token::Host(1)) } else { (Role::Generated, Token::Drawn) };
+        let (phase, token) = if pos == 0 { (Phase::Prefill, Token::Host(1)) } else { (Phase::Decode, Token::Sampled) };
         let stops = first.first().map_or(Vec::new(), |first| stops(*first));
         let row = [token];
         let seq = SeqStep {
             outs: Outs::Last,
             sample: Some(SampleSpec::GREEDY),
             lists: SampleLists { stops: &stops, ..SampleLists::default() },
-            ..SeqStep::new(1, role, &row, pos, &[&[3]])
+            ..SeqStep::new(1, phase, &row, pos, &[&[3]])
         };
         executor.enqueue(&Step { seqs: &[seq] }).unwrap();
-        // The steps behind the first are enqueued before the host sees any of them.
+        // The steps after the first are enqueued before the host sees any of them.
         while (pos == 0 || pos == 3) && tokens.len() <= pos as usize {
             pollster::block_on(executor.wait()).unwrap();
-            executor.poll(&mut |_, out| tokens.extend(out.unwrap().drawn.iter().map(|d| d.token)));
+            executor.poll(&mut |_, out| tokens.extend(out.unwrap().sampled.iter().map(|d| d.token)));
         }
         first = tokens.iter().filter_map(|token| *token).collect();
     }
@@ -266,13 +266,13 @@ fn gpu_nothing_is_drawn_behind_a_stop() {
     let model = open("stories/stories-q8_0.gguf");
     let mut gpu = load_for(&lavapipe(), &model, 2, RING);
     gpu.set_budget(Duration::MAX);
-    let others = behind(&mut gpu, |first| vec![first + 1, first + 2]);
+    let others = after_stop(&mut gpu, |first| vec![first + 1, first + 2]);
     assert!(others.iter().all(Option::is_some), "{others:?}");
-    assert_eq!(behind(&mut gpu, |first| vec![first + 1, first]), [None; 3]);
+    assert_eq!(after_stop(&mut gpu, |first| vec![first + 1, first]), [None; 3]);
     let options = CpuOptions { threads: Some(1), ..CpuOptions::new(gpu.limits()) };
     let weights = pollster::block_on(model.cpu_weights(&mut |_, _| {})).unwrap();
     let mut cpu = CpuExecutor::new(&model.program, weights.into(), options).unwrap();
-    assert_eq!(behind(&mut cpu, |first| vec![first + 1, first]), [None; 3]);
+    assert_eq!(after_stop(&mut cpu, |first| vec![first + 1, first]), [None; 3]);
 }
 
 /// The tokens of three requests that run together, the given one between two good ones; and how each ended.
@@ -320,17 +320,17 @@ fn gpu_rows_without_a_token_end_their_request_alone() {
     let harmless = Request { max_tokens: Some(1), ..Request::new(vec![8]) };
     let filters = Sampling { temperature: 0.9, top_k: 9, ..Sampling::GREEDY };
     for sampling in [Sampling::GREEDY, filters, Sampling { typical: 0.9, ..filters }] {
-        // The token for position 21 would be drawn from the row at 20.
+        // The token for position 21 would be sampled from the row at 20.
         let long = Request { sampling, ..Request::new((30..44).collect()) };
         let allowed = Some(vec![0; program.vocab.div_ceil(32) as usize].into());
-        for (bad, told) in [(Request { allowed, ..long.clone() }, 0), (long, 7)] {
+        for (bad, reported) in [(Request { allowed, ..long.clone() }, 0), (long, 7)] {
             let check = |expected: Vec<(Vec<u32>, Finish)>, answers: Vec<(Vec<u32>, Finish)>| {
                 for i in [0, 2] {
                     assert_eq!((&answers[i].0, answers[i].1.name()), (&expected[i].0, "length"));
                 }
                 let (tokens, reason) = &answers[1];
-                assert_eq!(tokens.len(), told);
-                let pos = 14 + told as u32;
+                assert_eq!(tokens.len(), reported);
+                let pos = 14 + reported as u32;
                 let Finish::Error(error) = reason else { panic!("{reason:?}") };
                 assert!(matches!(**error, Error::Numerical { pos: at, .. } if at == pos), "{error}");
                 assert_eq!(error.code(), "numerical_error");
@@ -347,31 +347,31 @@ fn gpu_chunks_of_a_prompt_are_not_far_ahead() {
     let mut engine = Engine::new(load_for(&lavapipe(), &model, 2, RING), &model.program);
     engine.executor_mut().set_budget(Duration::MAX);
     generate(&mut engine, Request { max_tokens: Some(64), ..Request::new(vec![1]) });
-    assert_eq!(engine.executor().ahead(), RING);
+    assert_eq!(engine.executor().target_in_flight(), RING);
     engine.set_rows(4);
     let before = engine.executor().submissions();
     engine.submit(Request::new((1..120).collect())).unwrap();
     pollster::block_on(engine.step()).unwrap();
-    assert!(engine.executor().submissions() - before <= 3, "what is under way cannot be cancelled");
+    assert!(engine.executor().submissions() - before <= 3, "what is in flight cannot be cancelled");
 }
 
 /// Every layer of a plan takes at most so many dispatches; bindings and pipelines stay few.
 fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, prompt: usize) {
-    for (role, most) in [(Role::Generated, generated), (Role::Prompt, prompt)] {
-        pollster::block_on(gpu.plan(role, &mut |_, _| {})).unwrap();
-        let labels = gpu.labels(role);
+    for (phase, most) in [(Phase::Decode, generated), (Phase::Prefill, prompt)] {
+        pollster::block_on(gpu.plan(phase, &mut |_, _| {})).unwrap();
+        let labels = gpu.labels(phase);
         for layer in 0..layers {
             // Parts are merged only where a row of a long context was divided; rows are rounded for some forms of products.
-            let extra = ["attend_merge", "quantize"];
+            let extra = ["attend_reduce", "quantize"];
             let own = labels.iter().filter(|(label, l)| *l == Some(layer) && !extra.contains(label));
             let own: Vec<_> = own.map(|(label, _)| *label).collect();
-            assert!(own.len() <= most, "{what}, {role:?}, layer {layer}: {own:?}");
+            assert!(own.len() <= most, "{what}, {phase:?}, layer {layer}: {own:?}");
         }
     }
-    let (_, bindings, pipelines) = gpu.counts(Role::Prompt);
+    let (_, bindings, pipelines) = gpu.counts(Phase::Prefill);
     assert!(bindings <= 8, "{what}: {bindings} storage bindings");
-    // One for each op and role, and of the products another for a single row or a prompt of few; seven for draws and one for the
-    // stamp. A model of one block format needs no more.
+    // One for each op and phase, and of the products another for a single row or a prompt of few; seven for samples and one for the
+    // completion marker. A model of one block format needs no more.
     assert!(pipelines <= 40, "{what}: {pipelines} pipelines");
 }
 

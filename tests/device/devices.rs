@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use pollster::block_on;
 use wgslm::engine::{Engine, Event, Request};
-use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Role, Verdicts, self_test};
+use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Phase, SelfTestResults, self_test};
 use wgslm::file::ModelFile;
 use wgslm::gpu::{Choice, Device, Kind, wgpu};
 use wgslm::model::Model;
@@ -50,7 +50,7 @@ struct Host {
     counter: wgpu::Buffer,
     pipeline: wgpu::ComputePipeline,
     group: wgpu::BindGroup,
-    /// What its callback for uncaught errors was told.
+    /// What its callback for uncaught errors was reported.
     errors: Arc<Mutex<Vec<String>>>,
     /// How often its callback for a lost device was called.
     losses: Arc<AtomicUsize>,
@@ -144,8 +144,8 @@ fn load(device: &Device, model: &Model) -> wgslm::Result<GpuExecutor> {
     let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
     block_on(async {
         let mut gpu = GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {}).await?;
-        for role in Role::ALL {
-            gpu.plan(role, &mut |_, _| {}).await?;
+        for phase in Phase::ALL {
+            gpu.plan(phase, &mut |_, _| {}).await?;
         }
         Ok(gpu)
     })
@@ -176,14 +176,15 @@ fn a_host_shares_its_device(adapter: &str) {
 
     let host = Host::new(adapter, wgpu::Limits::default());
     let mut passes = 0;
-    let verdicts = Verdicts::default();
-    // Two engines, one after the other, on the device that lives on.
+    let self_test_results = SelfTestResults::default();
+    // Two engines, one after another, on the device that lives on.
     for round in 0..2 {
         let shared = host.shared();
         assert_eq!(shared.caps().subgroups, None, "a device of default features");
         // A scope of the host's stays open while weights are loaded and kernels are compiled in scopes of ours.
         let scope = host.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        let tested = block_on(self_test(&shared, &model.program, &model, Numerics::Fast, None, &verdicts)).unwrap();
+        let tested =
+            block_on(self_test(&shared, &model.program, &model, Numerics::Fast, None, &self_test_results)).unwrap();
         let gpu = load(&tested, &model).unwrap();
         let mut steps = Some(scope);
         let ids = generate(gpu, &model, &prompt, |step| {

@@ -251,7 +251,7 @@ fn settings_are_shown_and_changed() {
     assert!(terminal.ask("/set max_tokens 3").is_empty());
     assert!(terminal.ask("/set verbose on").is_empty());
     assert_eq!(counts(&terminal.ask(FOX))[2], 3);
-    assert!(terminal.ask("/set temp hot").contains("error: temp: \"hot\" is no number"));
+    assert!(terminal.ask("/set temp hot").contains("error: temp: \"hot\" is not a number"));
     assert!(terminal.ask("/set temp -1").contains("0 to 100 works"));
     assert!(terminal.ask("/set colour red").contains("no such setting"));
     assert!(terminal.ask("/set repeat-penalty 1.1").is_empty());

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         eprintln!("usage: scripts/kernels NAME, where NAME is one of {}", names.join(", "));
         return ExitCode::from(2);
     };
-    let requested = adapter::wished().unwrap_or_default();
+    let requested = adapter::requested().unwrap_or_default();
     let mut adapters = block_on(Device::list());
     adapters.retain(|adapter| adapter.name.to_lowercase().contains(&requested));
     if adapters.is_empty() {

@@ -7,7 +7,7 @@ fn tanh_safe(x: f32) -> f32 {
     return sign(x) * (1.0 - e) / (1.0 + e);
 }
 
-// erf: a power series near 0, a continued rational fit of erfc behind it (W. J. Cody, Math. Comp. 23, 1969).
+// erf: a power series near 0, a continued rational fit of erfc beyond it (W. J. Cody, Math. Comp. 23, 1969).
 fn erf(x: f32) -> f32 {
     let a = abs(x);
     if a < 0.5 {

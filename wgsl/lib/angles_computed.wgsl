@@ -1,13 +1,13 @@
-//! angles_computed: cosine and sine of a row's pair from its position: `angles` (ROPE_DIMS / 2) of two words, turns a position
+//! angles_computed: cosine and sine of a row's pair from its position: `angles` (ROPE_DIMS / 2) of two words, revolutions a position
 //!
-//! An angle is kept as a fraction of a turn in 32 bits: multiplying it by the position drops whole turns, exactly, where a
-//! product of floats would lose what is behind them. Built-in sine and cosine may be off by 2⁻¹¹; the polynomials here are off
-//! by 2⁻²³, on an eighth of a turn to either side.
+//! An angle is kept as a fraction of a revolution in 32 bits: multiplying it by the position drops whole revolutions, exactly, where a
+//! product of floats would lose their fractions. Built-in sine and cosine may be off by 2⁻¹¹; the polynomials here are off
+//! by 2⁻²³, on an eighth of a revolution to either side.
 override ROPE_FACTOR: f32 = 1.0;     // on cosine and sine: YaRN's and LongRoPE's factor of attention
-override POW: bool = false;          // turns of pair i: ROPE_TURNS 2^-(i ROPE_STEP), without a table
+override POW: bool = false;          // revolutions of pair i: ROPE_REVOLUTIONS 2^-(i ROPE_STEP), without a table
 override ROPE_STEP: u32 = 0u;        // log2(theta) 2 / ROPE_DIMS in 2⁻²⁶
 override ROPE_STEP_LOW: u32 = 0u;    // and the rest of it in 2⁻⁵⁰
-override ROPE_TURNS: u32 = 683565275u;  // freq_scale / 2π in 2⁻³²
+override ROPE_REVOLUTIONS: u32 = 683565275u;  // freq_scale / 2π in 2⁻³²
 
 // The high word of a product.
 fn high(a: u32, b: u32) -> u32 {
@@ -17,8 +17,8 @@ fn high(a: u32, b: u32) -> u32 {
     return (a >> 16u) * (b >> 16u) + (m >> 16u) + (n >> 16u);
 }
 
-// Of a turn that a pair makes a position, in 2⁻³² and 2⁻⁶⁴.
-fn turns(pair: u32) -> vec2<u32> {
+// Of a revolution that a pair makes a position, in 2⁻³² and 2⁻⁶⁴.
+fn revolutions(pair: u32) -> vec2<u32> {
     if !POW {
         return angles[pair];
     }
@@ -32,7 +32,7 @@ fn turns(pair: u32) -> vec2<u32> {
     root = select(root, high(root, 3611622602u), (log & 0x1000000u) != 0u);          // 2^-1/4
     root = select(root, high(root, 3938502375u), (log & 0x800000u) != 0u);           // 2^-1/8
     root = select(root, high(root, 4112874773u), (log & 0x400000u) != 0u);           // 2^-1/16
-    let fixed = high(root - high(root, u32(less * 4294967296.0)), ROPE_TURNS);
+    let fixed = high(root - high(root, u32(less * 4294967296.0)), ROPE_REVOLUTIONS);
     if whole == 0u || whole > 31u {
         return vec2<u32>(select(0u, fixed, whole == 0u), 0u);
     }
@@ -40,13 +40,13 @@ fn turns(pair: u32) -> vec2<u32> {
 }
 
 fn angle(row: u32, pair: u32) -> vec2<f32> {
-    let per = turns(pair);
+    let per = revolutions(pair);
     let pos = row_pos(row);
     let phase = pos * per.x + high(pos, per.y);
     let quarter = (phase + 0x20000000u) >> 30u;
     let x = f32(bitcast<i32>(phase - (quarter << 30u))) * 1.4629180792671596e-9;  // 2π 2⁻³²
     let t = x * x;
-    // Taylor series: the first terms left out are below 3e-8 on an eighth of a turn.
+    // Taylor series: the first terms left out are below 3e-8 on an eighth of a revolution.
     let s = x + x * t * (-0.16666666666666667 + t * (0.0083333333333333333 + t * (-0.00019841269841269841
         + t * 2.7557319223985891e-6)));
     let c = 1.0 + t * (-0.5 + t * (0.041666666666666667 + t * (-0.0013888888888888889 + t * 2.4801587301587302e-5)));

@@ -1,6 +1,6 @@
 //! attend: what the attention kernels share: parameters, bindings, which positions a row sees, the softmax's pieces.
 //!
-//! A softmax is summed up as (most, total, sum): the highest score, the weights' total and the weighted sum of the values,
+//! A softmax is summed up as (m, l, sum): the highest score, the denominator and the weighted sum of the values,
 //! weights being relative to the highest score. A score of minus infinity weighs nothing; where no score is higher, the result is 0.
 struct Params {
     heads: u32,       // query heads
@@ -12,7 +12,7 @@ struct Params {
     sinks: u32,       // element of vecs where the sinks lie (HAS_SINKS)
     slopes: u32,      // element of vecs where the slopes lie (HAS_SLOPES)
     before: u32,      // positions that a row sees, its own and those before
-    after: u32,       // positions that it sees behind its own
+    after: u32,       // positions that it sees after its own
     scale: f32,
     softcap: f32,     // 0: none
     k_stride: u32,    // elements from a row of k to the next (lib/kv_rows)
@@ -22,33 +22,33 @@ struct Params {
 override HAS_SINKS: bool = false;
 override HAS_SLOPES: bool = false;
 override HAS_SOFTCAP: bool = false;
-override K_FOURS: u32 = 16u;       // fours of elements in a key
-override V_FOURS: u32 = 16u;       // and in what is summed up of a value
+override K_VEC4S: u32 = 16u;       // vec4s of elements in a key
+override V_VEC4S: u32 = 16u;       // and in what is summed up of a value
 override V_FROM: u32 = 0u;         // the first of these
 override V_IN_K: bool = false;     // a value is the first elements of its key
-override RAGGED: bool = false;     // k_dim or v_dim is no multiple of 4
-override HEADS: u32 = 4u;          // query heads of a workgroup: 1 to 4
-override STEP_ITEMS: u32 = 0u;     // word of the step's list of (row, part, part size, 0)
-override STEP_MERGES: u32 = 0u;    // word of the step's list of (row, first item, items, 0)
-override STEP_TILES: u32 = 0u;     // word of the step's list of tiles: the sequence of each
-override TREE: u32 = 0u;           // word of the step's list of paths (two words a row), if rows are drafts of a tree
+override RAGGED: bool = false;     // k_dim or v_dim is not a multiple of 4
+override GROUP_HEADS: u32 = 4u;          // query heads of a workgroup: 1 to 4
+override BATCH_ITEMS: u32 = 0u;     // word of the batch's list of (row, split, split size, 0)
+override BATCH_REDUCES: u32 = 0u;    // word of the batch's list of (row, first item, items, 0)
+override BATCH_TILES: u32 = 0u;     // word of the batch's list of tiles: the sequence of each
+override TREE: u32 = 0u;           // word of the batch's list of ancestor masks (two words a row), if rows are drafts of a tree
 override SEARCH: bool = false;     // whose a row is, or a tile of rows, is searched for among the first rows of the sequences
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;            // (rows, heads * k_dim)
 @group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;          // (rows, heads * v_dim)
-@group(0) @binding(5) var<storage, read_write> parts: array<vec4<f32>>;  // (items, heads, 1 + V_FOURS): most, total; sum
-const NEVER: f32 = -3.4028234663852886e38;  // the lowest f32: no finite score lies below it
-const ALL: u32 = 0xffffffffu;
+@group(0) @binding(5) var<storage, read_write> partials: array<vec4<f32>>;  // (items, heads, 1 + V_VEC4S): m, l; sum
+const MASK_VALUE: f32 = -3.4028234663852886e38;  // the lowest f32: no finite score lies below it
+const ALL_SPLITS: u32 = 0xffffffffu;
 
-/// The sequence of a row: the last that does not begin behind it. Of two that begin at the same row, the first has none.
+/// The sequence of a row: the last that does not begin after it. Of two that begin at the same row, the first has none.
 fn owner_of(row: u32) -> u32 {
     if !SEARCH {
         return row_seq(row);
     }
     var low = 0u;
-    var high = step[1] - 1u;
+    var high = batch[1] - 1u;
     while low < high {
         let middle = (low + high + 1u) / 2u;
         if seq_row0(middle) <= row {
@@ -59,10 +59,10 @@ fn owner_of(row: u32) -> u32 {
     }
     return low;
 }
-/// The sequence of a tile of `size` rows: the last whose first tile is not behind this one. Each adds a tile that may not be full, hence + s.
+/// The sequence of a tile of `size` rows: the last whose first tile is not after this one. Each adds a tile that may not be full, hence + s.
 fn tile_owner(tile: u32, size: u32) -> u32 {
     var low = 0u;
-    var high = step[1] - 1u;
+    var high = batch[1] - 1u;
     while low < high {
         let middle = (low + high + 1u) / 2u;
         if seq_row0(middle) / size + middle <= tile {
@@ -73,59 +73,59 @@ fn tile_owner(tile: u32, size: u32) -> u32 {
     }
     return low;
 }
-/// What a row sees of its sequence's last positions, where they are drafts of a tree: bit j stands for position base + j. `place`
-/// is the position that it would have, did nothing stand in front of it but what it sees.
-struct Path {
+/// What a row sees of its sequence's last positions, where they are drafts of a tree: bit j stands for position base + j. `pos`
+/// is the position that it would have, did nothing stand before it but what it sees.
+struct Ancestors {
     bits: vec2<u32>,
     base: u32,
-    place: u32,
+    pos: u32,
 }
-/// The path of a row whose own position is `own`, of `count`.
-fn path_of(row: u32, own: u32, count: u32) -> Path {
+/// The ancestors of a row whose own position is `own`, of `count`.
+fn ancestors_of(row: u32, own: u32, count: u32) -> Ancestors {
     if TREE == 0u {
-        return Path(vec2<u32>(0u), count, own);
+        return Ancestors(vec2<u32>(0u), count, own);
     }
-    var path = Path(vec2<u32>(step[TREE + 2u * row], step[TREE + 2u * row + 1u]), max(count, 64u) - 64u, 0u);
-    path.place = place_of(path, own);
-    return path;
+    var ancestors = Ancestors(vec2<u32>(batch[TREE + 2u * row], batch[TREE + 2u * row + 1u]), max(count, 64u) - 64u, 0u);
+    ancestors.pos = tree_pos(ancestors, own);
+    return ancestors;
 }
-/// The place of a position on a path.
-fn place_of(path: Path, t: u32) -> u32 {
-    if TREE == 0u || t < path.base {
+/// The position in the tree of a position.
+fn tree_pos(ancestors: Ancestors, t: u32) -> u32 {
+    if TREE == 0u || t < ancestors.base {
         return t;
     }
-    let j = t - path.base;
-    let low = extractBits(path.bits.x, 0u, min(j, 32u));
-    let high = extractBits(path.bits.y, 0u, max(j, 32u) - 32u);
-    return path.base + countOneBits(low) + countOneBits(high);
+    let j = t - ancestors.base;
+    let low = extractBits(ancestors.bits.x, 0u, min(j, 32u));
+    let high = extractBits(ancestors.bits.y, 0u, max(j, 32u) - 32u);
+    return ancestors.base + countOneBits(low) + countOneBits(high);
 }
-/// Whether a position up to the row's own lies on its path, and no further back on it than the mask allows.
-fn on_path(path: Path, t: u32) -> bool {
+/// Whether a position up to the row's own is its ancestor, and no further back than the mask allows.
+fn is_ancestor(ancestors: Ancestors, t: u32) -> bool {
     if TREE == 0u {
         return true;
     }
-    let j = max(t, path.base) - path.base;
-    let passed = t < path.base || ((path.bits[j / 32u % 2u] >> (j % 32u)) & 1u) != 0u;
-    return passed && path.place - place_of(path, t) < params.before;
+    let j = max(t, ancestors.base) - ancestors.base;
+    let passed = t < ancestors.base || ((ancestors.bits[j / 32u % 2u] >> (j % 32u)) & 1u) != 0u;
+    return passed && ancestors.pos - tree_pos(ancestors, t) < params.before;
 }
 /// The first position that a row sees, and the one past the last; `own` is its own of `count`.
 fn seen_by(own: u32, count: u32) -> vec2<u32> {
     return vec2<u32>(own + 1u - min(params.before, own + 1u), own + 1u + min(params.after, count - own - 1u));
 }
 /// Elements 4 i.. of a query, with zeros past its end.
-fn q_four(row: u32, head: u32, i: u32) -> vec4<f32> {
+fn q_vec4(row: u32, head: u32, i: u32) -> vec4<f32> {
     let at = row * params.q_stride + head * params.k_dim + 4u * i;
     if !RAGGED {
         return q[at / 4u];
     }
-    var four = vec4<f32>(0.0);
-    // Of four turns always: lavapipe unrolls it, and ends every loop of a kernel after 65535 turns in all.
+    var i4 = vec4<f32>(0.0);
+    // Always four iterations: lavapipe unrolls it, and ends every loop of a kernel after 65535 iterations in all.
     for (var j = 0u; j < 4u; j++) {
         if 4u * i + j < params.k_dim {
-            four[j] = q[(at + j) / 4u][(at + j) % 4u];
+            i4[j] = q[(at + j) / 4u][(at + j) % 4u];
         }
     }
-    return four;
+    return i4;
 }
 fn vec_at(at: u32) -> f32 {
     return vecs[at / 4u][at % 4u];
@@ -141,36 +141,36 @@ fn scored(dots: vec4<f32>) -> vec4<f32> {
     return score;
 }
 /// x, rounded: an integer operation that a compiler cannot leave out keeps a product from being fused with the sum that follows.
-/// Parts are merged by two kernels, which must do it to the same bits.
+/// Splits are reduced by two kernels, which must do it to the same bits.
 fn rounded(x: vec4<f32>) -> vec4<f32> {
     return bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) ^ vec4<u32>(params.zero));
 }
-/// The softmax of one head over some positions: (most, total, 0, 0) and four elements of the sum.
-struct Part {
+/// The softmax of one head over some positions: (running maximum m, denominator l, 0, 0) and four elements of the sum.
+struct Partial {
     state: vec4<f32>,
     sum: vec4<f32>,
 }
-fn merge(a: Part, b: Part) -> Part {
+fn merge(a: Partial, b: Partial) -> Partial {
     if b.state.y == 0.0 {
         return a;
     }
-    let most = max(a.state.x, b.state.x);
-    let x = exp(a.state.x - most);
-    let y = exp(b.state.x - most);
-    let total = rounded(vec4<f32>(a.state.y * x, b.state.y * y, 0.0, 0.0));
-    return Part(vec4<f32>(most, total.x + total.y, 0.0, 0.0), rounded(a.sum * x) + rounded(b.sum * y));
+    let running_max = max(a.state.x, b.state.x);
+    let x = exp(a.state.x - running_max);
+    let y = exp(b.state.x - running_max);
+    let denominator = rounded(vec4<f32>(a.state.y * x, b.state.y * y, 0.0, 0.0));
+    return Partial(vec4<f32>(running_max, denominator.x + denominator.y, 0.0, 0.0), rounded(a.sum * x) + rounded(b.sum * y));
 }
-/// Stores a four of a head's result, counted from V_FROM.
-fn finish(row: u32, head: u32, four: u32, whole: Part) {
-    var part = whole;
+/// Stores a vec4 of a head's result, counted from V_FROM.
+fn finish(row: u32, head: u32, i4: u32, merged: Partial) {
+    var result = merged;
     if HAS_SINKS {
-        part = merge(part, Part(vec4<f32>(vec_at(params.sinks + head), 1.0, 0.0, 0.0), vec4<f32>(0.0)));
+        result = merge(result, Partial(vec4<f32>(vec_at(params.sinks + head), 1.0, 0.0, 0.0), vec4<f32>(0.0)));
     }
-    if part.state.y > 0.0 {
-        part.sum /= part.state.y;
+    if result.state.y > 0.0 {
+        result.sum /= result.state.y;
     }
-    let first = 4u * (V_FROM + four);
+    let first = 4u * (V_FROM + i4);
     for (var j = 0u; j < min(4u, params.v_dim - first); j++) {
-        out[row * params.out_stride + head * params.v_dim + first + j] = part.sum[j];
+        out[row * params.out_stride + head * params.v_dim + first + j] = result.sum[j];
     }
 }

@@ -1,4 +1,4 @@
-//! cooperative_16: matrices of 16 x 16 that a subgroup holds together, in f16, and their sums in f32.
+//! cooperative_16: cooperative matrices of 16 x 16, in f16, and their sums in f32.
 enable f16;
 enable wgpu_cooperative_matrix;
 const SIDE: u32 = 16u;

@@ -1,4 +1,4 @@
-//! cooperative_8: matrices of 8 x 8 that a subgroup holds together, in f16, and their sums in f32.
+//! cooperative_8: cooperative matrices of 8 x 8, in f16, and their sums in f32.
 enable f16;
 enable wgpu_cooperative_matrix;
 const SIDE: u32 = 8u;

@@ -9,22 +9,22 @@ struct Params {
     out0: u32,           // row of each matrix that is the first in this dispatch
     out_n: u32,          // rows of each matrix, and columns of a part of out
     parts: u32,          // of a row
-    rows_at: u32,        // word of step with the number of rows
+    rows_at: u32,        // word of batch with the number of rows
     x_stride: u32,       // elements from a row of x to the next
     x_part: u32,         // elements from a part of x to the next; 0: all parts have one x
     chosen_stride: u32,
     out_stride: u32,
-    bias_at: u32,        // element of vecs where the biases of all matrices lie, one behind the other (HAS_BIAS)
+    bias_at: u32,        // element of vecs where the biases of all matrices lie, contiguous (HAS_BIAS)
 }
 override CHOSEN: bool = true;     // the part's matrix is a chosen one; else it has the number of the part
 override ALIGNED: bool = true;    // parts of x begin at multiples of 4
 override HAS_BIAS: bool = false;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> chosen: array<f32>;      // (rows, parts or more): numbers of matrices
 @group(0) @binding(4) var<storage, read> vecs: array<vec4<f32>>;  // the model's vectors
-@group(0) @binding(5) var<storage, read> w: array<vec4<u32>>;     // the matrices, one behind the other
+@group(0) @binding(5) var<storage, read> w: array<vec4<u32>>;     // the matrices, contiguous
 
 // The matrix of a part of a row. The number came through a float: whatever it is, it becomes the number of a matrix.
 fn matrix_of(row: u32, part: u32) -> u32 {

@@ -1,7 +1,7 @@
-//! heads: heads of q, k and v on their way to the cache, by units of eight elements: two fours that are rotated together
+//! heads: heads of q, k and v on their way to the cache, by units of eight elements: two vec4s that are rotated together
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three
 //!
-//! Elements of a pair that lie half a head apart (NeoX) are four and four of two places; else a unit's fours are neighbours. So
+//! Elements of a pair that lie half a head apart (NeoX) are four and four of two places; else a unit's vec4s are neighbours. So
 //! loads and stores are of four elements, which are whole words of any cache.
 struct Params {
     heads: u32,
@@ -23,7 +23,7 @@ override ROPE_DIMS: u32 = 0u;     // rotated elements of a head, even; 0: none
 override NEOX: bool = false;      // pairs are half of ROPE_DIMS apart; else neighbours
 override THREADS: u32 = 16u;      // threads to a head, a power of two: each makes every THREADS-th unit of it
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> angles: array<vec2<u32>>;
 @group(0) @binding(3) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> k: array<vec4<f32>>;
@@ -55,17 +55,17 @@ fn q_at(row: u32, head: u32) -> u32 { return params.q_from + row * params.q_stri
 fn key_at(row: u32, head: u32) -> u32 { return params.k_from + row * params.k_stride + head * params.k_dim; }
 fn value_at(row: u32, head: u32) -> u32 { return params.v_from + row * params.v_stride + head * params.v_dim; }
 
-/// Two fours of a head.
+/// Two vec4s of a head.
 struct Unit {
     a: vec4<f32>,
     b: vec4<f32>,
 }
-/// Where the fours of a unit begin.
+/// Where the vec4s of a unit begin.
 fn unit_at(u: u32) -> vec2<u32> {
     let half = ROPE_DIMS / 2u;
     return select(vec2<u32>(8u * u, 8u * u + 4u), vec2<u32>(4u * u, 4u * u + half), NEOX && 8u * u < ROPE_DIMS);
 }
-/// A unit of the head that begins at an element of q, k or v. The second four of a head's last unit may lie behind its end: what is
+/// A unit of the head that begins at an element of q, k or v. The second vec4 of a head's last unit may lie past its end: what is
 /// loaded for it is not stored.
 fn q_unit(at: u32, e: vec2<u32>) -> Unit { return Unit(q[(at + e.x) / 4u], q[(at + min(e.y, K_DIM - 4u)) / 4u]); }
 fn k_unit(at: u32, e: vec2<u32>) -> Unit { return Unit(k[(at + e.x) / 4u], k[(at + min(e.y, K_DIM - 4u)) / 4u]); }

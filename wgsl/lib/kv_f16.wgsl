@@ -12,16 +12,16 @@ fn value_at(seq: u32, head: u32, pos: u32) -> u32 {
     }
     return v_at(page_base(seq, pos), head, pos);
 }
-fn key_four(at: u32, i: u32) -> vec4<f32> { return kv_four(at + k_elem(4u * i)); }
-fn value_four(at: u32, i: u32) -> vec4<f32> {
+fn key_vec4(at: u32, i: u32) -> vec4<f32> { return kv_vec4(at + k_elem(4u * i)); }
+fn value_vec4(at: u32, i: u32) -> vec4<f32> {
     if V_APART {
         let j = 4u * i;
         return vec4<f32>(
             kv_one(at + v_elem(j)), kv_one(at + v_elem(j + 1u)), kv_one(at + v_elem(j + 2u)), kv_one(at + v_elem(j + 3u)));
     }
-    return kv_four(at + v_elem(4u * i));
+    return kv_vec4(at + v_elem(4u * i));
 }
-fn kv_four(i: u32) -> vec4<f32> { return vec4<f32>(unpack2x16float(kv[i / 4u].x), unpack2x16float(kv[i / 4u].y)); }
+fn kv_vec4(i: u32) -> vec4<f32> { return vec4<f32>(unpack2x16float(kv[i / 4u].x), unpack2x16float(kv[i / 4u].y)); }
 fn kv_one(i: u32) -> f32 { return unpack2x16float(kv[i / 4u][i / 2u % 2u])[i % 2u]; }
 fn key_scale(seq: u32, head: u32, pos: u32) -> f32 { return 1.0; }
 fn value_scale(seq: u32, head: u32, pos: u32) -> f32 { return 1.0; }

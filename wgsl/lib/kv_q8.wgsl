@@ -12,18 +12,18 @@ fn value_at(seq: u32, head: u32, pos: u32) -> u32 {
     }
     return v_at(page_base(seq, pos), head, pos);
 }
-fn key_four(at: u32, i: u32) -> vec4<f32> { return kv_four(at + k_elem(4u * i)); }
-fn value_four(at: u32, i: u32) -> vec4<f32> {
+fn key_vec4(at: u32, i: u32) -> vec4<f32> { return kv_vec4(at + k_elem(4u * i)); }
+fn value_vec4(at: u32, i: u32) -> vec4<f32> {
     if V_APART {
         let j = 4u * i;
         return vec4<f32>(
             kv_one(at + v_elem(j)), kv_one(at + v_elem(j + 1u)), kv_one(at + v_elem(j + 2u)), kv_one(at + v_elem(j + 3u)));
     }
-    return kv_four(at + v_elem(4u * i));
+    return kv_vec4(at + v_elem(4u * i));
 }
-fn kv_four(i: u32) -> vec4<f32> { return unpack4x8snorm(kv[i / 4u]); }
+fn kv_vec4(i: u32) -> vec4<f32> { return unpack4x8snorm(kv[i / 4u]); }
 fn kv_one(i: u32) -> f32 { return unpack4x8snorm(kv[i / 4u])[i % 4u]; }
-// Behind the values of a block lie the scales of its keys, then those of its values. A scale is that of integers, not of
+// After the values of a block lie the scales of its keys, then those of its values. A scale is that of integers, not of
 // integers / 127.
 fn scale_at(seq: u32, head: u32, pos: u32) -> u32 {
     return (page_base(seq, pos) + KV_HEADS * PAGE_SLOTS * (K_DIM + V_DIM)) / 4u + head * PAGE_SLOTS + pos % PAGE_SLOTS;

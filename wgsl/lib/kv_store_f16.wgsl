@@ -4,7 +4,7 @@ const KV_SCALED: bool = false;
 
 // Two f16 as a word. Numbers that f16 does not have become infinite and NaN stays NaN, by their bits: WGSL leaves open what packing
 // makes of them, and SwiftShader lets them spill into the other half.
-fn halves(v: vec2<f32>) -> u32 {
+fn pack_f16(v: vec2<f32>) -> u32 {
     let bits = bitcast<vec2<u32>>(v);
     let size = bits & vec2<u32>(0x7fffffffu);
     let over = size >= vec2<u32>(0x477ff000u);  // 65520, which rounds to infinity
@@ -17,7 +17,7 @@ fn halves(v: vec2<f32>) -> u32 {
     return word | own.x | (own.y << 16u);
 }
 fn kv_store2(i: u32, v: vec2<f32>) {
-    kv[i / 2u] = halves(v);
+    kv[i / 2u] = pack_f16(v);
 }
 fn kv_store4(i: u32, v: vec4<f32>) {
     kv_store2(i, v.xy);
@@ -25,6 +25,6 @@ fn kv_store4(i: u32, v: vec4<f32>) {
 }
 // Four words, in each of which one element is replaced.
 fn kv_insert4(words: vec4<u32>, lane: u32, v: vec4<f32>) -> vec4<u32> {
-    let own = vec2<u32>(halves(v.xy), halves(v.zw)).xxyy >> vec4<u32>(0u, 16u, 0u, 16u);
+    let own = vec2<u32>(pack_f16(v.xy), pack_f16(v.zw)).xxyy >> vec4<u32>(0u, 16u, 0u, 16u);
     return insertBits(words, own, 16u * lane, 16u);
 }

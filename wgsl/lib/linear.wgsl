@@ -5,18 +5,18 @@ struct Params {
     row0: u32,        // the first of them in w
     up: u32,          // rows from a gate to its up in w
     out0: u32,        // column of out that the first row makes
-    rows_at: u32,     // word of step with the number of rows of x: 0 rows, 2 outs
+    rows_at: u32,     // word of batch with the number of rows of x: 0 rows, 2 outs
     out_stride: u32,  // elements from a row of out to the next
     bias_at: u32,     // element of vecs where the bias of row `out0` lies (HAS_BIAS)
     norm_w: u32,      // vec4 of vecs where the norm's weight lies (NORM, HAS_NORM_W)
     bias_up: u32,     // element of vecs where the bias of the ups lies (gated, HAS_BIAS)
     eps: f32,         // of the norm
 }
-override NORM: bool = false;        // an RMS norm of a row of x comes before (matrix times vector only)
+override NORM: bool = false;        // an RMS norm of a row of x comes before (mat-vec only)
 override HAS_NORM_W: bool = false;
 override HAS_BIAS: bool = false;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;     // (rows, k)
 @group(0) @binding(3) var<storage, read> vecs: array<vec4<f32>>;  // the model's vectors
 @group(0) @binding(4) var<storage, read> w: array<vec4<u32>>;     // rows of W, in their block format

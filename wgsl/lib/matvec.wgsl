@@ -1,44 +1,44 @@
-//! matvec: FOURS times four rows of W times up to COLS rows of x, by a workgroup of WG threads.
+//! matvec: ROW_VEC4S times four rows of W times up to COLS rows of x, by a workgroup of WG threads.
 //!
 //! Thread t takes the chunks t, t + WG, … of a row: its weights and x in registers, each x for all rows of W, each weight for all
-//! rows of x. The order of a sum depends on k alone, not on COLS or FOURS: a row gives the same bits alone and in company.
+//! rows of x. The order of a sum depends on k alone, not on COLS or ROW_VEC4S: a row gives the same bits alone and in company.
 //! An RMS norm costs no pass of its own: `W (x * weight)` and `Σ x²` come out of the same loop.
 //!
-//! The kernel says which rows they are: `w_rows(four)`, their numbers in w.
+//! The kernel says which rows they are: `w_rows(v4)`, their numbers in w.
 override COLS: u32 = 1u;          // at most 8
-override FOURS: u32 = 1u;         // at most 4
-const MOST_COLS: u32 = 8u;
-const MOST_FOURS: u32 = 4u;
-const MOST: u32 = MOST_COLS * MOST_FOURS;
-var<workgroup> results: array<vec4<f32>, MOST>;  // (COLS, FOURS)
+override ROW_VEC4S: u32 = 1u;         // at most 4
+const MAX_COLS: u32 = 8u;
+const MAX_ROW_VEC4S: u32 = 4u;
+const MAX_RESULTS: u32 = MAX_COLS * MAX_ROW_VEC4S;
+var<workgroup> sh_results: array<vec4<f32>, MAX_RESULTS>;  // (COLS, ROW_VEC4S)
 
 fn scaled16(x: mat4x4<f32>, i: u32) -> mat4x4<f32> {
     let at = params.norm_w + i / 4u;
     return mat4x4<f32>(x[0] * vecs[at], x[1] * vecs[at + 1u], x[2] * vecs[at + 2u], x[3] * vecs[at + 3u]);
 }
 
-// results[c * FOURS + f] = the products of the rows `w_rows(four + f)` of W with row first + c of x.
-fn multiply(four: u32, first: u32, cols: u32, lid: u32) {
+// results[c * ROW_VEC4S + f] = the products of the rows `w_rows(v4 + f)` of W with row first + c of x.
+fn multiply(v4: u32, first: u32, cols: u32, lid: u32) {
     let k = params.k;
-    var row = array<vec4<u32>, MOST_FOURS>();
-    for (var f = 0u; f < FOURS; f++) {
-        row[f] = w_rows(four + f) * row_words(k);
+    var row = array<vec4<u32>, MAX_ROW_VEC4S>();
+    for (var f = 0u; f < ROW_VEC4S; f++) {
+        row[f] = w_rows(v4 + f) * row_words(k);
     }
-    var sums = array<vec4<f32>, MOST>();
-    var squares = array<f32, MOST_COLS>();
-    var chunks = array<Chunk, 4u * MOST_FOURS>();
-    var weights = array<mat4x4<f32>, 4u * MOST_FOURS>();
+    var sums = array<vec4<f32>, MAX_RESULTS>();
+    var squares = array<f32, MAX_COLS>();
+    var chunks = array<Chunk, 4u * MAX_ROW_VEC4S>();
+    var weights = array<mat4x4<f32>, 4u * MAX_ROW_VEC4S>();
     for (var c = lid; c < (k + 31u) / 32u; c += WG) {
-        for (var f = 0u; f < FOURS; f++) {
+        for (var f = 0u; f < ROW_VEC4S; f++) {
             chunks[4u * f] = chunk(row[f].x, k, c);
             chunks[4u * f + 1u] = chunk(row[f].y, k, c);
             chunks[4u * f + 2u] = chunk(row[f].z, k, c);
             chunks[4u * f + 3u] = chunk(row[f].w, k, c);
         }
-        for (var run = 0u; run < 2u; run++) {
-            let i = chunk_at(c) + run * RUN_GAP;
-            for (var r = 0u; r < 4u * FOURS; r++) {
-                weights[r] = decode16(chunks[r], run);
+        for (var half = 0u; half < 2u; half++) {
+            let i = chunk_at(c) + half * HALF_GAP;
+            for (var r = 0u; r < 4u * ROW_VEC4S; r++) {
+                weights[r] = decode16(chunks[r], half);
             }
             for (var col = 0u; col < COLS; col++) {
                 var v = x16(first + min(col, cols - 1u), i);
@@ -48,31 +48,31 @@ fn multiply(four: u32, first: u32, cols: u32, lid: u32) {
                         v = scaled16(v, i);
                     }
                 }
-                for (var f = 0u; f < FOURS; f++) {
-                    let at = col * FOURS + f;
+                for (var f = 0u; f < ROW_VEC4S; f++) {
+                    let at = col * ROW_VEC4S + f;
                     sums[at] += vec4<f32>(sum16(weights[4u * f], v), sum16(weights[4u * f + 1u], v),
                         sum16(weights[4u * f + 2u], v), sum16(weights[4u * f + 3u], v));
                 }
             }
         }
     }
-    clear_parts(lid);
-    for (var i = 0u; i < COLS * FOURS; i++) {
-        put_part(i, sums[i], lid);
+    clear_partials(lid);
+    for (var i = 0u; i < COLS * ROW_VEC4S; i++) {
+        put_partial(i, sums[i], lid);
     }
     if NORM {
         for (var col = 0u; col < COLS; col += 4u) {
-            put_part(COLS * FOURS + col / 4u, vec4<f32>(squares[col], squares[col + 1u], squares[col + 2u], squares[col + 3u]), lid);
+            put_partial(COLS * ROW_VEC4S + col / 4u, vec4<f32>(squares[col], squares[col + 1u], squares[col + 2u], squares[col + 3u]), lid);
         }
     }
     workgroupBarrier();
-    for (var i = lid; i < COLS * FOURS; i += WG) {
+    for (var i = lid; i < COLS * ROW_VEC4S; i += WG) {
         var scale = 1.0;
         if NORM {
-            let col = i / FOURS;
-            scale = inverseSqrt(sum_of(COLS * FOURS + col / 4u)[col % 4u] / f32(k) + params.eps);
+            let col = i / ROW_VEC4S;
+            scale = inverseSqrt(sum_of(COLS * ROW_VEC4S + col / 4u)[col % 4u] / f32(k) + params.eps);
         }
-        results[i] = scale * sum_of(i);
+        sh_results[i] = scale * sum_of(i);
     }
     workgroupBarrier();
 }

@@ -4,14 +4,14 @@
 //! Every thread leaves its subgroup's maximum, and one in SUBGROUP_MIN is looked at: no subgroup is smaller.
 override WG: u32 = 64u;
 override SUBGROUP_MIN: u32 = 4u;
-var<workgroup> maxima: array<vec4<f32>, WG>;
+var<workgroup> sh_maxima: array<vec4<f32>, WG>;
 
 fn wg_max4(v: vec4<f32>, lid: u32) -> vec4<f32> {
-    maxima[lid] = subgroupMax(v);
+    sh_maxima[lid] = subgroupMax(v);
     workgroupBarrier();
-    var most = maxima[0];
+    var most = sh_maxima[0];
     for (var i = SUBGROUP_MIN; i < WG; i += SUBGROUP_MIN) {
-        most = max(most, maxima[i]);
+        most = max(most, sh_maxima[i]);
     }
     return most;
 }

@@ -10,7 +10,7 @@ fn mix(a: u32) -> u32 {
     return h ^ (h >> 16u);
 }
 
-// Keys the noise of one draw: from the seed's halves and the position of the token that is drawn.
+// Keys the noise of one sample: from the seed's halves and the position of the token that is sampled.
 fn noise_key(seed_lo: u32, seed_hi: u32, pos: u32) -> vec2<u32> {
     let a = mix(seed_lo ^ mix(pos + 0x9e3779b9u));
     return vec2<u32>(a, mix(seed_hi ^ (a + 0x85ebca6bu)));

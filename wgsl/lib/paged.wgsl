@@ -4,7 +4,7 @@
 //!
 //! The layouts of a cache (this file, lib/vectorised) and its storage types (lib/kv_*) agree on this: element i of a key is at
 //! k_at(base, head, pos) + k_elem(i), four from a multiple of 4 on lie together; element i of a value is at
-//! v_at(base, head, pos) + v_elem(i), and four lie together unless V_APART. 8-bit storage has PAGE_EXTRA = 8: behind the values
+//! v_at(base, head, pos) + v_elem(i), and four lie together unless V_APART. 8-bit storage has PAGE_EXTRA = 8: after the values
 //! of a block lie the scales of its keys, then those of its values, [kv_head][slot] f32 each.
 override PAGE_SLOTS: u32 = 16u;     // positions in a block
 override PAGE_TABLE: u32 = 0u;      // first block table of the cache's group, in words of the step's tables
@@ -19,7 +19,7 @@ const V_APART: bool = false;        // neighbours in memory are elements of one 
 fn page_base(seq: u32, pos: u32) -> u32 {
     var block = seq;
     if PAGE_TABLES {
-        block = step[STEP_TABLES + PAGE_TABLE + seq * step[3u] + pos / PAGE_SLOTS];
+        block = batch[BATCH_TABLES + PAGE_TABLE + seq * batch[3u] + pos / PAGE_SLOTS];
     }
     return min(block, PAGE_BLOCKS - 1u) * (KV_HEADS * PAGE_SLOTS * (K_DIM + V_DIM + PAGE_EXTRA));
 }

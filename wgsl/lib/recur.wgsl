@@ -21,7 +21,7 @@ override WG: u32 = 64u;
 override CORRECTS: bool = false;  // the delta rule
 override HAS_SKIP: bool = false;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<f32>;             // (rows, key_heads * k)
 @group(0) @binding(3) var<storage, read> keys: array<f32>;          // (rows, key_heads * k)
 @group(0) @binding(4) var<storage, read> x: array<f32>;             // (rows, heads * v)

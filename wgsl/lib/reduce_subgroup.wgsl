@@ -1,21 +1,21 @@
 //! reduce_subgroup: sums and maxima over a workgroup of WG threads, by subgroups of any run-time size and one step through
-//! workgroup memory. Every thread gets the result. A subgroup is told by the lowest thread in it: builtins of the entry point
+//! workgroup memory. Every thread gets the result. A subgroup is known by the lowest thread in it: builtins of the entry point
 //! stay out of the signature, which is the same as lib/reduce's.
 override WG: u32 = 32u;
-var<workgroup> scratch: array<vec4<f32>, WG>;
+var<workgroup> sh_scratch: array<vec4<f32>, WG>;
 
 fn wg_sum4(v: vec4<f32>, lid: u32) -> vec4<f32> {
-    scratch[lid] = vec4<f32>(0.0);
+    sh_scratch[lid] = vec4<f32>(0.0);
     workgroupBarrier();
     let sum = subgroupAdd(v);
     let first = subgroupMin(lid);
     if lid == first {
-        scratch[lid] = sum;
+        sh_scratch[lid] = sum;
     }
     workgroupBarrier();
     var total = vec4<f32>(0.0);
     for (var i = 0u; i < WG; i += 4u) {
-        total += (scratch[i] + scratch[i + 1u]) + (scratch[i + 2u] + scratch[i + 3u]);
+        total += (sh_scratch[i] + sh_scratch[i + 1u]) + (sh_scratch[i + 2u] + sh_scratch[i + 3u]);
     }
     workgroupBarrier();
     return total;
@@ -23,11 +23,11 @@ fn wg_sum4(v: vec4<f32>, lid: u32) -> vec4<f32> {
 fn wg_sum(v: f32, lid: u32) -> f32 { return wg_sum4(vec4<f32>(v, 0.0, 0.0, 0.0), lid).x; }
 fn wg_max(v: f32, lid: u32) -> f32 {
     let most = subgroupMax(v);
-    scratch[lid] = vec4<f32>(most);
+    sh_scratch[lid] = vec4<f32>(most);
     workgroupBarrier();
-    var total = scratch[0].x;
+    var total = sh_scratch[0].x;
     for (var i = 1u; i < WG; i++) {
-        total = max(total, scratch[i].x);
+        total = max(total, sh_scratch[i].x);
     }
     workgroupBarrier();
     return total;

@@ -1,4 +1,4 @@
-//! tile: tiles of W x for many rows of x, TILE_N rows of W by TILE_M rows of x: which rows one takes, and what is done with its sums.
+//! tile: tiles of W x for many rows (prefill) of x, TILE_N rows of W by TILE_M rows of x: which rows one takes, and what is done with its sums.
 override EPI: u32 = 0u;        // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
 @group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;   // (rows, n)
@@ -12,20 +12,20 @@ struct Tile {
 }
 
 fn tile_of(group: vec3<u32>) -> Tile {
-    return Tile(group.x, group.y * TILE_M, step[params.rows_at], row_words(params.k));
+    return Tile(group.x, group.y * TILE_M, batch[params.rows_at], row_words(params.k));
 }
 
-// Chunk c of the row of W behind row i of a tile.
+// Chunk c of the row of W at row i of a tile.
 fn tile_chunk(t: Tile, i: u32, c: u32) -> Chunk {
     return chunk((params.row0 + tile_row(t.number, i)) * t.words, params.k, c);
 }
 
-// The row of x behind row i of a tile: the last one again where there are no more.
+// The row of x at row i of a tile: the last one again where there are no more.
 fn row_of_x(t: Tile, i: u32) -> u32 {
     return min(t.first + i, t.rows - 1u);
 }
 
-// The row of W behind row i of a tile of TILE_N rows: of a gated pair, gates fill its first half and their ups the second.
+// The row of W at row i of a tile of TILE_N rows: of a gated pair, gates fill its first half and their ups the second.
 fn tile_row(tile: u32, i: u32) -> u32 {
     if EPI == 3u {
         return min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u) + select(0u, params.up, i >= TILE_N / 2u);
@@ -62,7 +62,7 @@ fn store(row: u32, j: u32, value: f32, second: f32) {
     out[to] = y;
 }
 
-// The results of eight rows of W, from row j of a tile on, `apart` from each other, in the row of x behind row i; gated, `high` are the
+// The results of eight rows of W, from row j of a tile on, `apart` from each other, in the row of x at row i; gated, `high` are the
 // ups of `low`.
 fn store_eight(t: Tile, i: u32, j: u32, apart: u32, low: vec4<f32>, high: vec4<f32>) {
     let row = t.first + i;

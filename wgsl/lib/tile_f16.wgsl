@@ -3,5 +3,5 @@ enable f16;
 alias Held = vec4<f16>;
 
 fn held(v: vec4<f32>) -> Held {
-    return vec4<f16>(within(v));
+    return vec4<f16>(clamp_f16(v));
 }

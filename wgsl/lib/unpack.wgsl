@@ -1,15 +1,15 @@
-//! unpack: how rows of weights are taken apart, whatever their format: by chunks of 32, each two runs of 16 consecutive weights.
+//! unpack: how rows of weights are taken apart, whatever their format: by chunks of 32, each two halves of 16 consecutive weights.
 //!
-//! A format says how far apart the two runs lie (`RUN_GAP`), so that weights which share words are unpacked together. Its
-//! `chunk(row, k, c)` loads chunk c of the row of k that starts at word `row` of w, a multiple of 4; `decode16(chunk, run)`
-//! gives a run's weights; `ints16(chunk, run)`, where weights are whole numbers of eight bits, gives those. w is bound by the kernel.
+//! A format says how far apart the two halves lie (`HALF_GAP`), so that weights which share words are unpacked together. Its
+//! `chunk(row, k, c)` loads chunk c of the row of k that starts at word `row` of w, a multiple of 4; `decode16(chunk, half)`
+//! gives its weights; `ints16(chunk, half)`, where weights are int8, gives those. w is bound by the kernel.
 
 // Weights are taken out of their bytes by masks alone, each a power of 256 too large.
-const PLACES: vec4<f32> = vec4<f32>(1.0, 0.00390625, 0.0000152587890625, 0.000000059604644775390625);
+const BYTE_SCALES: vec4<f32> = vec4<f32>(1.0, 0.00390625, 0.0000152587890625, 0.000000059604644775390625);
 
-/// The first weight of chunk c; its second run begins RUN_GAP further on.
+/// The first weight of chunk c; its second half begins HALF_GAP further on.
 fn chunk_at(c: u32) -> u32 {
-    return c / (RUN_GAP / 16u) * (2u * RUN_GAP) + c % (RUN_GAP / 16u) * 16u;
+    return c / (HALF_GAP / 16u) * (2u * HALF_GAP) + c % (HALF_GAP / 16u) * 16u;
 }
 
 fn word(at: u32) -> u32 {
@@ -17,7 +17,7 @@ fn word(at: u32) -> u32 {
 }
 
 /// Number i of the f16 that begin at word `at`.
-fn half_at(at: u32, i: u32) -> f32 {
+fn f16_at(at: u32, i: u32) -> f32 {
     return unpack2x16float(word(at + i / 2u) >> (16u * (i & 1u))).x;
 }
 
@@ -29,10 +29,10 @@ fn unit_of_row(row: u32, k: u32, i: u32) -> vec4<u32> {
 /// `d * q + low` of 16 quants, a byte each; `mask` selects their bits, less than eight, in all four bytes.
 fn affine(q: vec4<u32>, mask: u32, d: f32, low: f32) -> mat4x4<f32> {
     let m = vec4<u32>(mask) & vec4<u32>(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
-    let steps = d * PLACES;
+    let scales = d * BYTE_SCALES;
     let lows = vec4<f32>(low);
-    return mat4x4<f32>(in_place(q.x, m) * steps + lows, in_place(q.y, m) * steps + lows, in_place(q.z, m) * steps + lows,
-        in_place(q.w, m) * steps + lows);
+    return mat4x4<f32>(in_place(q.x, m) * scales + lows, in_place(q.y, m) * scales + lows, in_place(q.z, m) * scales + lows,
+        in_place(q.w, m) * scales + lows);
 }
 
 fn in_place(v: u32, mask: vec4<u32>) -> vec4<f32> {
@@ -45,10 +45,10 @@ fn to_bytes(bits: vec4<u32>) -> vec4<u32> {
     return (bits * vec4<u32>(0x204081u)) & vec4<u32>(0x01010101u);
 }
 
-/// The weights i..i+4 of a row; i is a multiple of 4. For kernels that take few: a run is unpacked for them.
+/// The weights i..i+4 of a row; i is a multiple of 4. For kernels that take few: 16 weights are unpacked for them.
 fn dequant4(row: u32, k: u32, i: u32) -> vec4<f32> {
-    let c = i / (2u * RUN_GAP) * (RUN_GAP / 16u) + i % RUN_GAP / 16u;
-    var v = decode16(chunk(row, k, c), i / RUN_GAP % 2u);
+    let c = i / (2u * HALF_GAP) * (HALF_GAP / 16u) + i % HALF_GAP / 16u;
+    var v = decode16(chunk(row, k, c), i / HALF_GAP % 2u);
     return v[i / 4u % 4u];
 }
 
@@ -58,19 +58,19 @@ fn sum16(w: mat4x4<f32>, x: mat4x4<f32>) -> f32 {
     return (v.x + v.y) + (v.z + v.w);
 }
 
-/// 16 weights as whole numbers with a sign, a byte each: `weight = d * q + low`.
+/// 16 weights as int8: `weight = d * q + low`.
 struct Ints {
     q: vec4<u32>,
     d: f32,
     low: f32,  // 0 unless LOWS says that the format has some
 }
 
-/// Each byte less `by`: bytes below 128 become bytes with a sign.
+/// Each byte less `by`: bytes below 128 become int8.
 fn below(q: vec4<u32>, by: u32) -> vec4<u32> {
     return ((q | vec4<u32>(0x80808080u)) - vec4<u32>(by * 0x01010101u)) ^ vec4<u32>(0x80808080u);
 }
 
-/// Four small whole numbers as bytes with a sign.
+/// Four small integers as int8.
 fn signed_bytes(v: vec4<f32>) -> u32 {
     let b = bitcast<vec4<u32>>(vec4<i32>(v)) & vec4<u32>(255u);
     return b.x | (b.y << 8u) | (b.z << 16u) | (b.w << 24u);

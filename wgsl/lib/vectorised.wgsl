@@ -15,7 +15,7 @@ const V_APART: bool = true;         // neighbours in memory are an element of th
 fn page_base(seq: u32, pos: u32) -> u32 {
     var block = seq;
     if PAGE_TABLES {
-        block = step[STEP_TABLES + PAGE_TABLE + seq * step[3u] + pos / PAGE_SLOTS];
+        block = batch[BATCH_TABLES + PAGE_TABLE + seq * batch[3u] + pos / PAGE_SLOTS];
     }
     return min(block, PAGE_BLOCKS - 1u) * (KV_HEADS * PAGE_SLOTS * (K_DIM + V_DIM + PAGE_EXTRA));
 }

@@ -1,7 +1,7 @@
 //! f16: two weights a word, the first in the low half
 //! row: ceil(k/2) words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 struct Chunk {
     q0: vec4<u32>,
     q1: vec4<u32>,
@@ -23,8 +23,8 @@ fn four(a: u32, b: u32) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(a), unpack2x16float(b));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    let a = select(chunk.q0, chunk.q2, run == 1u);
-    let b = select(chunk.q1, chunk.q3, run == 1u);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    let a = select(chunk.q0, chunk.q2, half == 1u);
+    let b = select(chunk.q1, chunk.q3, half == 1u);
     return mat4x4<f32>(four(a.x, a.y), four(a.z, a.w), four(b.x, b.y), four(b.z, b.w));
 }

@@ -1,7 +1,7 @@
 //! f32: the weights as they are
 //! row: k words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 struct Chunk {
     run0: mat4x4<f32>,
     run1: mat4x4<f32>,
@@ -23,8 +23,8 @@ fn floats(row: u32, k: u32, i: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(unit_of_row(row, k, i));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    if run == 1u {
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    if half == 1u {
         return chunk.run1;
     }
     return chunk.run0;

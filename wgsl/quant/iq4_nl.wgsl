@@ -2,7 +2,7 @@
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), then k/32 scales d (f16, two a word),
 //!      zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 const LOWS: bool = false;
 struct Chunk {
     q: vec4<u32>,
@@ -14,7 +14,7 @@ fn row_words(k: u32) -> u32 {
 }
 
 fn chunk(row: u32, k: u32, c: u32) -> Chunk {
-    return Chunk(w[row / 4u + c], half_at(row + k / 8u, c));
+    return Chunk(w[row / 4u + c], f16_at(row + k / 8u, c));
 }
 
 // The levels of four quants: table[q] for signed bytes, four a word.
@@ -25,13 +25,13 @@ fn levels(v: u32) -> vec4<f32> {
     return vec4<f32>(bitcast<vec4<i32>>(words << (vec4<u32>(24u) - 8u * (q & vec4<u32>(3u)))) >> vec4<u32>(24u));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    let q = chunk.q >> vec4<u32>(4u * run);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    let q = chunk.q >> vec4<u32>(4u * half);
     return mat4x4<f32>(levels(q.x), levels(q.y), levels(q.z), levels(q.w)) * chunk.d;
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    let q = chunk.q >> vec4<u32>(4u * run);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    let q = chunk.q >> vec4<u32>(4u * half);
     let bytes = vec4<u32>(signed_bytes(levels(q.x)), signed_bytes(levels(q.y)), signed_bytes(levels(q.z)), signed_bytes(levels(q.w)));
     return Ints(bytes, chunk.d, 0.0);
 }

@@ -2,7 +2,7 @@
 //! row: k/8 words of nibbles (4 a group: low ones weights 0..16, high ones 16..32), then two words a block: d (f16) and the
 //!      high bits of the scales (two a group), the low ones (four a group); zeros to a multiple of 4
 const QBLOCK: u32 = 256u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 const LOWS: bool = false;
 struct Chunk {
     q: vec4<u32>,
@@ -29,13 +29,13 @@ fn levels(v: u32) -> vec4<f32> {
     return vec4<f32>(bitcast<vec4<i32>>(words << (vec4<u32>(24u) - 8u * (q & vec4<u32>(3u)))) >> vec4<u32>(24u));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    let q = chunk.q >> vec4<u32>(4u * run);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    let q = chunk.q >> vec4<u32>(4u * half);
     return mat4x4<f32>(levels(q.x), levels(q.y), levels(q.z), levels(q.w)) * chunk.d;
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    let q = chunk.q >> vec4<u32>(4u * run);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    let q = chunk.q >> vec4<u32>(4u * half);
     let bytes = vec4<u32>(signed_bytes(levels(q.x)), signed_bytes(levels(q.y)), signed_bytes(levels(q.z)), signed_bytes(levels(q.w)));
     return Ints(bytes, chunk.d, 0.0);
 }

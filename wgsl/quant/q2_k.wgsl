@@ -3,11 +3,11 @@
 //!      k/256 words (d, dmin) as f16, zeros to a multiple of 4
 //! A half of a block is four rows r of 32: bits 2r, 2r + 1 of a byte of quants.
 const QBLOCK: u32 = 256u;
-const RUN_GAP: u32 = 32u;
+const HALF_GAP: u32 = 32u;
 const LOWS: bool = true;
 struct Chunk {
     q: vec4<u32>,
-    step: vec4<f32>,  // scale and minimum of the first run, of the second
+    scaling: vec4<f32>,  // scale and minimum of the first half, of the second
 }
 
 fn row_words(k: u32) -> u32 {
@@ -19,17 +19,17 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let packed = vec4<u32>(word(scales + c / 2u) >> (8u * (c & 1u))) >> vec4<u32>(0u, 4u, 16u, 20u);
     let n = vec4<f32>(bitcast<vec4<i32>>(packed & vec4<u32>(15u)));
     let d = unpack2x16float(word(scales + k / 64u + c / 8u));
-    // Two chunks after another are a row of 32 and the one behind it: bits 0..4 of a byte, then 4..8.
+    // Two chunks after another are a row of 32 and the next one: bits 0..4 of a byte, then 4..8.
     let q = w[row / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(4u * ((c / 2u) & 1u));
     return Chunk(q, d.xyxy * n);
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
-    return affine(chunk.q >> vec4<u32>(2u * run), 0x03030303u, step.x, -step.y);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    let scaling = select(chunk.scaling.xy, chunk.scaling.zw, half == 1u);
+    return affine(chunk.q >> vec4<u32>(2u * half), 0x03030303u, scaling.x, -scaling.y);
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    let step = select(chunk.step.xy, chunk.step.zw, run == 1u);
-    return Ints((chunk.q >> vec4<u32>(2u * run)) & vec4<u32>(0x03030303u), step.x, -step.y);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    let scaling = select(chunk.scaling.xy, chunk.scaling.zw, half == 1u);
+    return Ints((chunk.q >> vec4<u32>(2u * half)) & vec4<u32>(0x03030303u), scaling.x, -scaling.y);
 }

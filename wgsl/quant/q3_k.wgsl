@@ -3,12 +3,12 @@
 //!      k/256 scales d (f16, two a word), zeros to a multiple of 4
 //! A block is eight rows r of 32: bits 2 (r & 3), 2 (r & 3) + 1 of a low byte of its half, bit r of a high byte.
 const QBLOCK: u32 = 256u;
-const RUN_GAP: u32 = 32u;
+const HALF_GAP: u32 = 32u;
 const LOWS: bool = false;
 struct Chunk {
     low: vec4<u32>,
     high: vec4<u32>,
-    step: vec2<f32>,  // the scale of each run
+    scaling: vec2<f32>,  // the scale of each half
 }
 
 fn row_words(k: u32) -> u32 {
@@ -17,14 +17,14 @@ fn row_words(k: u32) -> u32 {
 
 fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let block = c / 8u;
-    let r = (c / 2u * 2u) & 7u;  // row of the first run
+    let r = (c / 2u * 2u) & 7u;  // row of the first half
     let low = w[row / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(2u * (r & 3u));
     let highs = row + k / 16u;
     let high = w[highs / 4u + block * 2u + (c & 1u)] >> vec4<u32>(r);
     let scales = highs + k / 32u;
     let at = scales + block * 3u;
     let g = 2u * r + (c & 1u);
-    let d = half_at(scales + k / 256u * 3u, block);
+    let d = f16_at(scales + k / 256u * 3u, block);
     return Chunk(low, high, d * vec2<f32>(scale(at, g), scale(at, g + 2u)));
 }
 
@@ -35,18 +35,18 @@ fn scale(at: u32, g: u32) -> f32 {
     return f32((low & 15u) | ((high & 3u) << 4u)) - 32.0;
 }
 
-fn quants(chunk: Chunk, run: u32) -> vec4<u32> {
-    let low = (chunk.low >> vec4<u32>(2u * run)) & vec4<u32>(0x03030303u);
-    let high = (chunk.high >> vec4<u32>(run)) & vec4<u32>(0x01010101u);
+fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
+    let low = (chunk.low >> vec4<u32>(2u * half)) & vec4<u32>(0x03030303u);
+    let high = (chunk.high >> vec4<u32>(half)) & vec4<u32>(0x01010101u);
     return low | (high << vec4<u32>(2u));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    let step = select(chunk.step.x, chunk.step.y, run == 1u);
-    return affine(quants(chunk, run), 0x07070707u, step, -4.0 * step);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    let scaling = select(chunk.scaling.x, chunk.scaling.y, half == 1u);
+    return affine(quants(chunk, half), 0x07070707u, scaling, -4.0 * scaling);
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    let step = select(chunk.step.x, chunk.step.y, run == 1u);
-    return Ints(below(quants(chunk, run), 4u), step, 0.0);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    let scaling = select(chunk.scaling.x, chunk.scaling.y, half == 1u);
+    return Ints(below(quants(chunk, half), 4u), scaling, 0.0);
 }

@@ -2,7 +2,7 @@
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), then k/32 scales d (f16, two a word),
 //!      zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 const LOWS: bool = false;
 struct Chunk {
     q: vec4<u32>,
@@ -14,13 +14,13 @@ fn row_words(k: u32) -> u32 {
 }
 
 fn chunk(row: u32, k: u32, c: u32) -> Chunk {
-    return Chunk(w[row / 4u + c], half_at(row + k / 8u, c));
+    return Chunk(w[row / 4u + c], f16_at(row + k / 8u, c));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    return affine(chunk.q >> vec4<u32>(4u * run), 0x0f0f0f0fu, chunk.d, -8.0 * chunk.d);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    return affine(chunk.q >> vec4<u32>(4u * half), 0x0f0f0f0fu, chunk.d, -8.0 * chunk.d);
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    return Ints(below((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu), 8u), chunk.d, 0.0);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    return Ints(below((chunk.q >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu), 8u), chunk.d, 0.0);
 }

@@ -2,7 +2,7 @@
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), then k/32 words (d, m) as f16,
 //!      zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 const LOWS: bool = true;
 struct Chunk {
     q: vec4<u32>,
@@ -17,10 +17,10 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     return Chunk(w[row / 4u + c], unpack2x16float(word(row + k / 8u + c)));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    return affine(chunk.q >> vec4<u32>(4u * run), 0x0f0f0f0fu, chunk.dm.x, chunk.dm.y);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    return affine(chunk.q >> vec4<u32>(4u * half), 0x0f0f0f0fu, chunk.dm.x, chunk.dm.y);
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    return Ints((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu), chunk.dm.x, chunk.dm.y);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    return Ints((chunk.q >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu), chunk.dm.x, chunk.dm.y);
 }

@@ -2,7 +2,7 @@
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), k/32 of fifth bits (one a weight), then
 //!      k/32 scales d (f16, two a word), zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 const LOWS: bool = false;
 struct Chunk {
     q: vec4<u32>,
@@ -16,18 +16,18 @@ fn row_words(k: u32) -> u32 {
 
 fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let fifths = row + k / 8u;
-    return Chunk(w[row / 4u + c], word(fifths + c), half_at(fifths + k / 32u, c));
+    return Chunk(w[row / 4u + c], word(fifths + c), f16_at(fifths + k / 32u, c));
 }
 
-fn quants(chunk: Chunk, run: u32) -> vec4<u32> {
-    let bits = (vec4<u32>(chunk.fifths >> (16u * run)) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
-    return ((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu)) | (to_bytes(bits) << vec4<u32>(4u));
+fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
+    let bits = (vec4<u32>(chunk.fifths >> (16u * half)) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
+    return ((chunk.q >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu)) | (to_bytes(bits) << vec4<u32>(4u));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    return affine(quants(chunk, run), 0x1f1f1f1fu, chunk.d, -16.0 * chunk.d);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    return affine(quants(chunk, half), 0x1f1f1f1fu, chunk.d, -16.0 * chunk.d);
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    return Ints(below(quants(chunk, run), 16u), chunk.d, 0.0);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    return Ints(below(quants(chunk, half), 16u), chunk.d, 0.0);
 }

@@ -2,7 +2,7 @@
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), k/32 of fifth bits (one a weight), then
 //!      k/32 words (d, m) as f16, zeros to a multiple of 4
 const QBLOCK: u32 = 32u;
-const RUN_GAP: u32 = 16u;
+const HALF_GAP: u32 = 16u;
 const LOWS: bool = true;
 struct Chunk {
     q: vec4<u32>,
@@ -19,15 +19,15 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     return Chunk(w[row / 4u + c], word(fifths + c), unpack2x16float(word(fifths + k / 32u + c)));
 }
 
-fn quants(chunk: Chunk, run: u32) -> vec4<u32> {
-    let bits = (vec4<u32>(chunk.fifths >> (16u * run)) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
-    return ((chunk.q >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu)) | (to_bytes(bits) << vec4<u32>(4u));
+fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
+    let bits = (vec4<u32>(chunk.fifths >> (16u * half)) >> vec4<u32>(0u, 4u, 8u, 12u)) & vec4<u32>(15u);
+    return ((chunk.q >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu)) | (to_bytes(bits) << vec4<u32>(4u));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    return affine(quants(chunk, run), 0x1f1f1f1fu, chunk.dm.x, chunk.dm.y);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    return affine(quants(chunk, half), 0x1f1f1f1fu, chunk.dm.x, chunk.dm.y);
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    return Ints(quants(chunk, run), chunk.dm.x, chunk.dm.y);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    return Ints(quants(chunk, half), chunk.dm.x, chunk.dm.y);
 }

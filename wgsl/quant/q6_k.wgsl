@@ -4,12 +4,12 @@
 //! A half of a block is four rows r of 32: low nibbles in bytes 32 (r & 1).., high ones of them if r >= 2; bits 2r, 2r + 1 of
 //! a high byte.
 const QBLOCK: u32 = 256u;
-const RUN_GAP: u32 = 64u;
+const HALF_GAP: u32 = 64u;
 const LOWS: bool = false;
 struct Chunk {
     low: vec4<u32>,
     high: vec4<u32>,
-    step: vec2<f32>,  // the scale of each run
+    scaling: vec2<f32>,  // the scale of each half
 }
 
 fn row_words(k: u32) -> u32 {
@@ -19,25 +19,25 @@ fn row_words(k: u32) -> u32 {
 fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let highs = row + k / 8u;
     let scales = highs + k / 16u;
-    // The first run is in row 0 or 1, the second two rows behind.
+    // The first half is in row 0 or 1, the second two rows later.
     let high = w[highs / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(c & 2u);
     let at = scales + c / 4u * 2u;
     let n = bitcast<vec2<i32>>(vec2<u32>(word(at), word(at + 1u)) << vec2<u32>(24u - 8u * (c & 3u))) >> vec2<u32>(24u);
-    return Chunk(w[row / 4u + c], high, half_at(scales + k / 64u, c / 8u) * vec2<f32>(n));
+    return Chunk(w[row / 4u + c], high, f16_at(scales + k / 64u, c / 8u) * vec2<f32>(n));
 }
 
-fn quants(chunk: Chunk, run: u32) -> vec4<u32> {
-    let low = (chunk.low >> vec4<u32>(4u * run)) & vec4<u32>(0x0f0f0f0fu);
-    let high = (chunk.high >> vec4<u32>(4u * run)) & vec4<u32>(0x03030303u);
+fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
+    let low = (chunk.low >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu);
+    let high = (chunk.high >> vec4<u32>(4u * half)) & vec4<u32>(0x03030303u);
     return low | (high << vec4<u32>(4u));
 }
 
-fn decode16(chunk: Chunk, run: u32) -> mat4x4<f32> {
-    let step = select(chunk.step.x, chunk.step.y, run == 1u);
-    return affine(quants(chunk, run), 0x3f3f3f3fu, step, -32.0 * step);
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    let scaling = select(chunk.scaling.x, chunk.scaling.y, half == 1u);
+    return affine(quants(chunk, half), 0x3f3f3f3fu, scaling, -32.0 * scaling);
 }
 
-fn ints16(chunk: Chunk, run: u32) -> Ints {
-    let step = select(chunk.step.x, chunk.step.y, run == 1u);
-    return Ints(below(quants(chunk, run), 32u), step, 0.0);
+fn ints16(chunk: Chunk, half: u32) -> Ints {
+    let scaling = select(chunk.scaling.x, chunk.scaling.y, half == 1u);
+    return Ints(below(quants(chunk, half), 32u), scaling, 0.0);
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::exec::{AnyExecutor, Executor, Outs, Role, SeqStep, Step, StepOut, Token};
+use crate::exec::{AnyExecutor, Executor, Outs, Phase, SeqStep, Step, StepOut, Token};
 use crate::kv::{Kv, Table};
 use crate::model::{Model, Rows, WeightSource};
 use crate::ops::{Cost, KvStorage, Load, Op, SampleSpec};
@@ -40,8 +40,8 @@ impl Test {
         self.depth.saturating_add(self.n)
     }
 
-    pub(super) fn role(&self) -> Role {
-        if self.kind == Kind::Prompt { Role::Prompt } else { Role::Generated }
+    pub(super) fn phase(&self) -> Phase {
+        if self.kind == Kind::Prompt { Phase::Prefill } else { Phase::Decode }
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Runner<'a> {
     kv: KvStorage,
     /// Positions that hold a prompt.
     filled: u32,
-    under_way: usize,
+    in_flight: usize,
 }
 
 impl<'a> Runner<'a> {
@@ -63,7 +63,7 @@ impl<'a> Runner<'a> {
         let mut table = kv.table();
         // The executor has blocks for one sequence of its context.
         let _ = kv.grow(&mut table, limits.context);
-        Self { executor, model, table, kv: storage, filled: 0, under_way: 0 }
+        Self { executor, model, table, kv: storage, filled: 0, in_flight: 0 }
     }
 
     /// Fills the cache up to a test's depth, and runs what the test runs once.
@@ -100,43 +100,43 @@ impl<'a> Runner<'a> {
         let vocab = self.model.program.vocab;
         let token = |i: u32| Token::Host((pos + i).wrapping_mul(0x9e37_79b9) % vocab);
         let tokens: Vec<Token> = (0..rows).map(token).collect();
-        self.enqueue(Role::Prompt, &tokens, pos, if last { Outs::Last } else { Outs::None })?;
+        self.enqueue(Phase::Prefill, &tokens, pos, if last { Outs::Last } else { Outs::None })?;
         self.finish(0).await
     }
 
-    /// Generates as an engine does: greedily, drawn tokens fed back on the device, as many steps ahead as it takes.
+    /// Generates as an engine does: greedily, sampled tokens fed back on the device, as many steps target_in_flight as it takes.
     async fn generate(&mut self, pos: u32, n: u32) -> Result<()> {
         for i in 0..n {
-            self.finish(self.executor.ahead() as usize - 1).await?;
-            let token = if i == 0 { Token::Host(0) } else { Token::Drawn };
-            self.enqueue(Role::Generated, &[token], pos + i, Outs::Last)?;
+            self.finish(self.executor.target_in_flight() as usize - 1).await?;
+            let token = if i == 0 { Token::Host(0) } else { Token::Sampled };
+            self.enqueue(Phase::Decode, &[token], pos + i, Outs::Last)?;
         }
         self.finish(0).await
     }
 
     /// Generates one token.
     pub(super) async fn token(&mut self, pos: u32) -> Result<()> {
-        self.enqueue(Role::Generated, &[Token::Host(0)], pos, Outs::Last)?;
+        self.enqueue(Phase::Decode, &[Token::Host(0)], pos, Outs::Last)?;
         self.finish(0).await
     }
 
-    fn enqueue(&mut self, role: Role, tokens: &[Token], pos: u32, outs: Outs) -> Result<()> {
+    fn enqueue(&mut self, phase: Phase, tokens: &[Token], pos: u32, outs: Outs) -> Result<()> {
         let tables: Vec<&[u32]> = self.table.groups().collect();
         let sample = (outs == Outs::Last).then_some(SampleSpec::GREEDY);
-        let seq = SeqStep { outs, sample, ..SeqStep::new(0, role, tokens, pos, &tables) };
+        let seq = SeqStep { outs, sample, ..SeqStep::new(0, phase, tokens, pos, &tables) };
         self.executor.enqueue(&Step { seqs: &[seq] })?;
-        self.under_way += 1;
+        self.in_flight += 1;
         Ok(())
     }
 
-    /// Waits until no more than `left` steps are under way.
+    /// Waits until no more than `left` steps are in flight.
     async fn finish(&mut self, left: usize) -> Result<()> {
-        while self.under_way > left {
+        while self.in_flight > left {
             let mut result = Ok(());
             let mut done = |_, out: Result<&StepOut>| result = out.map(drop);
             let finished = self.executor.poll(&mut done);
             result?;
-            self.under_way -= finished;
+            self.in_flight -= finished;
             if finished == 0 {
                 self.executor.wait().await?;
             }
@@ -157,7 +157,7 @@ impl<'a> Runner<'a> {
 
     /// The cost of a test's whole run.
     pub(super) fn cost(&self, test: &Test) -> Cost {
-        let nodes = &self.executor.program(test.role()).nodes;
+        let nodes = &self.executor.program(test.phase()).nodes;
         let step = |rows, pos| nodes.iter().map(|node| self.op_cost(&node.op, rows, pos)).sum::<Cost>();
         match test.kind {
             Kind::Prompt => {

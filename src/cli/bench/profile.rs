@@ -47,8 +47,8 @@ pub(super) async fn profile(runner: &mut Runner<'_>, test: &Test) -> Result<Prof
             Kind::Generate => runner.token(pos).await?,
         }
         let mut last = None;
-        for timing in runner.executor.timings(test.role()).await? {
-            let op = timing.node.and_then(|i| Some(&runner.executor.program(test.role()).nodes.get(i)?.op));
+        for timing in runner.executor.timings(test.phase()).await? {
+            let op = timing.node.and_then(|i| Some(&runner.executor.program(test.phase()).nodes.get(i)?.op));
             let shape = op.map_or(String::new(), |op| shape(op, runner));
             let entry = entries.entry((timing.kernel, shape)).or_insert_with_key(|(kernel, shape)| Entry {
                 kernel,

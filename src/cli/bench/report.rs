@@ -46,7 +46,7 @@ impl Line {
     ) -> Self {
         let seconds = samples.iter().map(Duration::as_secs_f64).collect();
         let (threads, backend, device, driver) = match executor {
-            AnyExecutor::Cpu(cpu) => (Some(cpu.threads(test.role())), "CPU".to_owned(), processor(), String::new()),
+            AnyExecutor::Cpu(cpu) => (Some(cpu.threads(test.phase())), "CPU".to_owned(), processor(), String::new()),
             AnyExecutor::Gpu(gpu) => {
                 let caps = gpu.caps();
                 (None, caps.backend.clone(), caps.name.clone(), caps.driver.clone())
@@ -85,7 +85,7 @@ fn mean_and_deviation(values: impl ExactSizeIterator<Item = f64> + Clone) -> (f6
     (mean, if n > 1.0 { (squares / (n - 1.0)).sqrt() } else { 0.0 })
 }
 
-/// What the processor calls itself, where the system tells.
+/// What the processor calls itself, where the system reports.
 fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

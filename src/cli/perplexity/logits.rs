@@ -22,7 +22,7 @@ pub(super) struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Of chunks of `context` tokens each, which lie one behind the other in `tokens`.
+    /// Of chunks of `context` tokens each, which are contiguous in `tokens`.
     pub(super) fn new(mut out: W, name: String, context: u32, vocab: u32, tokens: &[u32]) -> Result<Self> {
         let mut header = MAGIC.to_vec();
         let chunks = (tokens.len() / context as usize) as u32;
@@ -161,7 +161,7 @@ mod tests {
             assert!(near, "{rows:?}");
         }
         assert_eq!(written[..68], expected[..68], "header and tokens");
-        // The levels themselves, and nothing behind them.
+        // The levels themselves, and nothing after them.
         for row in 0..4 {
             let at = 68 + 20 * row + 8;
             assert_eq!(written[at..at + 12], expected[at..at + 12], "row {row}");

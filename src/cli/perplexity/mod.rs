@@ -28,7 +28,7 @@ pub(super) struct Args {
     /// Tokens of a chunk; the second half of each counts.
     #[arg(short, long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..=1 << 20))]
     context: u32,
-    /// Overlapping chunks instead: each begins so many tokens behind the one before, and its last ones count.
+    /// Overlapping chunks instead: each begins so many tokens after the one before, and its last ones count.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     stride: Option<u32>,
     /// Chunks at most.
@@ -150,7 +150,7 @@ fn executor(args: &Args, model: &Model, context: u32) -> std::result::Result<Any
     open::executor(model, &options)
 }
 
-/// Gives `take` each token of a chunk behind position `first` with the logits of the position before it.
+/// Gives `take` each token of a chunk after position `first` with the logits of the position before it.
 fn each(
     executor: &mut AnyExecutor,
     model: &Model,

@@ -1,6 +1,6 @@
-//! How long steps take, predicted from what their nodes cost; and where a step is cut, so that each of its submissions is short.
+//! How long steps take, predicted from what their nodes cost; and where a step is split, so that each of its submissions is short.
 //!
-//! A cost model in two rates a role, seconds a byte of weights and seconds an operation, as in a roofline; both are measured on the
+//! A cost model in two rates a phase, seconds a byte of weights and seconds an operation, as in a roofline; both are measured on the
 //! model's own first layer when it is loaded.
 
 use std::ops::Range;
@@ -11,7 +11,7 @@ use web_time::Instant;
 use super::GpuExecutor;
 use super::weights::Weights;
 use crate::Result;
-use crate::exec::{Limits, PerPhase, Role, SeqStep, Step, Token};
+use crate::exec::{Limits, PerPhase, Phase, SeqStep, Step, Token};
 use crate::gpu::wgpu;
 use crate::model::Node;
 use crate::ops::lower::KernelTuning;
@@ -24,12 +24,12 @@ pub(super) const SHARED: Duration = Duration::from_millis(8);
 pub(super) const OWN: Duration = Duration::from_millis(50);
 /// Seconds of a measurement that is long enough to be believed.
 const ENOUGH: f64 = 2e-3;
-/// Seconds of a measurement behind which there is no further one.
+/// Seconds of a measurement after which there is no further one.
 const SLOW: f64 = 5e-2;
 /// Seconds that a measurement may take, going by what is known.
 const TOO_SLOW: f64 = 0.5;
 
-/// What the nodes of a role's steps take: each so many seconds for its start, its bytes and its operations.
+/// What the nodes of a phase's steps take: each so many seconds for its start, its bytes and its operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rates {
     /// Seconds for a byte of weights or of the cache.
@@ -72,46 +72,46 @@ pub(super) fn largest_tile(tuning: &KernelTuning, weights: &Weights) -> Tile {
 }
 
 impl GpuExecutor {
-    /// Measures the first layer with rows of each role, from which [`predicted`](Self::predicted) goes on, and lowers `Limits::rows`
+    /// Measures the first layer with rows of each phase, from which [`predicted`](Self::predicted) goes on, and lowers `Limits::rows`
     /// while a node of a prompt should take longer than a submission may: kernels are divided by their rows, down to a tile of them.
     /// Takes some 20 ms on a GPU, tenths of a second on a processor. Only while nothing is in the cache; results do not depend on it.
     pub async fn calibrate(&mut self) -> Result<()> {
-        if self.pace.budget.is_zero() {
+        if self.pacing.budget.is_zero() {
             return Ok(());
         }
         let tile = self.tile;
-        let many = tile.made_rows(Role::Generated, 2);
-        for (role, sizes) in [(Role::Generated, [1, many]), (Role::Prompt, [tile.x, 2 * tile.x])] {
-            self.rates[role] = self.measured(role, sizes).await?;
+        let many = tile.made_rows(Phase::Decode, 2);
+        for (phase, sizes) in [(Phase::Decode, [1, many]), (Phase::Prefill, [tile.x, 2 * tile.x])] {
+            self.rates[phase] = self.measured(phase, sizes).await?;
         }
         self.shrink(tile.few);
         Ok(())
     }
 
-    /// What steps of a role take, by the first layer with so few and so many rows; none where there is nothing to measure.
-    async fn measured(&mut self, role: Role, sizes: [u32; 2]) -> Result<Option<Rates>> {
+    /// What steps of a phase take, by the first layer with so few and so many rows; none where there is nothing to measure.
+    async fn measured(&mut self, phase: Phase, sizes: [u32; 2]) -> Result<Option<Rates>> {
         let Limits { rows, context, blocks, block, .. } = self.limits;
         let sizes = sizes.map(|size| size.min(rows).min(context).min(blocks.saturating_mul(block)));
-        let (dispatches, nodes) = self.first_layer(role)?;
-        if dispatches.is_empty() || (self.roles.prompt.program.whole() && role == Role::Generated) {
+        let (dispatches, nodes) = self.first_layer(phase)?;
+        if dispatches.is_empty() || (self.phases.prompt.program.needs_full_sequence() && phase == Phase::Decode) {
             return Ok(None);
         }
-        let bytes: f64 = self.costs(role, &[(1, 0)], 1).flatten().map(|cost| cost.bytes).sum();
-        let start = bytes / 10.0 / self.roles[role].program.nodes.len() as f64 + 1.0;
+        let bytes: f64 = self.costs(phase, &[(1, 0)], 1).flatten().map(|cost| cost.bytes).sum();
+        let start = bytes / 10.0 / self.phases[phase].program.nodes.len() as f64 + 1.0;
         let work = |gpu: &Self, rows| {
-            let cost = gpu.costs(role, &[(rows, 0)], 1).take(nodes).flatten().sum::<Cost>();
+            let cost = gpu.costs(phase, &[(rows, 0)], 1).take(nodes).flatten().sum::<Cost>();
             [cost.bytes + nodes as f64 * start, cost.flops]
         };
         let [few, many] = sizes.map(|rows| work(self, rows));
         // A prompt should take no longer than as many rows one by one.
-        let known = self.rates.generated.filter(|_| role == Role::Prompt);
+        let known = self.rates.generated.filter(|_| phase == Phase::Prefill);
         if let Some(known) = known.filter(|known| known.byte * few[0] + known.flop * few[1] > TOO_SLOW) {
             return Ok(Some(Rates { start, ..known }));
         }
-        let first = self.time(role, sizes[0], dispatches.clone()).await?;
+        let first = self.time(phase, sizes[0], dispatches.clone()).await?;
         let second = match first > SLOW || sizes[0] == sizes[1] {
             true => None,
-            false => Some(self.time(role, sizes[1], dispatches).await?),
+            false => Some(self.time(phase, sizes[1], dispatches).await?),
         };
         let [byte, flop] = Rates::solved([few[0], few[1], first], second.map(|second| [many[0], many[1], second]));
         Ok(Some(Rates { byte, flop, start }))
@@ -121,45 +121,45 @@ impl GpuExecutor {
     /// most prompts stay below.
     fn shrink(&mut self, tile: u32) {
         const DEPTH: u32 = 4096;
-        let (budget, Limits { context, seqs, .. }) = (self.pace.budget.as_secs_f64(), self.limits);
+        let (budget, Limits { context, seqs, .. }) = (self.pacing.budget.as_secs_f64(), self.limits);
         let Some(Rates { flop, .. }) = self.rates.prompt else { return };
         let fits = |rows: u32| {
             let span = [(rows, context.saturating_sub(rows).min(DEPTH))];
-            self.costs(Role::Prompt, &span, 1).flatten().all(|cost| flop * cost.flops <= budget)
+            self.costs(Phase::Prefill, &span, 1).flatten().all(|cost| flop * cost.flops <= budget)
         };
         let mut rows = self.limits.rows;
         while rows > tile && !fits(rows) {
             rows = (rows / 2).next_multiple_of(tile);
         }
         // Sequences that a step must hold whole are not divided.
-        if !self.roles.prompt.program.whole() {
+        if !self.phases.prompt.program.needs_full_sequence() {
             self.limits.rows = rows.max(seqs);
         }
     }
 
     /// How long a step of so many rows of one sequence from a position on should take; none before [`calibrate`](Self::calibrate).
-    pub fn predicted(&self, role: Role, rows: u32, pos: u32) -> Option<Duration> {
-        Some(Duration::from_secs_f64(self.node_times(role, &[(rows, pos)], 1)?.sum()))
+    pub fn predicted(&self, phase: Phase, rows: u32, pos: u32) -> Option<Duration> {
+        Some(Duration::from_secs_f64(self.node_times(phase, &[(rows, pos)], 1)?.sum()))
     }
 
-    /// Seconds that each node of a role's program should take.
-    fn node_times<'a>(&'a self, role: Role, spans: &'a [Span], outs: u32) -> Option<impl Iterator<Item = f64> + 'a> {
-        let Rates { byte, flop, start } = self.rates[role]?;
+    /// Seconds that each node of a phase's program should take.
+    fn node_times<'a>(&'a self, phase: Phase, spans: &'a [Span], outs: u32) -> Option<impl Iterator<Item = f64> + 'a> {
+        let Rates { byte, flop, start } = self.rates[phase]?;
         let time = move |cost: Cost| byte * (cost.bytes + start) + flop * cost.flops;
-        Some(self.costs(role, spans, outs).map(move |cost| cost.map_or(0.0, time)))
+        Some(self.costs(phase, spans, outs).map(move |cost| cost.map_or(0.0, time)))
     }
 
-    /// The dispatches of a role's forward plan up to the end of its first layer, and how many nodes they are of.
-    fn first_layer(&mut self, role: Role) -> Result<(Range<usize>, usize)> {
-        self.make_plan(role)?;
-        let dispatches = self.roles[role].plan.iter().flat_map(|(plan, _)| &plan.dispatches);
+    /// The dispatches of a phase's forward plan up to the end of its first layer, and how many nodes they are of.
+    fn first_layer(&mut self, phase: Phase) -> Result<(Range<usize>, usize)> {
+        self.make_plan(phase)?;
+        let dispatches = self.phases[phase].plan.iter().flat_map(|(plan, _)| &plan.dispatches);
         let last = dispatches.enumerate().filter(|(_, dispatch)| dispatch.layer == Some(0)).last();
         Ok(last.map_or((0..0, 0), |(at, dispatch)| (0..at + 1, dispatch.node.map_or(0, |node| node + 1))))
     }
 
-    /// What each node of a role's program costs; none where it has no rows to work on.
-    fn costs<'a>(&'a self, role: Role, spans: &'a [Span], outs: u32) -> impl Iterator<Item = Option<Cost>> + 'a {
-        let program = &self.roles[role].program;
+    /// What each node of a phase's program costs; none where it has no rows to work on.
+    fn costs<'a>(&'a self, phase: Phase, spans: &'a [Span], outs: u32) -> impl Iterator<Item = Option<Cost>> + 'a {
+        let program = &self.phases[phase].program;
         let format = |weight: WeightId| self.weights.matrices[weight.index()].format;
         let rows: u32 = spans.iter().map(|span| span.0).sum();
         let load = |(rows, pos): Span| Load { rows, pos, kv: self.kv };
@@ -169,33 +169,33 @@ impl GpuExecutor {
             }
             let tile = op.tile(&self.tuning, &format).unwrap_or(self.tile);
             let own = match op.writes().map(|value| program.value(value).rows) {
-                Some(Rows::Outs) => tile.made_rows(Role::Generated, outs),
+                Some(Rows::Outs) => tile.made_rows(Phase::Decode, outs),
                 Some(Rows::Seqs) => spans.len() as u32,
-                Some(Rows::Step) | None => tile.made_rows(role, rows),
+                Some(Rows::Step) | None => tile.made_rows(phase, rows),
             };
             (own > 0).then(|| op.cost(&load((rows, 0)), own, &format))
         })
     }
 
-    /// Seconds of some of a role's dispatches for rows from position 0 on, the shorter of two measurements.
-    async fn time(&mut self, role: Role, rows: u32, dispatches: Range<usize>) -> Result<f64> {
+    /// Seconds of some of a phase's dispatches for rows from position 0 on, the shorter of two measurements.
+    async fn time(&mut self, phase: Phase, rows: u32, dispatches: Range<usize>) -> Result<f64> {
         let blocks: Vec<u32> = (0..rows.div_ceil(self.limits.block)).collect();
-        let tables = vec![&blocks[..]; self.roles.prompt.program.groups as usize];
+        let tables = vec![&blocks[..]; self.phases.prompt.program.groups as usize];
         let tokens = vec![Token::Host(0); rows as usize];
-        let seq = SeqStep::new(0, role, &tokens, 0, &tables);
-        self.packed.pack(&Step { seqs: &[seq] }, &self.roles.prompt.program, &self.limits)?;
+        let seq = SeqStep::new(0, phase, &tokens, 0, &tables);
+        self.packed.pack(&Step { seqs: &[seq] }, &self.phases.prompt.program, &self.limits)?;
         self.writes.clear();
-        self.write(role);
+        self.write(phase);
         self.writes.write(&self.device);
         // Drivers finish their compiling in the first run, whose time may be that of nothing else.
-        let mut seconds = self.time_once(role, dispatches.clone(), 1).await?;
+        let mut seconds = self.time_once(phase, dispatches.clone(), 1).await?;
         if seconds >= SLOW {
-            seconds = seconds.min(self.time_once(role, dispatches.clone(), 1).await?);
+            seconds = seconds.min(self.time_once(phase, dispatches.clone(), 1).await?);
         }
         for _ in 0..2 {
             if seconds < SLOW {
                 let times = (ENOUGH / seconds).clamp(1.0, 64.0) as u32;
-                let measured = self.time_once(role, dispatches.clone(), times).await?;
+                let measured = self.time_once(phase, dispatches.clone(), times).await?;
                 // A clock may be too coarse for a single run.
                 seconds = if seconds == 0.0 { measured } else { measured.min(seconds) };
             }
@@ -203,9 +203,9 @@ impl GpuExecutor {
         Ok(seconds)
     }
 
-    /// Seconds of some of a role's dispatches, run so many times in a row.
-    async fn time_once(&self, role: Role, dispatches: Range<usize>, times: u32) -> Result<f64> {
-        let state = &self.roles[role];
+    /// Seconds of some of a phase's dispatches, run so many times in a row.
+    async fn time_once(&self, phase: Phase, dispatches: Range<usize>, times: u32) -> Result<f64> {
+        let state = &self.phases[phase];
         let mut encoder = self.device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         for (plan, _) in (0..times).flat_map(|_| &state.plan) {
@@ -218,24 +218,24 @@ impl GpuExecutor {
         Ok(started.elapsed().as_secs_f64() / f64::from(times))
     }
 
-    /// The dispatches of each role's forward plan in front of which a submission of the packed step ends, so that none takes longer
-    /// than it may. The second role begins in the submission that the first one ends in.
+    /// The dispatches of each phase's forward plan before which a submission of the packed step ends, so that none takes longer
+    /// than it may. The second phase begins in the submission that the first one ends in.
     pub(super) fn cuts(&self) -> PerPhase<Vec<usize>> {
         let mut sum = 0.0;
-        let [generated, prompt] = Role::ALL.map(|role| self.cuts_of(role, &mut sum));
+        let [generated, prompt] = Phase::ALL.map(|phase| self.cuts_of(phase, &mut sum));
         PerPhase { prompt, generated }
     }
 
-    /// The cuts of one role, in whose first submission there are `sum` seconds already.
-    fn cuts_of(&self, role: Role, sum: &mut f64) -> Vec<usize> {
-        let budget = self.pace.budget.as_secs_f64();
-        let batch = self.packed.batch(role);
+    /// The splits of one phase, in whose first submission there are `sum` seconds already.
+    fn cuts_of(&self, phase: Phase, sum: &mut f64) -> Vec<usize> {
+        let budget = self.pacing.budget.as_secs_f64();
+        let batch = self.packed.batch(phase);
         if batch.seqs.is_empty() || budget == 0.0 {
             return Vec::new();
         }
         let spans: Vec<Span> = batch.seqs.iter().map(|seq| (seq.rows, seq.context - seq.rows)).collect();
-        let times = self.node_times(role, &spans, batch.outs.len() as u32);
-        let (Some(times), Some((plan, _))) = (times, &self.roles[role].plan) else { return Vec::new() };
+        let times = self.node_times(phase, &spans, batch.outs.len() as u32);
+        let (Some(times), Some((plan, _))) = (times, &self.phases[phase].plan) else { return Vec::new() };
         let first = |node| plan.dispatches.iter().position(|dispatch| dispatch.node == Some(node));
         let mut cuts = Vec::new();
         for (node, time) in times.enumerate() {

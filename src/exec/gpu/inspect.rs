@@ -2,15 +2,15 @@
 
 use super::GpuExecutor;
 use crate::Result;
-use crate::exec::{Role, Timing, seeded};
+use crate::exec::{Phase, Timing, seeded};
 use crate::gpu::Timer;
 use crate::model::Program;
 use crate::ops::{KvStorage, ValueId};
 
 impl GpuExecutor {
     /// Reads a value after the last step has finished: `rows` rows of its width. Only with `keep_values`.
-    pub async fn value(&self, role: Role, id: ValueId, rows: u32) -> Result<Vec<f32>> {
-        let value = &self.roles[role].values.buffers[id.index()];
+    pub async fn value(&self, phase: Phase, id: ValueId, rows: u32) -> Result<Vec<f32>> {
+        let value = &self.phases[phase].values.buffers[id.index()];
         let stride = u64::from(value.stride());
         let padded: Vec<f32> = value.buffer.read(&self.device, 0..stride * u64::from(rows)).await?;
         let rows = padded.chunks_exact(stride as usize);
@@ -18,8 +18,8 @@ impl GpuExecutor {
     }
 
     /// Sets a value that no op makes: the input of a program that is not a model's. Rows are as wide as the value.
-    pub fn set_value(&self, role: Role, id: ValueId, rows: &[f32]) {
-        let value = &self.roles[role].values.buffers[id.index()];
+    pub fn set_value(&self, phase: Phase, id: ValueId, rows: &[f32]) {
+        let value = &self.phases[phase].values.buffers[id.index()];
         let stride = value.stride() as usize;
         let mut padded = vec![f32::NAN; rows.len() / value.width as usize * stride];
         for (row, to) in rows.chunks_exact(value.width as usize).zip(padded.chunks_exact_mut(stride)) {
@@ -34,9 +34,9 @@ impl GpuExecutor {
         self.switches.search = true;
     }
 
-    /// The program that steps of a role run.
-    pub fn program(&self, role: Role) -> &Program {
-        &self.roles[role].program
+    /// The program that steps of a phase run.
+    pub fn program(&self, phase: Phase) -> &Program {
+        &self.phases[phase].program
     }
 
     /// Fills all caches with a bit pattern: tests put NaN into pages and states that nobody owns.
@@ -54,7 +54,7 @@ impl GpuExecutor {
             let storage = cache.shape.storage;
             let mut words = vec![0u32; (cache.buffer.size() / 4) as usize];
             if storage == KvStorage::Q8 {
-                words.fill((1.0f32 / 127.0).to_bits()); // the scales, behind a block's elements
+                words.fill((1.0f32 / 127.0).to_bits()); // the scales, after a block's elements
                 let elements = cache.shape.scale_word(0, 0, 0, false) as usize;
                 words.chunks_exact_mut(cache.shape.block_words() as usize).for_each(|block| block[..elements].fill(0));
             }
@@ -72,22 +72,22 @@ impl GpuExecutor {
         }
     }
 
-    /// Dispatches of a role's plan, drawing not counted; the most storage bindings of one; pipelines made so far.
-    pub fn counts(&self, role: Role) -> (usize, usize, usize) {
-        let plan = self.roles[role].plan.as_ref();
+    /// Dispatches of a phase's plan, sampling not counted; the most storage bindings of one; pipelines made so far.
+    pub fn counts(&self, phase: Phase) -> (usize, usize, usize) {
+        let plan = self.phases[phase].plan.as_ref();
         let (dispatches, bindings) = plan.map_or((0, 0), |(p, _)| (p.dispatches.len(), p.bindings));
         (dispatches, bindings, self.pipelines.count())
     }
 
-    /// The labels of a role's dispatches with their layers, in order.
-    pub fn labels(&self, role: Role) -> Vec<(&'static str, Option<u32>)> {
-        let plan = self.roles[role].plan.iter();
+    /// The labels of a phase's dispatches with their layers, in order.
+    pub fn labels(&self, phase: Phase) -> Vec<(&'static str, Option<u32>)> {
+        let plan = self.phases[phase].plan.iter();
         plan.flat_map(|(p, _)| &p.dispatches).map(|d| (d.label, d.layer)).collect()
     }
 
-    /// The kernels that work for a node of a role's program, in order.
-    pub(crate) fn kernels(&self, role: Role, node: usize) -> Vec<&'static str> {
-        let plan = self.roles[role].plan.iter();
+    /// The kernels that work for a node of a phase's program, in order.
+    pub(crate) fn kernels(&self, phase: Phase, node: usize) -> Vec<&'static str> {
+        let plan = self.phases[phase].plan.iter();
         plan.flat_map(|(p, _)| &p.dispatches).filter(|d| d.node == Some(node)).map(|d| d.label).collect()
     }
 
@@ -96,21 +96,21 @@ impl GpuExecutor {
         self.pipelines.modules().collect()
     }
 
-    /// Whether [`GpuExecutor::timings`] tells where the time of a step goes, which slows it. Fails where the device has no
+    /// Whether [`GpuExecutor::timings`] reports where the time of a step goes, which slows it. Fails where the device has no
     /// timestamps.
     pub fn profile(&mut self, on: bool) -> Result<()> {
         self.timer = if on { Some(Timer::new(&self.device)?) } else { None };
         Ok(())
     }
 
-    /// How long each dispatch of the last step took, which must have been of one role; empty without
+    /// How long each dispatch of the last step took, which must have been of one phase; empty without
     /// [`profile`](Self::profile).
-    pub async fn timings(&self, role: Role) -> Result<Vec<Timing>> {
-        let (Some(timer), Some((forward, draw))) = (&self.timer, &self.roles[role].plan) else {
+    pub async fn timings(&self, phase: Phase) -> Result<Vec<Timing>> {
+        let (Some(timer), Some((forward, sample))) = (&self.timer, &self.phases[phase].plan) else {
             return Ok(Vec::new());
         };
         let times = timer.read(&self.device).await?;
-        let dispatches = forward.dispatches.iter().chain(&draw.dispatches);
+        let dispatches = forward.dispatches.iter().chain(&sample.dispatches);
         Ok(dispatches.zip(times).map(|(d, time)| Timing { node: d.node, kernel: d.label, time }).collect())
     }
 
@@ -126,6 +126,6 @@ impl GpuExecutor {
 
     /// Submissions so far.
     pub fn submissions(&self) -> u64 {
-        self.stamps.count()
+        self.markers.count()
     }
 }

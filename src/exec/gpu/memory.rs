@@ -7,14 +7,14 @@ use crate::ops::lower::{CacheBuffer, KernelTuning, ValueBuffer};
 use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
-/// Room for the rows of x that a prompt's products take in eight bits, if they do.
-pub(super) fn quants(device: &Device, prompt: &Program, tuning: &KernelTuning, limits: &Limits) -> Result<Buffer> {
+/// WorkCapacity for the rows of x that a prompt's products take as int8, if they do.
+pub(super) fn int8_rows(device: &Device, prompt: &Program, tuning: &KernelTuning, limits: &Limits) -> Result<Buffer> {
     let row = prompt.nodes.iter().map(|node| node.op.gpu_needs().int8_row).max();
     let row = row.filter(|_| tuning.table.multiplies(Matmul::Dot)).unwrap_or(0);
-    Buffer::new(device, "quants", (row * u64::from(limits.rows)).max(16))
+    Buffer::new(device, "int8_rows", (row * u64::from(limits.rows)).max(16))
 }
 
-/// Buffers that values of different lifetimes share; one pool for the programs of both roles, which run one after the other.
+/// Buffers that values of different lifetimes share; one pool for the programs of both phases, which run one after another.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     buffers: Vec<Buffer>,
@@ -29,7 +29,7 @@ pub(super) struct Values {
 impl Values {
     /// Gives each value a buffer from its first use to its last (`keep`: for good).
     ///
-    /// Results of the program are never shared: they are read after the other role's program has run.
+    /// Results of the program are never shared: they are read after the other phase's program has run.
     pub(super) fn new(
         device: &Device,
         program: &Program,

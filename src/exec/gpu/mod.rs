@@ -1,14 +1,14 @@
-//! The GPU executor: a program's plans, the buffers of its steps, and the ring of steps under way.
+//! The GPU executor: a program's plans, the buffers of its steps, and the ring of steps in flight.
 //!
 //! Short steps of decoding are recorded until they are as many as a submission should take, or until somebody wants results.
 //!
 //! Three kinds of step data are three kinds of buffers, since wgpu tracks usage by whole buffers: what the host writes (the
-//! step and its angles, one of each a role), what the device keeps (the drawn tokens), and what it gives back (results).
+//! step and its angles, one of each a phase), what the device keeps (the sampled tokens), and what it gives back (results).
 
 mod budget;
 mod inspect;
+mod marker;
 mod memory;
-mod stamp;
 mod submission;
 #[cfg(test)]
 mod tests;
@@ -18,20 +18,22 @@ mod work;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, PerPhase, Role, SeqStep, Step, StepOut, Ticket};
+use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, PerPhase, Phase, SeqStep, Step, StepOut, Ticket};
 use crate::file::CountFn;
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{FuseFor, Program, WeightSource};
 use crate::ops::attend::work::{WorkLimits, WorkLists, most_tiles};
 use crate::ops::lower::{AngleSource, Angles, CacheBuffer, KernelTuning, Lower, Switches};
 use crate::ops::matmul::Tile;
-use crate::ops::sample::{self, DrawBuffers, LOGPROB_WORDS};
-use crate::ops::{DrawEntry, KvStorage, Part, RING, RowEntry, StepLayout, StepSizes};
+use crate::ops::sample::{self, LOGPROB_WORDS, SampleBuffers};
+use crate::ops::{KvStorage, Part, RING, RowEntry, SampleEntry, StepLayout, StepSizes};
 use crate::{Error, Result};
 use budget::{OWN, Rates, SHARED};
+use marker::CompletionMarkers;
 use memory::Values;
-use stamp::Stamps;
-use submission::{AHEAD, MARK, Pace, Recorded, RecordedDraw, Recording, Submission, UPLOAD, Writes};
+use submission::{
+    MARK, Recorded, RecordedSample, Recording, Submission, SubmissionPacing, TARGET_SUBMISSIONS, UPLOAD, Writes,
+};
 use weights::Weights;
 use work::work_limits;
 
@@ -42,7 +44,7 @@ pub struct GpuOptions {
     pub numerics: Numerics,
     /// How keys and values are stored; none: as the numerics have it.
     pub kv: Option<KvStorage>,
-    /// Room for rows, sequences and cache.
+    /// WorkCapacity for rows, sequences and cache.
     pub limits: Limits,
     /// Runs the canonical program as it is: the oracle of fusion.
     pub unfused: bool,
@@ -63,15 +65,15 @@ pub struct GpuExecutor {
     buffers: Buffers,
     work_limits: WorkLimits,
     work: WorkLists,
-    roles: PerPhase<RoleState>,
+    phases: PerPhase<PhaseState>,
     packed: Packed,
     writes: Writes,
-    pace: Pace,
-    stamps: Stamps,
+    pacing: SubmissionPacing,
+    markers: CompletionMarkers,
     kv: KvStorage,
     /// The largest that products of prompts have.
     tile: Tile,
-    /// How long steps of each role take.
+    /// How long steps of each phase take.
     rates: PerPhase<Option<Rates>>,
     /// Moves of cache blocks that the next submission begins with.
     moves: Vec<Plan>,
@@ -89,30 +91,30 @@ pub struct GpuExecutor {
 struct Buffers {
     caches: Vec<CacheBuffer>,
     /// The tokens sampled last, by slot.
-    drawn: Buffer,
+    sampled: Buffer,
     /// Parts of attention, until they are merged.
     parts: Buffer,
-    /// Rows of x in eight bits.
-    quants: Buffer,
+    /// Rows of x as int8.
+    int8_rows: Buffer,
     upload: Buffer,
 }
 
 /// What belongs to the steps of one phase.
 #[derive(Debug)]
-struct RoleState {
+struct PhaseState {
     program: Program,
     values: Values,
     step: Buffer,
     angles: Buffer,
     angles_at: Vec<u64>,
-    draws: DrawBuffers,
+    samples: SampleBuffers,
     scratch: Buffer,
     plan: Option<(Plan, Plan)>,
     /// Of the step that was uploaded last.
     counts: StepCounts,
 }
 
-impl RoleState {
+impl PhaseState {
     fn new(
         device: &Device,
         program: Program,
@@ -134,7 +136,7 @@ impl RoleState {
             step: Buffer::new(device, "step", step_words * 4)?,
             angles: Buffer::new(device, "angles", bytes.max(256))?,
             angles_at,
-            draws: DrawBuffers::new(device, limits.seqs, sampled_vocab(&program), shared)?,
+            samples: SampleBuffers::new(device, limits.seqs, sampled_vocab(&program), shared)?,
             scratch: Buffer::new(device, "scratch", scratch.unwrap_or(0).max(16))?,
             plan: None,
             counts: StepCounts::default(),
@@ -164,7 +166,7 @@ fn step_layout(program: &Program, limits: &Limits, work: &WorkLimits) -> StepLay
 }
 
 impl GpuExecutor {
-    /// Loads a program's weights and makes room for its steps. `progress` is told bytes done and bytes in all.
+    /// Loads a program's weights and allocates its steps. `progress` is reported bytes done and bytes in all.
     pub async fn load(
         device: &Device,
         program: &Program,
@@ -175,7 +177,7 @@ impl GpuExecutor {
         device.check()?;
         let limits = options.limits;
         if limits.in_flight > RING {
-            let problem = format!("{} steps under way: a draw sees the last {RING} tokens", limits.in_flight);
+            let problem = format!("{} steps in flight: a sample sees the last {RING} tokens", limits.in_flight);
             return Err(Error::argument("limits", problem));
         }
         let kv = options.kv.unwrap_or(options.numerics.kv());
@@ -196,19 +198,19 @@ impl GpuExecutor {
             Numerics::Exact => KernelTuning::exact(device.caps()),
         };
         let buffers = Buffers {
-            quants: memory::quants(device, &programs.prompt, &tuning, &limits)?,
+            int8_rows: memory::int8_rows(device, &programs.prompt, &tuning, &limits)?,
             caches: memory::caches(device, program, &limits, kv)?,
-            drawn: Buffer::new(device, "drawn", u64::from(limits.seqs * RING) * 4)?,
+            sampled: Buffer::new(device, "sampled", u64::from(limits.seqs * RING) * 4)?,
             parts: Buffer::new(device, "parts", u64::from(work_limits.parts.max(1)) * part_bytes)?,
             upload: Buffer::new(device, "upload", UPLOAD)?,
         };
         let shared = sample::Scratch::new(device, limits.seqs, sampled_vocab(program))?;
         let mut pool = memory::Pool::default();
         let PerPhase { prompt, generated } = programs;
-        let mut state = |program| RoleState::new(device, program, &options, layout.words, &mut pool, &shared);
-        let roles = PerPhase { prompt: state(prompt)?, generated: state(generated)? };
+        let mut state = |program| PhaseState::new(device, program, &options, layout.words, &mut pool, &shared);
+        let phases = PerPhase { prompt: state(prompt)?, generated: state(generated)? };
         let mut pipelines = Pipelines::new(device);
-        let stamps = device.checked("kernels", || Stamps::new(&mut pipelines)).await?;
+        let markers = device.checked("kernels", || CompletionMarkers::new(&mut pipelines)).await?;
         Ok(Self {
             device: device.clone(),
             pipelines,
@@ -221,11 +223,11 @@ impl GpuExecutor {
             buffers,
             work_limits,
             work: WorkLists::default(),
-            roles,
+            phases,
             packed: Packed::default(),
             writes: Writes::default(),
-            pace: Pace::new(limits.in_flight, if device.is_shared() { SHARED } else { OWN }),
-            stamps,
+            pacing: SubmissionPacing::new(limits.in_flight, if device.is_shared() { SHARED } else { OWN }),
+            markers,
             kv,
             rates: PerPhase::default(),
             moves: Vec::new(),
@@ -239,9 +241,9 @@ impl GpuExecutor {
         })
     }
 
-    /// The plan of a role, made if it is new. Pipelines of a browser are compiled behind our back.
-    fn make_plan(&mut self, role: Role) -> Result<()> {
-        let state = &mut self.roles[role];
+    /// The plan of a phase, made if it is new. Pipelines of a browser are compiled behind our back.
+    fn make_plan(&mut self, phase: Phase) -> Result<()> {
+        let state = &mut self.phases[phase];
         if state.plan.is_some() {
             return Ok(());
         }
@@ -262,12 +264,12 @@ impl GpuExecutor {
             caches: &self.buffers.caches,
             step: &state.step,
             angles: &angles,
-            generated: role == Role::Generated,
+            generated: phase == Phase::Decode,
             scratch: &state.scratch,
             sorted: None,
-            quants: &self.buffers.quants,
+            int8_rows: &self.buffers.int8_rows,
             quantized: None,
-            drawn: &self.buffers.drawn,
+            sampled: &self.buffers.sampled,
             parts: &self.buffers.parts,
         };
         for (i, node) in state.program.nodes.iter().enumerate() {
@@ -277,17 +279,17 @@ impl GpuExecutor {
         let forward = l.plan.finish()?;
         (l.plan.layer, l.plan.node) = (None, None);
         if let Some(logits) = state.program.logits() {
-            sample::lower(&mut l, logits, &state.draws, self.limits.seqs)?;
+            sample::lower(&mut l, logits, &state.samples, self.limits.seqs)?;
         }
-        let draw = l.plan.finish()?;
-        state.plan = Some((forward, draw));
+        let sample = l.plan.finish()?;
+        state.plan = Some((forward, sample));
         Ok(())
     }
 
-    /// Collects what a packed batch writes into the buffers of its role.
-    fn write(&mut self, role: Role) {
-        let batch = self.packed.batch(role);
-        let state = &mut self.roles[role];
+    /// Collects what a packed batch writes into the buffers of its phase.
+    fn write(&mut self, phase: Phase) {
+        let batch = self.packed.batch(phase);
+        let state = &mut self.phases[phase];
         let (writes, layout) = (&mut self.writes, &self.layout);
         let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len(), batch.table_stride as usize];
         let mut header = [0; StepLayout::HEADER as usize];
@@ -296,8 +298,8 @@ impl GpuExecutor {
         writes.push(&state.step, u64::from(StepLayout::HEADER), &batch.rows);
         writes.push(&state.step, u64::from(layout.seqs), &batch.seqs);
         writes.push(&state.step, u64::from(layout.outs), &batch.outs);
-        writes.push(&state.draws.draws, 0, &batch.draws);
-        writes.push(&state.draws.draws, u64::from(state.draws.lists), &batch.lists);
+        writes.push(&state.samples.samples, 0, &batch.samples);
+        writes.push(&state.samples.samples, u64::from(state.samples.lists), &batch.lists);
         for (group, table) in batch.tables.iter().enumerate() {
             writes.push(&state.step, u64::from(layout.tables + group as u32 * layout.table_words), table);
         }
@@ -311,15 +313,16 @@ impl GpuExecutor {
         }
         let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
         let [items, merges] = [self.work.items.len(), self.work.merges.len()].map(|n| n as u32);
-        let kinds: [fn(&DrawEntry) -> bool; 3] = [DrawEntry::is_filtered, DrawEntry::is_adjusted, DrawEntry::tells];
-        let [filtered, adjusted, telling] = kinds.map(|is| count(&batch.draws, is));
-        let draws = batch.draws.len() as u32;
-        state.counts = StepCounts { rows, outs, seqs, items, merges, draws, filtered, adjusted, telling };
+        let kinds: [fn(&SampleEntry) -> bool; 3] =
+            [SampleEntry::is_filtered, SampleEntry::is_adjusted, SampleEntry::reports];
+        let [filtered, adjusted, reporting] = kinds.map(|is| count(&batch.samples, is));
+        let samples = batch.samples.len() as u32;
+        state.counts = StepCounts { rows, outs, seqs, items, merges, samples, filtered, adjusted, reporting };
     }
 
     /// Columns of what the program pools; 0 if it does not.
     fn pooled_width(&self) -> u64 {
-        let program = &self.roles.prompt.program;
+        let program = &self.phases.prompt.program;
         program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
@@ -332,34 +335,34 @@ impl GpuExecutor {
     }
 
     /// Steps that are recorded or submitted, and not read.
-    fn under_way(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.recording.as_ref().map_or(0, Recording::len) + self.in_flight.iter().map(Submission::len).sum::<usize>()
     }
 
     /// Whether a step may share a submission: it decodes a row of each sequence (not a text again that the cache lost), and gives no
-    /// more than draws.
+    /// more than samples.
     fn is_short(&self, step: &Step<'_>) -> bool {
-        let short = |seq: &SeqStep<'_>| seq.role == Role::Generated && seq.tokens.len() == 1 && !seq.read_logits;
+        let short = |seq: &SeqStep<'_>| seq.phase == Phase::Decode && seq.tokens.len() == 1 && !seq.read_logits;
         let decodes = step.seqs.iter().all(short);
         decodes && self.pooled_width() == 0 && self.timer.is_none()
     }
 
     /// Where the results of a packed step will lie, and the rows of logits that it reads. Results of a phase lie in its buffers in the
     /// order of its batch; they are given back in the order of the step: tokens of both phases, probabilities of both, logits, pooled rows.
-    fn results(&self, step: &Step<'_>) -> (Recorded, Vec<(Role, u64)>) {
+    fn results(&self, step: &Step<'_>) -> (Recorded, Vec<(Phase, u64)>) {
         let mut words = 0;
         let mut place = |n: usize| {
             words += n;
             words - n
         };
         // In the order in which `give` copies them.
-        let [generated, prompt] = self.roles.each().map(|state| place(state.counts.draws as usize));
+        let [generated, prompt] = self.phases.each().map(|state| place(state.counts.samples as usize));
         let mut next_token = PerPhase { prompt, generated };
-        let logprobs = |state: &RoleState| (state.counts.telling * LOGPROB_WORDS) as usize;
-        let [generated, prompt] = self.roles.each().map(|state| place(logprobs(state)));
+        let logprobs = |state: &PhaseState| (state.counts.reporting * LOGPROB_WORDS) as usize;
+        let [generated, prompt] = self.phases.each().map(|state| place(logprobs(state)));
         let first_logprobs = PerPhase { prompt, generated };
-        let (mut next, mut next_draw) = (PerPhase::<u64>::default(), PerPhase::<usize>::default());
-        let (mut draws, mut reads) = (Vec::new(), Vec::new());
+        let (mut next, mut next_sample) = (PerPhase::<u64>::default(), PerPhase::<usize>::default());
+        let (mut samples, mut reads) = (Vec::new(), Vec::new());
         for seq in step.seqs {
             let outs = match seq.outs {
                 Outs::None => 0,
@@ -367,42 +370,42 @@ impl GpuExecutor {
                 Outs::All => seq.tokens.len() as u64,
             };
             if seq.read_logits {
-                reads.extend((next[seq.role]..next[seq.role] + outs).map(|row| (seq.role, row)));
+                reads.extend((next[seq.phase]..next[seq.phase] + outs).map(|row| (seq.phase, row)));
             }
-            next[seq.role] += outs;
+            next[seq.phase] += outs;
             if seq.sample.is_some() {
-                let draw: usize = next_draw[seq.role];
-                let told_at = first_logprobs[seq.role] + draw * LOGPROB_WORDS as usize;
-                let told = (told_at, self.packed.batch(seq.role).draws[draw].told as usize);
-                draws.push(RecordedDraw { slot: seq.slot, token: next_token[seq.role], told });
-                next_token[seq.role] += 1;
-                next_draw[seq.role] += 1;
+                let sample: usize = next_sample[seq.phase];
+                let reported_at = first_logprobs[seq.phase] + sample * LOGPROB_WORDS as usize;
+                let reported = (reported_at, self.packed.batch(seq.phase).samples[sample].reported as usize);
+                samples.push(RecordedSample { slot: seq.slot, token: next_token[seq.phase], reported });
+                next_token[seq.phase] += 1;
+                next_sample[seq.phase] += 1;
             }
         }
         let recorded = Recorded {
             ticket: Ticket(self.next_ticket),
-            draws,
+            samples,
             words,
-            logits: reads.len() * self.roles.prompt.program.vocab as usize,
+            logits: reads.len() * self.phases.prompt.program.vocab as usize,
             pooled: step.seqs.len() * self.pooled_width() as usize,
         };
         (recorded, reads)
     }
 
-    /// Encodes the plans of a packed step, cut where a submission would take too long. A profile is of whole steps.
+    /// Encodes the plans of a packed step, split where a submission would take too long. A profile is of whole steps.
     fn encode(&mut self, recording: &mut Recording, cuts: &PerPhase<Vec<usize>>) {
         if let Some(timer) = &mut self.timer {
             timer.restart();
         }
-        for role in Role::ALL {
-            let cuts = &cuts[role];
-            let state = &self.roles[role];
+        for phase in Phase::ALL {
+            let cuts = &cuts[phase];
+            let state = &self.phases[phase];
             let counts = state.counts;
-            let Some((forward, draw)) = state.plan.as_ref().filter(|_| counts.rows > 0) else { continue };
-            for (plan, cuts, wanted) in [(forward, &cuts[..], true), (draw, &[], counts.draws > 0)] {
+            let Some((forward, sample)) = state.plan.as_ref().filter(|_| counts.rows > 0) else { continue };
+            for (plan, cuts, wanted) in [(forward, &cuts[..], true), (sample, &[], counts.samples > 0)] {
                 match &mut self.timer {
                     _ if !wanted => {}
-                    None => recording.encode(&self.device, &mut self.stamps, plan, counts, cuts),
+                    None => recording.encode(&self.device, &mut self.markers, plan, counts, cuts),
                     Some(timer) => timer.encode(&mut recording.encoder, plan, counts),
                 }
             }
@@ -413,15 +416,15 @@ impl GpuExecutor {
     }
 
     /// Copies the results of a packed step to where they are read.
-    fn give(&self, recording: &mut Recording, step: &Step<'_>, reads: &[(Role, u64)]) {
-        for state in self.roles.each() {
-            recording.give(&state.draws.result, 0, state.counts.draws.into());
+    fn give(&self, recording: &mut Recording, step: &Step<'_>, reads: &[(Phase, u64)]) {
+        for state in self.phases.each() {
+            recording.give(&state.samples.result, 0, state.counts.samples.into());
         }
-        for state in self.roles.each() {
-            recording.give(&state.draws.logprobs, 0, (state.counts.telling * LOGPROB_WORDS).into());
+        for state in self.phases.each() {
+            recording.give(&state.samples.logprobs, 0, (state.counts.reporting * LOGPROB_WORDS).into());
         }
-        for &(role, row) in reads {
-            let state = &self.roles[role];
+        for &(phase, row) in reads {
+            let state = &self.phases[phase];
             if let Some(logits) = state.program.logits() {
                 let value = &state.values.buffers[logits.index()];
                 recording.give(&value.buffer, row * u64::from(value.stride()), state.program.vocab.into());
@@ -429,26 +432,26 @@ impl GpuExecutor {
         }
         let mut next = PerPhase::<u64>::default();
         for seq in step.seqs {
-            let state = &self.roles[seq.role];
+            let state = &self.phases[seq.phase];
             if let Some(pooled) = state.program.pooled() {
                 let value = &state.values.buffers[pooled.index()];
-                recording.give(&value.buffer, next[seq.role] * u64::from(value.stride()), self.pooled_width());
+                recording.give(&value.buffer, next[seq.phase] * u64::from(value.stride()), self.pooled_width());
             }
-            next[seq.role] += 1;
+            next[seq.phase] += 1;
         }
     }
 
     /// Submits what is recorded.
     fn submit(&mut self) {
         if let Some(recording) = self.recording.take() {
-            self.in_flight.push_back(recording.submit(&self.device, &mut self.stamps));
+            self.in_flight.push_back(recording.submit(&self.device, &mut self.markers));
         }
     }
 
-    /// How long a submission may take: 8 ms on a device that somebody else uses, too, else 50 ms, unless told otherwise. Short steps share
-    /// one, long ones are cut after [`calibrate`](Self::calibrate); 0 keeps steps apart and whole. Results do not depend on it.
+    /// How long a submission may take: 8 ms on a device that somebody else uses, too, else 50 ms, unless reported otherwise. Short steps share
+    /// one, long ones are split after [`calibrate`](Self::calibrate); 0 keeps steps apart and whole. Results do not depend on it.
     pub fn set_budget(&mut self, time: Duration) {
-        self.pace.budget = time;
+        self.pacing.budget = time;
     }
 }
 
@@ -457,9 +460,9 @@ impl Executor for GpuExecutor {
         self.limits
     }
 
-    fn ahead(&self) -> u32 {
+    fn target_in_flight(&self) -> u32 {
         let all_short = self.in_flight.iter().all(|submission| submission.short);
-        if all_short { self.pace.ahead() } else { AHEAD }.min(self.limits.in_flight)
+        if all_short { self.pacing.target_in_flight() } else { TARGET_SUBMISSIONS }.min(self.limits.in_flight)
     }
 
     fn device(&self) -> String {
@@ -467,26 +470,26 @@ impl Executor for GpuExecutor {
         format!("{} ({}, {})", caps.name, caps.backend, caps.driver)
     }
 
-    async fn plan(&mut self, role: Role, progress: &mut CountFn<'_>) -> Result<()> {
+    async fn plan(&mut self, phase: Phase, progress: &mut CountFn<'_>) -> Result<()> {
         progress(0, 1);
         let device = self.device.clone();
-        device.checked("kernels", || self.make_plan(role)).await?;
+        device.checked("kernels", || self.make_plan(phase)).await?;
         progress(1, 1);
         Ok(())
     }
 
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
         self.device.check()?;
-        if self.under_way() >= self.limits.in_flight as usize {
-            return Err(Error::argument("enqueue", format!("{} steps are under way already", self.under_way())));
+        if self.in_flight() >= self.limits.in_flight as usize {
+            return Err(Error::argument("enqueue", format!("{} steps are in flight already", self.in_flight())));
         }
-        self.packed.pack(step, &self.roles.prompt.program, &self.limits)?;
+        self.packed.pack(step, &self.phases.prompt.program, &self.limits)?;
         self.writes.clear();
-        for role in Role::ALL {
-            self.roles[role].counts = StepCounts::default();
-            if !self.packed.batch(role).rows.is_empty() {
-                self.make_plan(role)?;
-                self.write(role);
+        for phase in Phase::ALL {
+            self.phases[phase].counts = StepCounts::default();
+            if !self.packed.batch(phase).rows.is_empty() {
+                self.make_plan(phase)?;
+                self.write(phase);
             }
         }
         let (recorded, reads) = self.results(step);
@@ -500,7 +503,7 @@ impl Executor for GpuExecutor {
             Some(recording) => recording,
             None => {
                 // Steps that follow are like the first, but for a request more or less.
-                let steps = if short { u64::from(self.pace.steps()) } else { 1 };
+                let steps = if short { u64::from(self.pacing.steps()) } else { 1 };
                 let parts = 1 + cuts.each().into_iter().map(Vec::len).sum::<usize>() as u64;
                 let staging = self.staging(recorded.bytes() * steps + MARK * parts)?;
                 Recording::new(&self.device, staging, short, std::mem::take(&mut self.moves))
@@ -510,7 +513,7 @@ impl Executor for GpuExecutor {
         self.encode(&mut recording, &cuts);
         self.give(&mut recording, step, &reads);
         recording.push(recorded);
-        let full = !short || recording.len() >= self.pace.steps() as usize;
+        let full = !short || recording.len() >= self.pacing.steps() as usize;
         self.recording = Some(recording);
         if full {
             self.submit();
@@ -536,7 +539,7 @@ impl Executor for GpuExecutor {
         while let Some(ok) = self.in_flight.front().and_then(|f| f.mapped.get()) {
             let Some(submission) = self.in_flight.pop_front() else { break };
             finished += submission.len();
-            self.pace.finished(&submission);
+            self.pacing.finished(&submission);
             let staging = submission.read(ok, &mut self.out, done);
             self.idle_staging.push(staging);
         }
@@ -548,7 +551,7 @@ impl Executor for GpuExecutor {
         let Some(first) = self.in_flight.front() else { return Ok(()) };
         self.device.tick();
         if first.mapped.get().is_none() {
-            // With another submission behind it, the device works on while the host reads.
+            // With another submission after it, the device works on while the host reads.
             self.blocked += u64::from(self.in_flight.len() == 1);
             self.device.finish_submission(first.index.clone())?;
             first.mapped.wait().await;
@@ -561,7 +564,7 @@ impl Executor for GpuExecutor {
     }
 }
 
-/// All draws if one of them is such, else none.
-fn count(draws: &[DrawEntry], is: fn(&DrawEntry) -> bool) -> u32 {
-    if draws.iter().any(is) { draws.len() as u32 } else { 0 }
+/// All samples if one of them is such, else none.
+fn count(samples: &[SampleEntry], is: fn(&SampleEntry) -> bool) -> u32 {
+    if samples.iter().any(is) { samples.len() as u32 } else { 0 }
 }

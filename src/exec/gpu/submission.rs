@@ -1,23 +1,23 @@
 //! Steps on their way to the device and back: recorded, submitted one or several at a time, read.
 //!
-//! Steps of a submission run one behind the other. What the host writes for the first is written before the submission; for each
+//! Steps of a submission run one after another. What the host writes for the first is written before the submission; for each
 //! further one it is copied within it, from a buffer that holds all of it, over what the step before has read.
 
 use std::time::Duration;
 
 use web_time::Instant;
 
-use super::stamp::Stamps;
-use crate::exec::{Drawn, StepOut, Ticket};
+use super::marker::CompletionMarkers;
+use crate::exec::{Sampled, StepOut, Ticket};
 use crate::gpu::{Buffer, Device, Plan, Signal, StepCounts, wgpu};
 use crate::ops::Logprob;
 use crate::{Error, Result};
 
-/// Submissions of one step that should be under way: the device works on two while the host looks at a third.
-pub(super) const AHEAD: u32 = 3;
+/// Submissions of one step that should be in flight: the device works on two while the host looks at a third.
+pub(super) const TARGET_SUBMISSIONS: u32 = 3;
 /// A token that is none.
 const NONE: u32 = u32::MAX;
-/// Bytes that the host may write for the steps of a submission behind the first.
+/// Bytes that the host may write for the steps of a submission after the first.
 pub(super) const UPLOAD: u64 = 1 << 20;
 
 /// Bytes of the mark that each part of a step leaves among its results.
@@ -59,7 +59,7 @@ impl Writes {
         }
     }
 
-    /// Behind what the encoder holds, through a buffer from a byte on.
+    /// After what the encoder holds, through a buffer from a byte on.
     fn copy(&self, device: &Device, encoder: &mut wgpu::CommandEncoder, upload: &Buffer, mut at: u64) {
         upload.write(device, at / 4, &self.words);
         for (buffer, word, n) in &self.places {
@@ -75,27 +75,27 @@ impl Writes {
 pub(super) struct Recording {
     pub(super) encoder: wgpu::CommandEncoder,
     staging: Buffer,
-    /// Bytes of results, and of what the host wrote for steps behind the first.
+    /// Bytes of results, and of what the host wrote for steps after the first.
     results: u64,
     uploaded: u64,
     /// With the bytes where their results begin.
     steps: Vec<(u64, Recorded)>,
     /// Where marks will be, and which.
     marks: Vec<(u64, u32)>,
-    /// Whether more steps may join: see [`Pace`].
+    /// Whether more steps may join: see [`SubmissionPacing`].
     short: bool,
-    /// Moves of cache blocks in front of the first step: their parameters live until they are submitted.
+    /// Moves of cache blocks before the first step: their parameters live until they are submitted.
     _moves: Vec<Plan>,
 }
 
-/// A draw: where its results lie.
+/// A sample: where its results lie.
 #[derive(Debug)]
-pub(super) struct RecordedDraw {
+pub(super) struct RecordedSample {
     pub(super) slot: u32,
     /// The word of its token.
     pub(super) token: usize,
-    /// The word of its probabilities, and how many it tells.
-    pub(super) told: (usize, usize),
+    /// The word of its probabilities, and how many it reports.
+    pub(super) reported: (usize, usize),
 }
 
 /// A step that is recorded: where its results lie.
@@ -103,10 +103,10 @@ pub(super) struct RecordedDraw {
 pub(super) struct Recorded {
     pub(super) ticket: Ticket,
     /// In the order of the step.
-    pub(super) draws: Vec<RecordedDraw>,
-    /// Words of results in front of the logits.
+    pub(super) samples: Vec<RecordedSample>,
+    /// Words of results before the logits.
     pub(super) words: usize,
-    /// Elements of the logits, and behind them of the pooled rows.
+    /// Elements of the logits, and after them of the pooled rows.
     pub(super) logits: usize,
     pub(super) pooled: usize,
 }
@@ -121,13 +121,13 @@ impl Recorded {
     fn read(&self, bytes: &[u8], out: &mut StepOut) {
         let (words, rest) = bytes.split_at(self.words * 4);
         let (logits, pooled) = rest.split_at(self.logits * 4);
-        out.drawn.clear();
-        out.logprobs.resize_with(self.draws.len(), Vec::new);
+        out.sampled.clear();
+        out.logprobs.resize_with(self.samples.len(), Vec::new);
         let word = |at: usize| bytemuck::pod_read_unaligned::<u32>(&words[at * 4..at * 4 + 4]);
-        for (draw, logprobs) in self.draws.iter().zip(&mut out.logprobs) {
-            let token = Some(word(draw.token)).filter(|token| *token != NONE);
-            out.drawn.push(Drawn { slot: draw.slot, token });
-            let (at, n) = draw.told;
+        for (sample, logprobs) in self.samples.iter().zip(&mut out.logprobs) {
+            let token = Some(word(sample.token)).filter(|token| *token != NONE);
+            out.sampled.push(Sampled { slot: sample.slot, token });
+            let (at, n) = sample.reported;
             let entry = |i: usize| Logprob { token: word(at + 2 * i), logprob: f32::from_bits(word(at + 2 * i + 1)) };
             // A small vocabulary has fewer tokens than are asked for.
             logprobs.clear();
@@ -157,7 +157,7 @@ impl Recording {
         self.steps.len()
     }
 
-    /// Whether there is room for a step in one part that writes this and gives so many bytes.
+    /// Whether there is capacity for a step in one part that writes this and gives so many bytes.
     pub(super) fn fits(&self, writes: &Writes, results: u64) -> bool {
         self.uploaded + writes.bytes() <= UPLOAD && self.results + results + MARK <= self.staging.size()
     }
@@ -171,7 +171,7 @@ impl Recording {
         self.uploaded += writes.bytes();
     }
 
-    /// Copies a part of the last step's results, behind all others.
+    /// Copies a part of the last step's results, after all others.
     pub(super) fn give(&mut self, from: &Buffer, word: u64, words: u64) {
         if words > 0 {
             self.encoder.copy_buffer_to_buffer(from.raw(), word * 4, self.staging.raw(), self.results, words * 4);
@@ -184,11 +184,11 @@ impl Recording {
         self.steps.push((self.results - step.bytes(), step));
     }
 
-    /// Encodes a plan; in front of each of `cuts`, submits what is encoded so far.
+    /// Encodes a plan; before each of `cuts`, submits what is encoded so far.
     pub(super) fn encode(
         &mut self,
         device: &Device,
-        stamps: &mut Stamps,
+        markers: &mut CompletionMarkers,
         plan: &Plan,
         counts: StepCounts,
         cuts: &[usize],
@@ -196,7 +196,7 @@ impl Recording {
         let mut from = 0;
         for &cut in cuts {
             plan.encode_part(&mut self.pass(), from..cut, counts);
-            self.send(device, stamps);
+            self.send(device, markers);
             from = cut;
         }
         plan.encode_part(&mut self.pass(), from..plan.dispatches.len(), counts);
@@ -206,21 +206,21 @@ impl Recording {
         self.encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default())
     }
 
-    /// Submits what is encoded, with a stamp at its end.
-    fn send(&mut self, device: &Device, stamps: &mut Stamps) -> wgpu::SubmissionIndex {
-        let mark = stamps.end(device, &mut self.encoder);
+    /// Submits what is encoded, with a marker at its end.
+    fn send(&mut self, device: &Device, markers: &mut CompletionMarkers) -> wgpu::SubmissionIndex {
+        let mark = markers.end(device, &mut self.encoder);
         self.marks.push((self.results, mark));
-        self.give(&stamps.mark, 0, 1);
+        self.give(&markers.mark, 0, 1);
         let empty = || device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let encoded = std::mem::replace(&mut self.encoder, empty());
         #[cfg(test)]
-        let encoded = if stamps.lose_next() { empty() } else { encoded };
+        let encoded = if markers.lose_next() { empty() } else { encoded };
         device.queue.submit([encoded.finish()])
     }
 
     /// Submits all of it.
-    pub(super) fn submit(mut self, device: &Device, stamps: &mut Stamps) -> Submission {
-        let index = self.send(device, stamps);
+    pub(super) fn submit(mut self, device: &Device, markers: &mut CompletionMarkers) -> Submission {
+        let index = self.send(device, markers);
         let Self { staging, results, steps, short, marks, .. } = self;
         let mapped = Signal::default();
         let signal = mapped.clone();
@@ -276,7 +276,7 @@ impl Submission {
 
 /// How many steps of decoding a submission takes: as many as fit into its time, going by the last ones.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct SubmissionPacing {
     /// A submission's time.
     pub(super) budget: Duration,
     most: u32,
@@ -285,8 +285,8 @@ pub(super) struct Pace {
     last: Option<Instant>,
 }
 
-impl Pace {
-    /// Two submissions are under way, so that the device has something to do while the host looks at results.
+impl SubmissionPacing {
+    /// Two submissions are in flight, so that the device has something to do while the host looks at results.
     pub(super) fn new(in_flight: u32, budget: Duration) -> Self {
         Self { budget, most: (in_flight / 2).max(1), steps: 1, last: None }
     }
@@ -295,9 +295,9 @@ impl Pace {
         if self.budget.is_zero() { 1 } else { self.steps }
     }
 
-    /// Short steps that should be under way.
-    pub(super) fn ahead(&self) -> u32 {
-        (2 * self.steps()).max(AHEAD)
+    /// Short steps that should be in flight.
+    pub(super) fn target_in_flight(&self) -> u32 {
+        (2 * self.steps()).max(TARGET_SUBMISSIONS)
     }
 
     /// A submission is finished.
@@ -326,21 +326,21 @@ mod tests {
 
     #[test]
     fn submissions_keep_to_their_time() {
-        let mut pace = Pace::new(16, OWN);
-        let steps = |pace: &mut Pace, ms: f64| {
-            let n = pace.steps();
-            pace.learn(Duration::from_secs_f64(ms / 1e3 * f64::from(n)), n as usize);
-            pace.steps()
+        let mut pacing = SubmissionPacing::new(16, OWN);
+        let steps = |pacing: &mut SubmissionPacing, ms: f64| {
+            let n = pacing.steps();
+            pacing.learn(Duration::from_secs_f64(ms / 1e3 * f64::from(n)), n as usize);
+            pacing.steps()
         };
-        // Steps of 1 ms: twice as many each time, up to half of those that may be under way.
-        assert_eq!([1.0; 5].map(|ms| steps(&mut pace, ms)), [2, 4, 8, 8, 8]);
-        assert_eq!(pace.ahead(), 16);
+        // Steps of 1 ms: twice as many each time, up to half of those that may be in flight.
+        assert_eq!([1.0; 5].map(|ms| steps(&mut pacing, ms)), [2, 4, 8, 8, 8]);
+        assert_eq!(pacing.target_in_flight(), 16);
         // Of 9 ms: 50 hold five. Of 60: one. Then growth again.
-        assert_eq!([9.0, 60.0, 1.0].map(|ms| steps(&mut pace, ms)), [5, 1, 2]);
-        assert_eq!((pace.ahead(), Pace::new(3, OWN).ahead()), (4, 3));
-        pace.budget = Duration::ZERO;
-        assert_eq!(pace.steps(), 1);
-        let mut few = Pace::new(3, OWN);
+        assert_eq!([9.0, 60.0, 1.0].map(|ms| steps(&mut pacing, ms)), [5, 1, 2]);
+        assert_eq!((pacing.target_in_flight(), SubmissionPacing::new(3, OWN).target_in_flight()), (4, 3));
+        pacing.budget = Duration::ZERO;
+        assert_eq!(pacing.steps(), 1);
+        let mut few = SubmissionPacing::new(3, OWN);
         assert_eq!([1.0; 2].map(|ms| steps(&mut few, ms)), [1, 1]);
     }
 }

@@ -6,7 +6,7 @@ use pollster::block_on;
 
 use super::{GpuExecutor, GpuOptions};
 use crate::engine::{Engine, Event, Finish, Request};
-use crate::exec::{CacheOp, Executor, Limits, Numerics, Outs, Role, SeqStep, Step, Token};
+use crate::exec::{CacheOp, Executor, Limits, Numerics, Outs, Phase, SeqStep, Step, Token};
 use crate::file::ModelFile;
 use crate::gpu::{Choice, Device};
 use crate::model::Model;
@@ -29,17 +29,17 @@ fn load_as(adapter: &str, unfused: bool) -> (Model, GpuExecutor) {
     (model, gpu)
 }
 
-/// A prompt or a generated row of slot 0 whose successor is drawn, to its end.
-fn step(gpu: &mut GpuExecutor, role: Role, tokens: &[Token], pos: u32) -> Result<Option<u32>> {
+/// A prompt or a decode row of slot 0 whose successor is sampled, to its end.
+fn step(gpu: &mut GpuExecutor, phase: Phase, tokens: &[Token], pos: u32) -> Result<Option<u32>> {
     let table: Vec<u32> = (0..16).collect();
     let tables = [table.as_slice()];
     let sample = Some(SampleSpec::GREEDY);
-    let seq = SeqStep { outs: Outs::Last, sample, ..SeqStep::new(0, role, tokens, pos, &tables) };
+    let seq = SeqStep { outs: Outs::Last, sample, ..SeqStep::new(0, phase, tokens, pos, &tables) };
     gpu.enqueue(&Step { seqs: &[seq] })?;
     let mut result = None;
     while result.is_none() {
         block_on(gpu.wait())?;
-        gpu.poll(&mut |_, out| result = Some(out.map(|out| out.drawn[0].token)));
+        gpu.poll(&mut |_, out| result = Some(out.map(|out| out.sampled[0].token)));
     }
     result.unwrap()
 }
@@ -50,10 +50,10 @@ fn gpu_lost_submissions_are_noticed() {
         let (_, mut gpu) = load(adapter);
         let prompt = [1, 7, 9].map(Token::Host);
         for (i, lost) in [false, true, false, true, true, false].into_iter().enumerate() {
-            for (role, tokens) in [(Role::Prompt, &prompt[..]), (Role::Generated, &prompt[..1])] {
+            for (phase, tokens) in [(Phase::Prefill, &prompt[..]), (Phase::Decode, &prompt[..1])] {
                 gpu.cache(&[CacheOp::Zero { group: GroupId(0), block: 7 }]).unwrap();
-                gpu.stamps.lose = lost;
-                let result = step(&mut gpu, role, tokens, 0);
+                gpu.markers.lose = lost;
+                let result = step(&mut gpu, phase, tokens, 0);
                 match lost {
                     true => assert!(matches!(result, Err(Error::LostStep { .. })), "{adapter}, {i}: {result:?}"),
                     false => assert!(result.unwrap().is_some(), "{adapter}, {i}"),
@@ -63,7 +63,7 @@ fn gpu_lost_submissions_are_noticed() {
     }
 }
 
-/// The answers of requests that run one behind the other; before step `lost`, the driver drops a submission.
+/// The answers of requests that run one after another; before step `lost`, the driver drops a submission.
 fn answers(lost: Option<usize>) -> Vec<(Vec<u32>, Finish)> {
     let (model, gpu) = load("llvmpipe");
     let mut engine = Engine::new(gpu, &model.program);
@@ -73,7 +73,7 @@ fn answers(lost: Option<usize>) -> Vec<(Vec<u32>, Finish)> {
         engine.submit(Request { max_tokens: Some(12), ..Request::new(prompt.to_vec()) }).unwrap();
         let (mut ids, mut end) = (Vec::new(), None);
         while engine.busy() {
-            engine.executor_mut().stamps.lose = lost == Some(steps);
+            engine.executor_mut().markers.lose = lost == Some(steps);
             steps += 1;
             for event in block_on(engine.step()).unwrap() {
                 match event {
@@ -101,11 +101,11 @@ fn gpu_a_lost_step_ends_its_requests_alone() {
 }
 
 /// Seconds of a step, the least of a few.
-fn measured(gpu: &mut GpuExecutor, role: Role, rows: u32, pos: u32) -> f64 {
+fn measured(gpu: &mut GpuExecutor, phase: Phase, rows: u32, pos: u32) -> f64 {
     let tokens = vec![Token::Host(3); rows as usize];
     let time = |_| {
         let started = std::time::Instant::now();
-        step(gpu, role, &tokens, pos).unwrap();
+        step(gpu, phase, &tokens, pos).unwrap();
         started.elapsed().as_secs_f64()
     };
     (0..4).map(time).fold(f64::MAX, f64::min)
@@ -116,16 +116,16 @@ fn measured(gpu: &mut GpuExecutor, role: Role, rows: u32, pos: u32) -> f64 {
 #[test]
 fn gpu_steps_take_as_long_as_predicted() {
     let (_, mut gpu) = load("llvmpipe");
-    assert_eq!(gpu.predicted(Role::Prompt, 64, 0), None);
+    assert_eq!(gpu.predicted(Phase::Prefill, 64, 0), None);
     gpu.set_budget(Duration::from_secs(9));
     let mut try_once = || {
         block_on(gpu.calibrate()).unwrap();
-        let prompts = [(64, 0), (17, 64), (128, 0), (100, 120)].map(|(rows, pos)| (Role::Prompt, rows, pos));
-        let cases = prompts.into_iter().chain([1, 4, 8].map(|rows| (Role::Generated, rows, 100)));
-        let ratio = |(role, rows, pos)| {
-            let predicted = gpu.predicted(role, rows, pos).unwrap().as_secs_f64();
-            let measured = measured(&mut gpu, role, rows, pos);
-            println!("{role:?}, {rows} rows from {pos}: predicted {predicted:.5} s, measured {measured:.5} s");
+        let prompts = [(64, 0), (17, 64), (128, 0), (100, 120)].map(|(rows, pos)| (Phase::Prefill, rows, pos));
+        let cases = prompts.into_iter().chain([1, 4, 8].map(|rows| (Phase::Decode, rows, 100)));
+        let ratio = |(phase, rows, pos)| {
+            let predicted = gpu.predicted(phase, rows, pos).unwrap().as_secs_f64();
+            let measured = measured(&mut gpu, phase, rows, pos);
+            println!("{phase:?}, {rows} rows from {pos}: predicted {predicted:.5} s, measured {measured:.5} s");
             predicted / measured
         };
         cases.map(ratio).collect::<Vec<_>>()
@@ -134,33 +134,33 @@ fn gpu_steps_take_as_long_as_predicted() {
     assert!((0..5).any(|_| close(try_once())));
 }
 
-/// A step that takes longer than a submission may is cut, at the same results; its parts keep to the time, within a factor of 3.
+/// A step that takes longer than a submission may is split, at the same results; its parts keep to the time, within a factor of 3.
 #[test]
 fn gpu_long_steps_are_cut() {
     let (_, mut gpu) = load("llvmpipe");
     let tokens: Vec<_> = (0..64).map(|i| Token::Host(i * 7 % 100)).collect();
-    let whole = step(&mut gpu, Role::Prompt, &tokens, 0).unwrap();
+    let whole = step(&mut gpu, Phase::Prefill, &tokens, 0).unwrap();
     let submissions = gpu.submissions();
-    step(&mut gpu, Role::Prompt, &tokens, 0).unwrap();
+    step(&mut gpu, Phase::Prefill, &tokens, 0).unwrap();
     assert_eq!(gpu.submissions(), submissions + 1);
     gpu.set_budget(Duration::from_secs(9));
     block_on(gpu.calibrate()).unwrap();
     let rows = gpu.limits().rows;
-    let predicted = gpu.predicted(Role::Prompt, 64, 0).unwrap();
+    let predicted = gpu.predicted(Phase::Prefill, 64, 0).unwrap();
     gpu.set_budget(predicted / 6);
     let submissions = gpu.submissions();
-    assert_eq!(step(&mut gpu, Role::Prompt, &tokens, 0).unwrap(), whole);
+    assert_eq!(step(&mut gpu, Phase::Prefill, &tokens, 0).unwrap(), whole);
     let parts = gpu.submissions() - submissions;
     assert!((5..=12).contains(&parts), "{parts} parts");
     // Each part is stamped: the first one is lost, the others run.
-    gpu.stamps.lose = true;
-    assert!(matches!(step(&mut gpu, Role::Prompt, &tokens, 0), Err(Error::LostStep { .. })));
+    gpu.markers.lose = true;
+    assert!(matches!(step(&mut gpu, Phase::Prefill, &tokens, 0), Err(Error::LostStep { .. })));
     // The device's own clock, part by part.
     gpu.profile(true).unwrap();
     let longest = |gpu: &mut GpuExecutor| {
-        step(gpu, Role::Prompt, &tokens, 0).unwrap();
+        step(gpu, Phase::Prefill, &tokens, 0).unwrap();
         let cuts = gpu.cuts().prompt;
-        let times = block_on(gpu.timings(Role::Prompt)).unwrap();
+        let times = block_on(gpu.timings(Phase::Prefill)).unwrap();
         let ends = cuts.iter().copied().chain([times.len()]);
         let mut from = 0;
         let part = |to| times[std::mem::replace(&mut from, to)..to].iter().map(|t| t.time.as_secs_f64()).sum();
@@ -180,18 +180,18 @@ fn gpu_long_steps_are_cut() {
 fn gpu_slow_steps_have_many_parts() {
     let (_, mut gpu) = load_as("llvmpipe", true);
     let tokens: Vec<_> = (0..64).map(|i| Token::Host(i * 7 % 100)).collect();
-    let whole = step(&mut gpu, Role::Prompt, &tokens, 0).unwrap();
+    let whole = step(&mut gpu, Phase::Prefill, &tokens, 0).unwrap();
     gpu.set_budget(Duration::from_secs(9));
     block_on(gpu.calibrate()).unwrap();
     gpu.set_budget(Duration::from_nanos(1));
     let submissions = gpu.submissions();
-    assert_eq!(step(&mut gpu, Role::Prompt, &tokens, 0).unwrap(), whole);
+    assert_eq!(step(&mut gpu, Phase::Prefill, &tokens, 0).unwrap(), whole);
     let parts = gpu.submissions() - submissions;
-    let dispatches = gpu.labels(Role::Prompt).len() as u64;
+    let dispatches = gpu.labels(Phase::Prefill).len() as u64;
     assert!((33..=dispatches).contains(&parts), "{parts} parts of {dispatches} dispatches");
 }
 
-/// The rows of both roles are in one submission only if both fit into its time.
+/// The rows of both phases are in one submission only if both fit into its time.
 #[test]
 fn gpu_roles_share_the_time_of_a_submission() {
     let (_, mut gpu) = load("llvmpipe");
@@ -200,19 +200,19 @@ fn gpu_roles_share_the_time_of_a_submission() {
     let tokens: Vec<_> = (0..32).map(|i| Token::Host(i * 7 % 100)).collect();
     let tables: [Vec<u32>; 2] = [(0..16).collect(), (16..32).collect()];
     let [prompt, generated] =
-        [(Role::Prompt, 32), (Role::Generated, 1)].map(|(role, rows)| gpu.predicted(role, rows, 0).unwrap());
+        [(Phase::Prefill, 32), (Phase::Decode, 1)].map(|(phase, rows)| gpu.predicted(phase, rows, 0).unwrap());
     let mut both = |budget: Duration| {
         gpu.set_budget(budget);
         let submissions = gpu.submissions();
         let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
-        let drawn = |seq| SeqStep { outs: Outs::Last, sample: Some(SampleSpec::GREEDY), ..seq };
-        let prompt = drawn(SeqStep::new(0, Role::Prompt, &tokens, 0, &a));
-        let generated = drawn(SeqStep::new(1, Role::Generated, &tokens[..1], 0, &b));
+        let sampled = |seq| SeqStep { outs: Outs::Last, sample: Some(SampleSpec::GREEDY), ..seq };
+        let prompt = sampled(SeqStep::new(0, Phase::Prefill, &tokens, 0, &a));
+        let generated = sampled(SeqStep::new(1, Phase::Decode, &tokens[..1], 0, &b));
         gpu.enqueue(&Step { seqs: &[prompt, generated] }).unwrap();
         let mut result = None;
         while result.is_none() {
             block_on(gpu.wait()).unwrap();
-            gpu.poll(&mut |_, out| result = Some(out.unwrap().drawn.clone()));
+            gpu.poll(&mut |_, out| result = Some(out.unwrap().sampled.clone()));
         }
         (result.unwrap(), gpu.submissions() - submissions)
     };

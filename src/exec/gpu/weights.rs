@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::file::CountFn;
 use crate::gpu::{Buffer, Device};
 use crate::model::{Program, Tensor, WeightSource, WeightSpec};
-use crate::ops::lower::{MAX_ROWS, Matrix, Piece};
+use crate::ops::lower::{MAX_ROWS, Matrix, WeightRows};
 use crate::ops::{Part, PerPhase, Stack, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
@@ -131,13 +131,13 @@ impl Weights {
         Ok(Self { matrices, buffers, vectors, vector_at, biases })
     }
 
-    /// The element of `vectors` where the biases of parts lie one behind the other.
+    /// The element of `vectors` where the biases of parts are contiguous.
     pub(super) fn bias_at(&self, parts: &[Part]) -> Option<u32> {
         self.biases.get(&bias_key(parts)?).copied()
     }
 }
 
-/// Places matrices of one block format one behind the other, in as few buffers as they fit.
+/// Places matrices of one block format contiguous, in as few buffers as they fit.
 fn place(
     device: &Device,
     specs: &[WeightSpec],
@@ -151,7 +151,7 @@ fn place(
     let mut most = rows_in_buffer(device, row_bytes, unit).max(1);
     let n = u64::from(specs[ids[0].index()].n);
     if n <= most && ids.iter().all(|id| u64::from(specs[id.index()].n) == n) {
-        most = most / n * n; // none of the experts is cut
+        most = most / n * n; // none of the experts is split
     }
     let mut left: u64 = ids.iter().map(|&id| u64::from(specs[id.index()].n)).sum();
     let (mut room, mut at) = (0, 0);
@@ -167,7 +167,7 @@ fn place(
             }
             let rows = room.min(n - row);
             let buffer = buffers.len() - 1;
-            pieces.push(Piece { buffer, at: at as u32, row: row as u32, n: rows as u32 });
+            pieces.push(WeightRows { buffer, at: at as u32, row: row as u32, n: rows as u32 });
             (row, at, room, left) = (row + rows, at + rows, room - rows, left - rows);
         }
         matrices[id.index()] = Some(Matrix { format, pieces });

@@ -46,7 +46,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { name: "row_wise", uses: row_wise_op, program: row_wise, format: F32, rows: 23 },
 ];
 
-/// The forms of matrix times matrix beside the usual one: prompts of two tiles of rows, every epilogue.
+/// The mat-mat variants beside the usual one: prompts of two tiles of rows, every epilogue.
 pub(super) const PRODUCTS: Family =
     Family { name: "products", uses: multiplies, program: products, format: None, rows: 70 };
 
@@ -72,7 +72,7 @@ fn packs(op: &Op) -> bool {
 }
 
 fn latent_op(op: &Op) -> bool {
-    matches!(op, Op::HeadLinear(_) | Op::Join(_) | Op::Slice(_))
+    matches!(op, Op::HeadLinear(_) | Op::Concat(_) | Op::Slice(_))
 }
 
 fn expert_op(op: &Op) -> bool {
@@ -131,14 +131,14 @@ fn biased(b: &mut Builder, name: &str, x: ValueId, n: u32) -> ValueId {
 }
 
 fn logits(mut b: Builder, x: ValueId) -> Program {
-    let x = b.pick(x);
+    let x = b.gather(x);
     let h = rms(&mut b, "last", x, DIM);
     let w = b.weight("embed.weight", VOCAB, DIM);
     let logits = b.linear("logits", h, w, None);
     b.finish(vec![Out::Logits(logits)])
 }
 
-/// RMS norms, rotary positions, grouped heads behind a window, a layer with norms of heads, a gated network.
+/// RMS norms, rotary positions, grouped heads outside a window, a layer with norms of heads, a gated network.
 fn rotary(pairing: Pairing) -> Program {
     const HEADS: u32 = 8;
     const KV_HEADS: u32 = 2;
@@ -196,7 +196,7 @@ fn learned() -> Program {
     let down = biased(&mut b, "down", act, DIM);
     let x = b.add("ffn_residual", x, down);
     b.end_layers();
-    let picked = b.pick(x);
+    let picked = b.gather(x);
     let h = layer_norm(&mut b, "last", picked);
     let logits = biased(&mut b, "logits", h, VOCAB);
     b.finish(vec![Out::Logits(logits)])
@@ -220,12 +220,12 @@ fn latent() -> Program {
     let q = b.slice_heads("q_nope", q, HEADS, 0, DIM);
     let matrices = (0..HEADS).map(|head| b.weight(&format!("key.{head}"), DIM, DIM)).collect();
     let q = b.head_linear("q_latent", q, matrices);
-    let q = b.join("q", q, turned, HEADS);
+    let q = b.concat("q", q, turned, HEADS);
     let kv = linear(&mut b, "kv", x, DIM + ROPE);
     let turned = b.slice("k_rope", kv, DIM, ROPE);
     let turned = b.rope("k_turned", turned, ROPE, spec);
     let k = b.slice("k_latent", kv, 0, DIM);
-    let k = b.join("k", k, turned, 1);
+    let k = b.concat("k", k, turned, 1);
     b.kv_write(cache, k, None);
     let a = b.attend(q, cache, Mask::Causal, 0.06);
     let matrices = (0..HEADS).map(|head| b.weight(&format!("value.{head}"), 64, DIM)).collect();
@@ -270,8 +270,8 @@ fn recurrent() -> Program {
     const STATES: u32 = 16;
     let mut b = new();
     let x = tokens(&mut b, DIM);
-    let taps = b.weight("conv.weight", DIM, 4);
-    let x = b.conv("conv", x, taps, None);
+    let kernel_size = b.weight("conv.weight", DIM, 4);
+    let x = b.conv("conv", x, kernel_size, None);
     let decay = |b: &mut Builder, name: &str| {
         let x = linear(b, name, x, HEADS);
         let bias = b.vector(&format!("{name}.bias"), HEADS);
@@ -301,7 +301,7 @@ fn recurrent() -> Program {
     logits(b, x)
 }
 
-/// A product with a bias, an activation behind it, a pair of gates and ups, a product plus a residual.
+/// A product with a bias, an activation after it, a pair of gates and ups, a product plus a residual.
 fn products() -> Program {
     let mut b = new();
     let x = tokens(&mut b, DIM);
@@ -315,7 +315,7 @@ fn products() -> Program {
     b.finish(vec![Out::Hidden(y), Out::Hidden(x)])
 }
 
-/// Attention of three query heads to a KV head, whose elements are no whole block, over all before and behind a window.
+/// Attention of three query heads to a KV head, whose elements are not whole blocks, over all before and outside a window.
 fn attention() -> Program {
     const KV_HEADS: u32 = 2;
     const HEAD_DIM: u32 = 40;

@@ -2,7 +2,7 @@
 //!
 //! Drivers that compute wrongly exist; without this, the first to notice would be a reader. Small programs run on the device, one for
 //! each [family](family::FAMILIES) and block format; every value that a kernel writes is compared with the f64 oracle's, and every kind
-//! of draw with the CPU's. A device whose subgroups, or one of whose forms of products or of attention, alone are wrong is used
+//! of sample with the CPU's. A device whose subgroups, or one of whose forms of products or of attention, alone are wrong is used
 //! without them; any other is refused, by name.
 
 mod family;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Numerics;
 use crate::gpu::compose::lib::LIB;
-use crate::gpu::{Device, Matmul, Products};
+use crate::gpu::{Device, Matmul, MatmulTuning};
 use crate::model::{Program, WeightSource};
 use crate::ops::{KERNELS, KvStorage, WeightId};
 use crate::quant::BlockFormat;
@@ -24,14 +24,14 @@ use family::{ATTENTION, FAMILIES};
 
 /// What devices have passed, for whoever can keep it: a line for each adapter, driver, text of the kernels and family.
 ///
-/// Failures are told, and not kept: who fails is asked again, and a driver that was mended is not refused for ever.
+/// Failures are reported, and not kept: who fails is asked again, and a driver that was fixed is not refused for ever.
 #[derive(Debug, Default)]
-pub struct Verdicts {
+pub struct SelfTestResults {
     passed: Mutex<BTreeSet<String>>,
     faults: Mutex<Vec<String>>,
 }
 
-impl Verdicts {
+impl SelfTestResults {
     /// From [`text`](Self::text). Lines of other versions of the kernels are left out; one that is damaged is one that nobody asks for.
     pub fn parse(text: &str) -> Self {
         let hash = format!("\t{:016x}\t", kernels_hash());
@@ -56,7 +56,7 @@ impl Verdicts {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn tell(&self, fault: String) {
+    pub(super) fn report(&self, fault: String) {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
     }
 
@@ -69,7 +69,7 @@ impl Verdicts {
 /// The device, if the kernels that a model uses compute rightly on it; the same without subgroups, or with a simpler form of matrix
 /// times matrix or of attention, if they do only then.
 ///
-/// Keys and values are stored as `kv` says; none: as the numerics have it. What `verdicts` say that it has passed is not tested
+/// Keys and values are stored as `kv` says; none: as the numerics have it. What `self_test_results` say that it has passed is not tested
 /// again. Works on any device, a host's too.
 pub async fn self_test(
     device: &Device,
@@ -77,17 +77,17 @@ pub async fn self_test(
     weights: &impl WeightSource,
     numerics: Numerics,
     kv: Option<KvStorage>,
-    verdicts: &Verdicts,
+    self_test_results: &SelfTestResults,
 ) -> Result<Device> {
     let ids = (0..program.weights.len() as u32).map(WeightId);
     let formats: HashSet<BlockFormat> = ids.map(|id| weights.format(id)).collect();
     let stored = (numerics, kv.unwrap_or(numerics.kv()));
-    let device = match passes(device, program, &formats, stored, verdicts).await {
+    let device = match passes(device, program, &formats, stored, self_test_results).await {
         Err(wrong) if is_fault(&wrong) && device.caps().subgroups.is_some() => {
             let plain = device.without_subgroups();
-            match passes(&plain, program, &formats, stored, verdicts).await {
+            match passes(&plain, program, &formats, stored, self_test_results).await {
                 Ok(()) => {
-                    verdicts.tell(format!("used without subgroups: {wrong}"));
+                    self_test_results.report(format!("used without subgroups: {wrong}"));
                     Ok(plain)
                 }
                 Err(_) => Err(wrong),
@@ -100,11 +100,11 @@ pub async fn self_test(
         return Ok(device);
     }
     let device = match FAMILIES[0].is_used_by(program) {
-        true => multiplying(device, &formats, verdicts).await?,
+        true => multiplying(device, &formats, self_test_results).await?,
         false => device,
     };
     match ATTENTION.is_used_by(program) {
-        true => attending(device, stored.1, verdicts).await,
+        true => attending(device, stored.1, self_test_results).await,
         false => Ok(device),
     }
 }
@@ -115,38 +115,42 @@ fn is_fault(error: &Error) -> bool {
 }
 
 /// The device, with attention by cooperative matrices if it has them and that computes rightly.
-async fn attending(device: Device, kv: KvStorage, verdicts: &Verdicts) -> Result<Device> {
+async fn attending(device: Device, kv: KvStorage, self_test_results: &SelfTestResults) -> Result<Device> {
     let line = format!("{}attention cooperative {kv:?}", key(&device));
     let with = device.with_attend_matrices(true);
-    if with.caps().attend_matrices().is_none() || verdicts.lines().contains(&line) {
+    if with.caps().attend_matrices().is_none() || self_test_results.lines().contains(&line) {
         return Ok(with);
     }
     match run::attention(&with, kv).await {
         Ok(_modules) => {
-            verdicts.lines().insert(line);
+            self_test_results.lines().insert(line);
             Ok(with)
         }
         Err(error) if is_fault(&error) => {
-            verdicts.tell(format!("used without cooperative attention: {error}"));
+            self_test_results.report(format!("used without cooperative attention: {error}"));
             Ok(device.with_attend_matrices(false))
         }
         Err(error) => Err(error),
     }
 }
 
-/// The device with the best forms of matrix times matrix that it has and that compute rightly.
-async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdicts: &Verdicts) -> Result<Device> {
+/// The device with the best mat-mat variants that it has and that compute rightly.
+async fn multiplying(
+    mut device: Device,
+    formats: &HashSet<BlockFormat>,
+    self_test_results: &SelfTestResults,
+) -> Result<Device> {
     let key = key(&device);
     loop {
         let mut wrong = None;
         for &format in BlockFormat::ALL.iter().filter(|format| formats.contains(*format)) {
             let form = form(&device, format);
             let line = format!("{key}products {} {}", form.name(), format.info().name);
-            if form == Matmul::Registers || verdicts.lines().contains(&line) {
+            if form == Matmul::Registers || self_test_results.lines().contains(&line) {
                 continue;
             }
             match run::products(&device, format, form).await {
-                Ok(_modules) => verdicts.lines().insert(line),
+                Ok(_modules) => self_test_results.lines().insert(line),
                 Err(error) if is_fault(&error) => {
                     wrong = Some((form, error));
                     break;
@@ -155,11 +159,11 @@ async fn multiplying(mut device: Device, formats: &HashSet<BlockFormat>, verdict
             };
         }
         let Some((form, wrong)) = wrong else { return Ok(device) };
-        verdicts.tell(format!("used without {} products: {wrong}", form.name()));
+        self_test_results.report(format!("used without {} products: {wrong}", form.name()));
         let simpler = Matmul::ALL.into_iter().rfind(|other| *other < form).unwrap_or(Matmul::Registers);
         // Formats that are multiplied in another form keep it.
         let caps = device.caps();
-        device = device.with_matmul(|format, wished| if caps.matmul(format) == form { simpler } else { wished });
+        device = device.with_matmul(|format, requested| if caps.matmul(format) == form { simpler } else { requested });
     }
 }
 
@@ -174,7 +178,7 @@ async fn passes(
     program: &Program,
     formats: &HashSet<BlockFormat>,
     (numerics, kv): (Numerics, KvStorage),
-    verdicts: &Verdicts,
+    self_test_results: &SelfTestResults,
 ) -> Result<()> {
     let key = key(device);
     for family in FAMILIES.iter().filter(|family| family.is_used_by(program)) {
@@ -184,22 +188,22 @@ async fn passes(
         });
         for &format in formats {
             let line = format!("{key}{} {} {numerics:?} {kv:?}", family.name, format.info().name);
-            if verdicts.lines().contains(&line) {
+            if self_test_results.lines().contains(&line) {
                 continue;
             }
             let _modules = run::family(device, family, format, numerics, kv).await?;
-            verdicts.lines().insert(line);
+            self_test_results.lines().insert(line);
         }
     }
-    let line = format!("{key}draws");
-    if program.logits().is_some() && !verdicts.lines().contains(&line) {
-        let _modules = run::draws(device).await?;
-        verdicts.lines().insert(line);
+    let line = format!("{key}samples");
+    if program.logits().is_some() && !self_test_results.lines().contains(&line) {
+        let _modules = run::samples(device).await?;
+        self_test_results.lines().insert(line);
     }
     Ok(())
 }
 
-/// What a verdict holds for: adapter, driver, form of the kernels, their text.
+/// What a self_test_result holds for: adapter, driver, form of the kernels, their text.
 fn key(device: &Device) -> String {
     let caps = device.caps();
     let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };
@@ -207,8 +211,11 @@ fn key(device: &Device) -> String {
     // Tiles are cut to it.
     let form = format!("{form} {}", caps.workgroup_memory);
     let mut tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
-    for (Products { lanes, fours, fours_batch, tile_w, tile_x, .. }, formats) in caps.tuning.groups() {
-        tuned += &format!(" {lanes},{fours},{fours_batch},{tile_w},{tile_x}={}", BlockFormat::names_of(&formats, ","));
+    for (MatmulTuning { lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, .. }, formats) in caps.tuning.groups() {
+        tuned += &format!(
+            " {lanes},{row_vec4s},{row_vec4s_batch},{tile_w},{tile_x}={}",
+            BlockFormat::names_of(&formats, ",")
+        );
     }
     format!("{name}\t{backend}\t{driver}\t{form}{tuned}\t{:016x}\t", kernels_hash()).replace('\n', " ")
 }

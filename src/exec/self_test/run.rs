@@ -1,11 +1,11 @@
-//! Runs a family of kernels, and draws, beside the host.
+//! Runs a family of kernels, and samples, beside the host.
 
 use std::sync::Arc;
 
 use super::family::{ATTENTION, CONTEXT, Family, PRODUCTS, VOCAB};
 use crate::exec::{
-    CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep,
-    Step, StepOut, Token,
+    CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase,
+    SeqStep, Step, StepOut, Token,
 };
 use crate::file::Bytes;
 use crate::gpu::{Caps, Device, Matmul};
@@ -43,7 +43,7 @@ fn matrix(format: BlockFormat, n: u32, k: u32, values: &[f32]) -> Result<Matrix>
     Matrix::new(Arc::new(Bytes::new("self-test", bytes)), 0, format, n, k)
 }
 
-/// Matrices that keep the size of x and make attention peaky; F32 where rows are no whole blocks.
+/// Matrices that keep the size of x and make attention peaky; F32 where rows are not whole blocks.
 fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
     let mut stream = Stream(7);
     let mut weights = CpuWeights::default();
@@ -61,10 +61,10 @@ fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
     Ok(Arc::new(weights))
 }
 
-/// Prompts and generated rows of two sequences over pages in disorder, one of which moves to another slot and block in between, then
-/// a row whose token the device drew; fails with the first op that is wrong. Gives the shader modules that ran.
+/// Prompts and decode rows of two sequences over pages in disorder, one of which moves to another slot and block in between, then
+/// a row whose token the device sampled; fails with the first op that is wrong. Gives the shader modules that ran.
 ///
-/// Products and attention of prompts are in the usual form.
+/// MatmulTuning and attention of prompts are in the usual form.
 pub(super) async fn family(
     device: &Device,
     family: &Family,
@@ -77,18 +77,18 @@ pub(super) async fn family(
 
 /// The same for a program of products alone, in a form that the device is tuned to.
 pub(super) async fn products(device: &Device, format: BlockFormat, form: Matmul) -> Result<Vec<String>> {
-    // Largest NMSE of two products behind each other.
+    // Largest NMSE of two products after each other.
     let bound = match form {
         Matmul::Registers => EXACT,
-        Matmul::Dot => 1e-3,                          // in eight bits
-        Matmul::Halves | Matmul::Cooperative => 1e-5, // in f16
+        Matmul::Dot => 1e-3,                       // as int8
+        Matmul::F16 | Matmul::Cooperative => 1e-5, // in f16
     };
     compare(device, &PRODUCTS, format, Numerics::Fast, KvStorage::F16, bound).await
 }
 
 /// The same for attention alone, in its form by cooperative matrices.
 pub(super) async fn attention(device: &Device, kv: KvStorage) -> Result<Vec<String>> {
-    // In f16; in eight bits keys and values are as they are in the other form.
+    // In f16; as int8 keys and values are as they are in the other form.
     compare(device, &ATTENTION, BlockFormat::F32, Numerics::Fast, kv, 1e-4).await
 }
 
@@ -116,13 +116,13 @@ async fn compare(
     let blocks: Vec<u32> = (0..LIMITS.blocks).map(|i| i * 11 % LIMITS.blocks).collect();
     let (long, short) = blocks.split_at(24);
     let tables = [vec![long; program.groups as usize], vec![short; program.groups as usize]];
-    fn seq<'a>(slot: u32, role: Role, pos: usize, tokens: &'a [Token], tables: &'a [&'a [u32]]) -> SeqStep<'a> {
-        SeqStep { outs: Outs::Last, ..SeqStep::new(slot, role, tokens, pos as u32, tables) }
+    fn seq<'a>(slot: u32, phase: Phase, pos: usize, tokens: &'a [Token], tables: &'a [&'a [u32]]) -> SeqStep<'a> {
+        SeqStep { outs: Outs::Last, ..SeqStep::new(slot, phase, tokens, pos as u32, tables) }
     }
-    let [prompt, generated] = [Role::Prompt, Role::Generated];
+    let [prompt, generated] = [Phase::Prefill, Phase::Decode];
     let seqs = [seq(0, prompt, 0, &tokens[..n], &tables[0]), seq(1, prompt, 0, &tokens[7..12], &tables[1])];
     both.step(&seqs, &seqs).await?;
-    if !program.whole() {
+    if !program.needs_full_sequence() {
         // Few rows have forms of their own.
         let few = [seq(1, prompt, 5, &tokens[12..15], &tables[1])];
         both.step(&few, &few).await?;
@@ -147,9 +147,9 @@ async fn compare(
         let sample = program.logits().map(|_| SampleSpec::GREEDY);
         let first = SeqStep { sample, ..seq(2, generated, n, &tokens[n..n + 1], &moved) };
         let seqs = [first, seq(1, generated, 8, &tokens[15..18], &tables[1])];
-        let drawn = both.step(&seqs, &seqs).await?.first().copied().flatten();
-        let (known, fed) = ([Token::Host(drawn.unwrap_or(0))], [Token::Drawn]);
-        let fed = if drawn.is_some() { fed } else { known };
+        let sampled = both.step(&seqs, &seqs).await?.first().copied().flatten();
+        let (known, fed) = ([Token::Host(sampled.unwrap_or(0))], [Token::Sampled]);
+        let fed = if sampled.is_some() { fed } else { known };
         let next = |token| [seq(2, generated, n + 1, token, &moved)];
         both.step(&next(&fed), &next(&known)).await?;
     }
@@ -167,38 +167,38 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Runs a step, which both are given in their own words, and compares every value that its program wrote. Gives what was drawn.
+    /// Runs a step, which both are given in their own words, and compares every value that its program wrote. Gives what was sampled.
     async fn step(&mut self, of_gpu: &[SeqStep<'_>], of_oracle: &[SeqStep<'_>]) -> Result<Vec<Option<u32>>> {
         // And of one that depends on a cache.
-        let behind = match self.kv {
+        let after = match self.kv {
             KvStorage::F32 => EXACT,
             KvStorage::F16 => 1e-5,
             KvStorage::Q8 => 1e-3,
         };
-        let role = of_gpu[0].role;
-        self.gpu.plan(role, &mut |_, _| {}).await?;
-        let (drawn, _) = finish(&mut self.gpu, &Step { seqs: of_gpu }).await?;
+        let phase = of_gpu[0].phase;
+        self.gpu.plan(phase, &mut |_, _| {}).await?;
+        let (sampled, _) = finish(&mut self.gpu, &Step { seqs: of_gpu }).await?;
         self.oracle.step(&Step { seqs: of_oracle })?;
-        let mut bound = if role == Role::Prompt { self.prompts } else { EXACT };
-        for (i, node) in self.gpu.program(role).nodes.iter().enumerate() {
+        let mut bound = if phase == Phase::Prefill { self.prompts } else { EXACT };
+        for (i, node) in self.gpu.program(phase).nodes.iter().enumerate() {
             let Some(value) = node.op.writes() else { continue };
             if matches!(node.op, Op::Attend(Attend { kv: Kv::Cache(_), .. })) {
-                bound = if role == Role::Prompt { behind.max(self.prompts) } else { behind };
+                bound = if phase == Phase::Prefill { after.max(self.prompts) } else { after };
             }
             let wanted = self.oracle.value(value);
-            let got = self.gpu.value(role, value, wanted.len() as u32).await?;
+            let got = self.gpu.value(phase, value, wanted.len() as u32).await?;
             let distance = nmse(&got, wanted.iter().flatten());
             if distance > bound || distance.is_nan() {
-                let name = &self.gpu.program(role).value(value).name;
-                let rows = if role == Role::Prompt { "prompt" } else { "generated" };
+                let name = &self.gpu.program(phase).value(value).name;
+                let rows = if phase == Phase::Prefill { "prompt" } else { "generated" };
                 let (family, format) = (self.family.name, self.format.info().name);
                 let problem = format!(
                     "{name} of {rows} rows ({family}, {format}) is off by an NMSE of {distance:.0e}, {bound:.0e} is rounding"
                 );
-                return Err(miscomputed(self.gpu.caps(), self.gpu.kernels(role, i).join(" + "), problem));
+                return Err(miscomputed(self.gpu.caps(), self.gpu.kernels(phase, i).join(" + "), problem));
             }
         }
-        Ok(drawn)
+        Ok(sampled)
     }
 }
 
@@ -219,19 +219,19 @@ fn miscomputed(caps: &Caps, kernel: String, problem: String) -> Error {
     Error::Miscomputed { device, kernel, problem, instead: format!("{instead} works") }
 }
 
-/// The tokens of a step's draws, and the probabilities that they tell.
-type Draws = (Vec<Option<u32>>, Vec<Vec<Logprob>>);
+/// The tokens of a step's samples, and the probabilities that they report.
+type Samples = (Vec<Option<u32>>, Vec<Vec<Logprob>>);
 
-/// Runs a step to its end; gives its draws.
-async fn finish(executor: &mut impl Executor, step: &Step<'_>) -> Result<Draws> {
+/// Runs a step to its end; gives its samples.
+async fn finish(executor: &mut impl Executor, step: &Step<'_>) -> Result<Samples> {
     executor.enqueue(step)?;
     let mut result = None;
     while result.is_none() {
         executor.wait().await?;
-        let draws = |out: &StepOut| (out.drawn.iter().map(|d| d.token).collect(), out.logprobs.clone());
-        executor.poll(&mut |_, out| result = Some(out.map(draws)));
+        let samples = |out: &StepOut| (out.sampled.iter().map(|d| d.token).collect(), out.logprobs.clone());
+        executor.poll(&mut |_, out| result = Some(out.map(samples)));
     }
-    result.unwrap_or_else(|| Ok(Draws::default()))
+    result.unwrap_or_else(|| Ok(Samples::default()))
 }
 
 /// Whether two lists of probabilities have the same tokens, and what is the same but for rounding.
@@ -241,14 +241,14 @@ fn same(a: &[Logprob], b: &[Logprob]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(near)
 }
 
-/// Draws with every filter, penalties, biases, maps, probabilities and stops, from rows of a table; a row with NaN among them.
+/// Samples with every filter, penalties, biases, maps, probabilities and stops, from rows of a table; a row with NaN among them.
 /// Gives the shader modules that ran.
-pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
+pub(super) async fn samples(device: &Device) -> Result<Vec<String>> {
     const WIDE: u32 = 5000;
     const ROWS: u32 = 8;
     let mut b = Builder::new(WIDE, CONTEXT);
     let x = b.embed("table.weight", Index::Token, ROWS, WIDE, 1.0);
-    let logits = b.pick(x);
+    let logits = b.gather(x);
     let program = b.finish(vec![Out::Logits(logits)]);
     let mut values = Stream(3).take((ROWS * WIDE) as usize, 6.0);
     // Ties and zeros in one row, nothing above zero in the next, NaN in the last.
@@ -261,7 +261,7 @@ pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
     let options =
         GpuOptions { numerics: Numerics::Exact, kv: None, limits: LIMITS, unfused: false, keep_values: false };
     let mut gpu = GpuExecutor::load(device, &program, &*weights, options, &mut |_, _| {}).await?;
-    gpu.plan(Role::Generated, &mut |_, _| {}).await?;
+    gpu.plan(Phase::Decode, &mut |_, _| {}).await?;
     let options = CpuOptions { threads: Some(1), numerics: Numerics::Exact, ..CpuOptions::new(LIMITS) };
     let mut cpu = CpuExecutor::new(&program, weights, options)?;
 
@@ -290,7 +290,7 @@ pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
             outs: Outs::Last,
             sample: Some(specs[i % specs.len()]),
             lists: SampleLists {
-                // Without a list, penalties see only what was drawn here.
+                // Without a list, penalties see only what was sampled here.
                 counts: if i < 8 { &counts } else { &[] },
                 pending: step,
                 bias: if biased(i) { &bias } else { &[] },
@@ -298,20 +298,20 @@ pub(super) async fn draws(device: &Device) -> Result<Vec<String>> {
                 stops: &stops[i],
                 logprobs: [None, Some(0), Some(3), Some(LOGPROBS)][(i + step as usize) % 4],
             },
-            ..SeqStep::new(i as u32, Role::Generated, &tokens[i], step, &[])
+            ..SeqStep::new(i as u32, Phase::Decode, &tokens[i], step, &[])
         };
         let seqs: Vec<_> = (0..16).map(seq).collect();
-        let (got, told) = finish(&mut gpu, &Step { seqs: &seqs }).await?;
+        let (got, reported) = finish(&mut gpu, &Step { seqs: &seqs }).await?;
         let (wanted, known) = finish(&mut cpu, &Step { seqs: &seqs }).await?;
         let fault = |kernel: &str, problem| Err(miscomputed(device.caps(), kernel.to_owned(), problem));
         if let Some(at) = got.iter().zip(&wanted).position(|(a, b)| a != b) {
             let (got, wanted, spec) = (got[at], wanted[at], specs[at % specs.len()]);
-            return fault("sample", format!("draws {got:?} instead of {wanted:?} with {spec:?}"));
+            return fault("sample", format!("samples {got:?} instead of {wanted:?} with {spec:?}"));
         }
-        if let Some((got, wanted)) = told.iter().zip(&known).find(|(a, b)| !same(a, b)) {
-            return fault("sample_logprobs", format!("tells {got:?} instead of {wanted:?}"));
+        if let Some((got, wanted)) = reported.iter().zip(&known).find(|(a, b)| !same(a, b)) {
+            return fault("sample_logprobs", format!("reports {got:?} instead of {wanted:?}"));
         }
-        // What some of them drew now ends their texts; others go on, those with penalties among them.
+        // What some of them sampled now ends their texts; others go on, those with penalties among them.
         if step == 4 {
             let ends = stops.iter_mut().zip(&wanted).take(6).step_by(2);
             ends.for_each(|(stops, token)| stops[1] = token.unwrap_or(WIDE - 1));

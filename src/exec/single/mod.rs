@@ -2,11 +2,11 @@
 //!
 //! ```no_run
 //! # async fn f(device: wgslm::gpu::Device, x: wgslm::gpu::Buffer) -> wgslm::Result<()> {
-//! use wgslm::exec::single::{Room, Rotation, Single, StepBuffer};
+//! use wgslm::exec::single::{StepLimits, Rotation, Single, StepBuffer};
 //! use wgslm::ops::{Op, Pairing, Rope, RopeSpec};
 //!
 //! // 8 heads of 64 elements in 5 rows, which stand at positions 100 to 104 of a sequence.
-//! let step = StepBuffer::new(&device, Room { rows: 16, ..Room::default() })?;
+//! let step = StepBuffer::new(&device, StepLimits { rows: 16, ..StepLimits::default() })?;
 //! let counts = step.write_run(&device, 5, 100, &[])?;
 //! let mut pipelines = wgslm::gpu::Pipelines::new(&device);
 //! let mut single = Single::new(&mut pipelines, &step);
@@ -22,12 +22,14 @@ mod rotation;
 mod step_buffer;
 
 pub use rotation::Rotation;
-pub use step_buffer::{Place, Room, StepBuffer};
+pub use step_buffer::{Place, StepBuffer, StepLimits};
 
 use crate::gpu::{Buffer, Pipelines, Plan, PlanBuilder};
 use crate::ops::check::Shapes;
-use crate::ops::lower::{Angles, CacheBuffer, KernelTuning, Lower, MAX_ROWS, Matrix, Piece, Switches, ValueBuffer};
-use crate::ops::matmul::quants_bytes;
+use crate::ops::lower::{
+    Angles, CacheBuffer, KernelTuning, Lower, MAX_ROWS, Matrix, Switches, ValueBuffer, WeightRows,
+};
+use crate::ops::matmul::int8_row_bytes;
 use crate::ops::{
     Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, Operand, RopeId, Rows, ValueId, VectorId, WeightId,
 };
@@ -89,12 +91,12 @@ impl<'a> Single<'a> {
     }
 
     /// Attention and products take each row by itself, as rows that are generated one by one want it; without this, they take tiles of
-    /// rows that stand one behind the other.
+    /// rows that are contiguous.
     pub fn by_rows(&mut self) {
         self.generated = true;
     }
 
-    /// Products and attention of tiles are made in the device's best form, be it of 8 or 16 bits; without this, in f32.
+    /// MatmulTuning and attention of tiles are made in the device's best form, be it of 8 or 16 bits; without this, in f32.
     pub fn fast(&mut self) {
         self.fast = true;
     }
@@ -124,7 +126,7 @@ impl<'a> Single<'a> {
         Ok(ValueId(self.values.len() as u32 - 1))
     }
 
-    /// Vectors of weights, f32, one behind the other in one buffer, each from a multiple of four elements on.
+    /// Vectors of weights, f32, contiguous in one buffer, each from a multiple of four elements on.
     pub fn vectors(&mut self, buffer: &Buffer, lens: &[u32]) -> Result<Vec<VectorId>> {
         let bytes = lens.iter().map(|&n| u64::from(n.next_multiple_of(4)) * 4).sum();
         self.holds("vectors", buffer, bytes)?;
@@ -147,7 +149,7 @@ impl<'a> Single<'a> {
             ));
         }
         self.holds("a matrix", buffer, u64::from(format.gpu_row_words(u64::from(k))?) * 4 * u64::from(n))?;
-        let piece = Piece { buffer: self.weights.len(), at: 0, row: 0, n };
+        let piece = WeightRows { buffer: self.weights.len(), at: 0, row: 0, n };
         self.matrices.push(Matrix { format, pieces: vec![piece] });
         self.weights.push(buffer.clone());
         self.sizes.push((n, k));
@@ -263,8 +265,8 @@ impl<'a> Single<'a> {
             }
             if self.step.room.divided && !matches!(mask, Mask::Causal | Mask::Window(_)) {
                 return Err(Error::unsupported(
-                    "rows in parts that see rows behind them",
-                    "a step without `Room::divided` takes them whole",
+                    "rows in parts that see rows after them",
+                    "a step without `StepLimits::divided` takes them whole",
                 ));
             }
             let in_order = matches!(kv, Kv::Packed { .. }) || self.search || !(self.generated || self.v1);
@@ -312,13 +314,13 @@ impl<'a> Single<'a> {
         let parts = if self.generated && !self.v1 { u64::from(room.work_limits().parts) } else { 0 };
         let parts = parts * part_bytes.max().unwrap_or(0);
         let widest = self.sizes.iter().map(|&(_, k)| k).max().filter(|_| self.fast).unwrap_or(0);
-        let quants = quants_bytes(widest) * u64::from(self.step.room.rows);
+        let int8_rows = int8_row_bytes(widest) * u64::from(self.step.room.rows);
         // Something must be bound.
-        let [parts, quants] = [("parts", parts), ("quants", quants)]
+        let [parts, int8_rows] = [("parts", parts), ("int8_rows", int8_rows)]
             .map(|(name, bytes)| Buffer::new(self.pipelines.device(), name, bytes.max(16)));
-        let (parts, quants) = (parts?, quants?);
+        let (parts, int8_rows) = (parts?, int8_rows?);
         self.holds("parts of attention", &parts, 0)?;
-        self.holds("rows in eight bits", &quants, 0)?;
+        self.holds("rows in int8", &int8_rows, 0)?;
         let mut lower = Lower {
             plan: PlanBuilder::new(self.pipelines),
             layout: self.step.layout,
@@ -336,9 +338,9 @@ impl<'a> Single<'a> {
             generated: self.generated,
             scratch: step,
             sorted: None,
-            quants: &quants,
+            int8_rows: &int8_rows,
             quantized: None,
-            drawn: step,
+            sampled: step,
             parts: &parts,
         };
         for op in &self.ops {

@@ -6,18 +6,18 @@ use crate::ops::attend::work::{WorkLimits, WorkLists, most_tiles};
 use crate::ops::{RowEntry, SeqEntry, StepLayout, StepSizes};
 use crate::{Error, Result};
 
-/// What a step buffer has room for.
+/// What a step buffer has capacity for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct StepLimits {
     /// Rows.
     pub rows: u32,
     /// Sequences.
     pub seqs: u32,
     /// Blocks of a cache that a sequence has in its table. 0: there are no tables, caches are contiguous.
     pub blocks: u32,
-    /// Positions in a block, or of a sequence where there are no tables: rows that stand behind them are refused then. 0: nobody checks.
+    /// Positions in a block, or of a sequence where there are no tables: rows that stand after them are refused then. 0: nobody checks.
     pub slots: u32,
-    /// Rows say where they stand ([`StepBuffer::write_rows`]); else they are one sequence's, one behind the other
+    /// Rows say where they stand ([`StepBuffer::write_rows`]); else they are one sequence's, contiguous
     /// ([`StepBuffer::write_run`]). Pipelines differ in it.
     pub pos_ids: bool,
     /// Rows that say where they stand may do so in any order: tiles of rows, searches and writes to vectorised caches, which need them in
@@ -29,14 +29,14 @@ pub struct Room {
     pub divided: bool,
 }
 
-impl Default for Room {
+impl Default for StepLimits {
     fn default() -> Self {
         Self { rows: 1, seqs: 1, blocks: 0, slots: 0, pos_ids: false, any_order: false, tree: false, divided: false }
     }
 }
 
-impl Room {
-    /// Positions that a sequence has room for, if that is known.
+impl StepLimits {
+    /// Positions that a sequence has capacity for, if that is known.
     pub(super) fn positions(&self) -> Option<u32> {
         (self.slots != 0).then(|| self.slots.saturating_mul(self.blocks.max(1)))
     }
@@ -57,7 +57,7 @@ impl Room {
 pub struct StepBuffer {
     pub(super) buffer: Buffer,
     pub(super) layout: StepLayout,
-    pub(super) room: Room,
+    pub(super) room: StepLimits,
 }
 
 /// Where a row stands.
@@ -71,7 +71,7 @@ pub struct Place {
 
 impl StepBuffer {
     /// A step without rows.
-    pub fn new(device: &Device, room: Room) -> Result<Self> {
+    pub fn new(device: &Device, room: StepLimits) -> Result<Self> {
         let most = device.caps().max_groups;
         let items_of_row = room.items_of_row();
         if u64::from(room.rows) * u64::from(items_of_row) > u64::from(most) {
@@ -114,8 +114,8 @@ impl StepBuffer {
         Ok(StepCounts { rows: count, seqs: 1, items, merges, ..StepCounts::default() })
     }
 
-    /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless there is [`Room::any_order`], sequences are in
-    /// their order, and the rows of each stand one behind the other, at positions that rise by one.
+    /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless there is [`StepLimits::any_order`], sequences are in
+    /// their order, and the rows of each are contiguous, at positions that rise by one.
     pub fn write_rows(&self, device: &Device, rows: &[Place], tables: &[&[u32]]) -> Result<StepCounts> {
         if !self.room.pos_ids {
             return Err(Error::argument("write_rows", "the rows of this step are one sequence's, in a run"));
@@ -124,7 +124,7 @@ impl StepBuffer {
         let jump = rows.array_windows().position(|pair| !follows(*pair)).filter(|_| !self.room.any_order);
         if let Some(r) = jump {
             let problem =
-                format!("row {} is {:?}, behind {:?}; `Room::any_order` takes that", r + 1, rows[r + 1], rows[r]);
+                format!("row {} is {:?}, after {:?}; `StepLimits::any_order` takes that", r + 1, rows[r + 1], rows[r]);
             return Err(Error::argument("write_rows", problem));
         }
         let stride = tables.iter().map(|t| t.len()).max().unwrap_or(0);
@@ -161,7 +161,7 @@ impl StepBuffer {
         Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, merges, ..StepCounts::default() })
     }
 
-    /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions in front of them. Bit `j` of `paths[i]` says
+    /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions before them. Bit `j` of `paths[i]` says
     /// that row `j` is on the way to row `i`, which is on it, too; a row that begins a way has its own bit alone.
     ///
     /// Row `i` is at position `first + i` of the cache, whatever its depth. Attention sees what is on a row's way and counts windows
@@ -170,7 +170,7 @@ impl StepBuffer {
         let wrong = |problem: String| Err(Error::argument("write_tree", problem));
         if !self.room.tree || paths.is_empty() || paths.len() > 64 {
             return wrong(format!(
-                "{} drafts in a step with room for {}",
+                "{} drafts in a step with capacity for {}",
                 paths.len(),
                 if self.room.tree { 64 } else { 0 }
             ));
@@ -230,14 +230,14 @@ impl StepBuffer {
             return Ok(());
         }
         let problem = format!(
-            "{rows} rows of {seqs} sequences of {blocks} blocks, there is room for {}, {} and {}",
+            "{rows} rows of {seqs} sequences of {blocks} blocks, there is capacity for {}, {} and {}",
             room.rows, room.seqs, room.blocks
         );
         Err(Error::argument("step", problem))
     }
 }
 
-/// The position behind `count` rows from `first` on.
+/// The position after `count` rows from `first` on.
 fn end(first: u32, count: u32) -> Result<u32> {
     let problem =
         || Error::argument("step", format!("{count} rows from position {first} on, past the last of 32 bits"));

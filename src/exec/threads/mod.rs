@@ -1,14 +1,14 @@
 //! How many threads suit a model on this machine, found by timing its own products when an executor is made.
 //!
-//! What the system offers is an upper bound: generated rows wait for memory, which a few cores may use up; two threads of one core
+//! What the system offers is an upper bound: decode rows wait for memory, which a few cores may use up; two threads of one core
 //! help less than two cores; and a thread that a neighbour keeps from running holds up all others at the next barrier.
 
 mod probe;
 
 use std::time::Duration;
 
-use crate::cpu::Team;
-use crate::ops::{CpuWeights, Role};
+use crate::cpu::ThreadPool;
+use crate::ops::{CpuWeights, Phase};
 use crate::quant::Simd;
 use probe::Probe;
 
@@ -22,49 +22,49 @@ const RUN: Duration = Duration::from_micros(700);
 const TOUCH: Duration = Duration::from_millis(20);
 /// Threads at most where nothing could be timed.
 const UNKNOWN: usize = 8;
-/// What all timings of a role may take; each count is timed once in any case.
+/// What all timings of a phase may take; each count is timed once in any case.
 const BUDGET: Duration = Duration::from_millis(6);
 /// How often each count is timed, each time at other weights.
 const ROUNDS: usize = 3;
 
-/// A team for the rows of each role.
-pub(super) struct Teams {
-    prompt: Team,
+/// A thread_pool for the rows of each phase.
+pub(super) struct ThreadPools {
+    prompt: ThreadPool,
     /// None: the same.
-    generated: Option<Team>,
+    generated: Option<ThreadPool>,
 }
 
-impl Teams {
+impl ThreadPools {
     /// Of so many threads each; none: as many as suit the model.
-    pub(super) fn new(threads: Option<usize>, weights: &CpuWeights, eight_bits: Option<Simd>) -> Self {
-        let [prompt, generated] = threads.map_or_else(|| measured(weights, eight_bits), |n| [n; 2]);
-        let prompt = Team::new(prompt);
-        Self { generated: (generated != prompt.count()).then(|| Team::new(generated)), prompt }
+    pub(super) fn new(threads: Option<usize>, weights: &CpuWeights, int8: Option<Simd>) -> Self {
+        let [prompt, generated] = threads.map_or_else(|| measured(weights, int8), |n| [n; 2]);
+        let prompt = ThreadPool::new(prompt);
+        Self { generated: (generated != prompt.count()).then(|| ThreadPool::new(generated)), prompt }
     }
 
-    pub(super) fn of(&mut self, role: Role) -> &mut Team {
-        match (role, &mut self.generated) {
-            (Role::Generated, Some(team)) => team,
+    pub(super) fn of(&mut self, phase: Phase) -> &mut ThreadPool {
+        match (phase, &mut self.generated) {
+            (Phase::Decode, Some(thread_pool)) => thread_pool,
             _ => &mut self.prompt,
         }
     }
 
-    /// Members of a role's team.
-    pub(super) fn count(&self, role: Role) -> usize {
-        match (role, &self.generated) {
-            (Role::Generated, Some(team)) => team.count(),
+    /// Members of a phase's thread_pool.
+    pub(super) fn count(&self, phase: Phase) -> usize {
+        match (phase, &self.generated) {
+            (Phase::Decode, Some(thread_pool)) => thread_pool.count(),
             _ => self.prompt.count(),
         }
     }
 
-    /// Members of the larger team.
+    /// Members of the larger thread_pool.
     pub(super) fn most(&self) -> usize {
-        Role::ALL.map(|role| self.count(role)).into_iter().fold(1, usize::max)
+        Phase::ALL.map(|phase| self.count(phase)).into_iter().fold(1, usize::max)
     }
 }
 
-/// Threads for the prompts and for the generated rows of a model. Takes some 15 ms.
-fn measured(weights: &CpuWeights, eight_bits: Option<Simd>) -> [usize; 2] {
+/// Threads for the prompts and for the decode rows of a model. Takes some 15 ms.
+fn measured(weights: &CpuWeights, int8: Option<Simd>) -> [usize; 2] {
     if cfg!(target_arch = "wasm32") {
         return [1; 2];
     }
@@ -73,27 +73,27 @@ fn measured(weights: &CpuWeights, eight_bits: Option<Simd>) -> [usize; 2] {
     if offered == 1 || bytes < TINY {
         return [offered.min(2); 2];
     }
-    let mut teams: Vec<Team> = counts(offered).map(Team::new).collect();
-    let probe = Probe::new(weights, eight_bits, ROWS, offered);
+    let mut thread_pools: Vec<ThreadPool> = counts(offered).map(ThreadPool::new).collect();
+    let probe = Probe::new(weights, int8, ROWS, offered);
     if !probe.touch(TOUCH) {
         return [offered.min(UNKNOWN); 2];
     }
     [ROWS, 1].map(|rows| {
-        let bytes = calibrated(|bytes| probe.time(&mut teams[0], rows, 0..probe.behind(0, bytes)));
+        let bytes = calibrated(|bytes| probe.time(&mut thread_pools[0], rows, 0..probe.offset(0, bytes)));
         let mut first = 0;
         let windows = [(); ROUNDS].map(|()| {
-            let window = first..probe.behind(first, bytes);
+            let window = first..probe.offset(first, bytes);
             first = window.end;
             window
         });
-        let chosen = fastest(teams.len(), |i, round| {
-            // Members of the last team spin for a while before they sleep; those of this one must be awake.
+        let chosen = fastest(thread_pools.len(), |i, round| {
+            // Members of the last thread_pool spin for a while before they sleep; those of this one must be awake.
             std::thread::sleep(Duration::from_micros(100));
-            teams[i].run(&|_| {});
-            // In turns, so that no team finds its weights where the last one left them in a cache.
-            probe.time(&mut teams[i], rows, windows[(i + round) % ROUNDS].clone())
+            thread_pools[i].run(&|_| {});
+            // In turns, so that no thread_pool finds its weights where the last one left them in a cache.
+            probe.time(&mut thread_pools[i], rows, windows[(i + round) % ROUNDS].clone())
         });
-        teams[chosen].count()
+        thread_pools[chosen].count()
     })
 }
 

@@ -1,18 +1,18 @@
-//! A short stretch of a model's products, for timing teams of threads.
+//! A short stretch of a model's products, for timing thread_pools of threads.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::cpu::{Shared, Team};
+use crate::cpu::{Shared, ThreadPool};
 use crate::ops::cpu::{CpuRun, StepRows};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
 use crate::ops::{CpuWeights, Part, WeightId};
 use crate::quant::{LANES, Simd};
 
-/// The first rows of matrices, each multiplied in turn as a step would, with a barrier behind it.
+/// The first rows of matrices, each multiplied in turn as a step would, with a barrier after it.
 pub(super) struct Probe<'a> {
     weights: &'a CpuWeights,
-    eight_bits: Option<Simd>,
+    int8: Option<Simd>,
     /// Matrices, and how many of their rows.
     pieces: Vec<(WeightId, usize)>,
     /// (rows, k) for the longest k.
@@ -28,8 +28,8 @@ const ALL: usize = 32 << 20;
 
 impl<'a> Probe<'a> {
     /// For up to `rows` rows of activations and `threads` threads.
-    pub(super) fn new(weights: &'a CpuWeights, eight_bits: Option<Simd>, rows: usize, threads: usize) -> Self {
-        // A shorter row may need more room than a longer one: more panels of it are unpacked together.
+    pub(super) fn new(weights: &'a CpuWeights, int8: Option<Simd>, rows: usize, threads: usize) -> Self {
+        // A shorter row may need more space than a longer one: more panels of it are unpacked together.
         let room = |k: usize| q8_scratch(rows, k as u32) + product_scratch(k as u32);
         let (mut pieces, mut bytes, mut k, mut scratch_len) = (Vec::new(), 0, 0, 0);
         for (i, matrix) in (0..).zip(&weights.matrices) {
@@ -43,7 +43,7 @@ impl<'a> Probe<'a> {
         }
         let scratch_len = scratch_len.next_multiple_of(16);
         let x = (0..rows * k).map(|i| (i % 255) as f32 - 127.0).collect();
-        Self { weights, eight_bits, pieces, x, scratch: Shared::zeroed(threads * scratch_len), scratch_len }
+        Self { weights, int8, pieces, x, scratch: Shared::zeroed(threads * scratch_len), scratch_len }
     }
 
     /// Reads a byte of every page, so that a mapped file is in memory when products are timed. Gives up once it took `most`; then
@@ -60,8 +60,8 @@ impl<'a> Probe<'a> {
         self.pieces.iter().all(touched)
     }
 
-    /// The number of the piece that lies so many bytes behind piece `first`, counted round and round.
-    pub(super) fn behind(&self, first: usize, bytes: usize) -> usize {
+    /// The number of the piece that lies so many bytes after piece `first`, counted round and round.
+    pub(super) fn offset(&self, first: usize, bytes: usize) -> usize {
         let (mut at, mut left) = (first, bytes);
         while left > 0 {
             let (id, n) = self.pieces[at % self.pieces.len()];
@@ -71,8 +71,8 @@ impl<'a> Probe<'a> {
         at
     }
 
-    /// How long a team takes to multiply `rows` rows of activations by some pieces, counted round and round.
-    pub(super) fn time(&self, team: &mut Team, rows: usize, pieces: Range<usize>) -> Duration {
+    /// How long a thread_pool takes to multiply `rows` rows of activations by some pieces, counted round and round.
+    pub(super) fn time(&self, thread_pool: &mut ThreadPool, rows: usize, pieces: Range<usize>) -> Duration {
         let step = &StepRows {
             rows: &[],
             seqs: &[],
@@ -84,15 +84,15 @@ impl<'a> Probe<'a> {
             generated: rows == 1,
         };
         let started = Instant::now();
-        team.run(&|member| {
+        thread_pool.run(&|thread| {
             let run = CpuRun {
-                member,
+                thread,
                 step,
                 weights: self.weights,
                 values: &[],
                 places: &[],
                 caches: &[],
-                eight_bits: self.eight_bits,
+                int8: self.int8,
                 scratch: &self.scratch,
                 scratch_len: self.scratch_len,
             };
@@ -101,10 +101,10 @@ impl<'a> Probe<'a> {
                 let (eight, rest) = run.scratch().split_at_mut(q8_scratch(rows, k as u32));
                 let x = &X::new(&run, &self.x[..rows * k], k as u32, [weight], eight);
                 let part = Part { weight, n: n as u32, bias: None };
-                product(&run, &part, member.share(n, LANES), x, 0..rows, rest, |_, _, y| {
+                product(&run, &part, thread.share(n, LANES), x, 0..rows, rest, |_, _, y| {
                     std::hint::black_box(y);
                 });
-                member.barrier();
+                thread.barrier();
             }
         });
         started.elapsed()
@@ -120,7 +120,7 @@ mod tests {
     use crate::ops::Matrix;
     use crate::quant::BlockFormat;
 
-    /// Rows of 2048 take more room than those of 5632, of which fewer panels are unpacked together.
+    /// Rows of 2048 take more space than those of 5632, of which fewer panels are unpacked together.
     #[test]
     fn rows_of_every_length_have_room() {
         let matrix = |k: u32| {
@@ -131,7 +131,7 @@ mod tests {
             let weights = CpuWeights { matrices: ks.map(matrix).to_vec(), vectors: Vec::new() };
             let probe = Probe::new(&weights, Some(Simd::best()), 16, 2);
             for (rows, threads) in [(1, 1), (16, 1), (1, 2), (16, 2)] {
-                probe.time(&mut Team::new(threads), rows, 0..3);
+                probe.time(&mut ThreadPool::new(threads), rows, 0..3);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Command R7B (Cohere 2024): attention and feed-forward side by side behind one norm; only layers with a window rotate.
+//! Command R7B (Cohere 2024): attention and feed-forward side by side after one norm; only layers with a window rotate.
 
 use super::Arch;
 use crate::Result;

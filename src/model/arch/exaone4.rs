@@ -1,4 +1,4 @@
-//! EXAONE 4 (LG AI Research 2025): norms behind each block; where layers see windows, only those rotate.
+//! EXAONE 4 (LG AI Research 2025): norms after each block; where layers see windows, only those rotate.
 
 use super::Arch;
 use crate::Result;

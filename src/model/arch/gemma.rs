@@ -1,4 +1,4 @@
-//! Gemma (Gemma Team 2024): Llama with scaled embeddings and a gate of GELU.
+//! Gemma (Gemma ThreadPool 2024): Llama with scaled embeddings and a gate of GELU.
 
 use super::Arch;
 use crate::Result;
@@ -28,7 +28,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
 
     let mut net = Net::new(c)?;
     if !c.is_gguf() {
-        net.norms_less_one();
+        net.norms_zero_centred();
     }
     let rope = net.rotary(&rotary);
     let attention = Attention { bias, out_bias: bias, ..Attention::new(heads, Some(rope)) };

@@ -1,4 +1,4 @@
-//! Gemma 2 (Gemma Team 2024): norms before and behind each block, soft caps, a window in every other layer.
+//! Gemma 2 (Gemma ThreadPool 2024): norms before and after each block, soft caps, a window in every other layer.
 
 use super::Arch;
 use crate::Result;
@@ -38,7 +38,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
 
     let mut net = Net::new(c)?;
     if !c.is_gguf() {
-        net.norms_less_one();
+        net.norms_zero_centred();
     }
     let rope = net.rotary(&rotary);
     let plain = Attention { bias, out_bias: bias, scale, softcap, ..Attention::new(heads, Some(rope)) };
@@ -65,7 +65,7 @@ pub(super) fn scale(c: &Config<'_>, heads: &Heads, largest: u32) -> Result<f32> 
     Ok(scalar.powf(-0.5) as f32)
 }
 
-/// A layer with norms before and behind attention and feed-forward.
+/// A layer with norms before and after attention and feed-forward.
 pub(super) fn layer(net: &mut Net<'_>, x: ValueId, eps: f32, attention: &Attention, mlp: &Mlp) -> ValueId {
     let h = net.rms_norm("input_layernorm", x, eps);
     let h = net.self_attention(h, attention);

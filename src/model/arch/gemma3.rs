@@ -1,4 +1,4 @@
-//! Gemma 3 (Gemma Team 2025): most layers see a window and turn by a smaller theta; norms before and behind each block.
+//! Gemma 3 (Gemma ThreadPool 2025): most layers see a window and turn by a smaller theta; norms before and after each block.
 //! EmbeddingGemma (2025) is one whose rows see both sides.
 
 use super::Arch;
@@ -40,7 +40,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
 
     let mut net = Net::new(c)?;
     if !c.is_gguf() {
-        net.norms_less_one();
+        net.norms_zero_centred();
     }
     let ropes = [net.rotary(&everywhere), net.rotary(&nearby)];
     let softcap = c.softcap("attn_logit_softcapping")?;

@@ -1,4 +1,4 @@
-//! GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward side by side, each behind a norm of its own.
+//! GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward side by side, each after a norm of its own.
 
 use super::Arch;
 use crate::Result;

@@ -46,7 +46,7 @@ pub(super) struct Block {
     /// For each layer, whether it attends.
     pub(super) attends: Vec<bool>,
     pub(super) heads: Heads,
-    taps: u32,
+    kernel_size: u32,
     bias: Bias,
 }
 
@@ -85,18 +85,18 @@ impl Block {
                 (0..layers).map(|layer| listed.as_ref().is_none_or(|list| list.contains(&layer))).collect()
             }
         };
-        let taps = c.int("conv_L_cache", 1..=64)?;
+        let kernel_size = c.int("conv_L_cache", 1..=64)?;
         Ok(Self {
             dim: c.dim("hidden_size")?,
             eps: c.eps("rms_norm_eps")?,
             attends,
             heads,
-            taps,
+            kernel_size,
             bias: c.bias("conv_bias", false)?,
         })
     }
 
-    /// The first half of a layer: attention, or a convolution that is gated before and behind.
+    /// The first half of a layer: attention, or a convolution that is gated before and after.
     pub(super) fn mixer(&self, net: &mut Net<'_>, layer: usize, x: ValueId, rope: RopeSpec) -> ValueId {
         net.b.layer(layer as u32, format!("model.layers.{layer}."));
         let h = net.rms_norm("operator_norm", x, self.eps);
@@ -112,7 +112,7 @@ impl Block {
         } else {
             let [b, c, x] = [0, 1, 2].map(|i| net.linear_part("conv.in_proj", h, i * self.dim, self.dim, self.bias));
             let h = net.b.mul("gated in", b, x);
-            let h = net.short_conv("conv.conv", h, 0, self.taps, self.bias);
+            let h = net.short_conv("conv.conv", h, 0, self.kernel_size, self.bias);
             let h = net.b.mul("gated out", c, h);
             net.linear("conv.out_proj", h, self.dim, self.bias)
         };

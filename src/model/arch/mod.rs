@@ -68,7 +68,7 @@ pub(super) struct Arch {
     pub(super) gguf: &'static [&'static str],
     /// Its own names of hyper-parameters in `config.json`, and the common ones.
     pub(super) keys: Keys,
-    /// The same for GGUF keys, behind the prefix.
+    /// The same for GGUF keys, after the prefix.
     pub(super) gguf_keys: Keys,
     /// Its own names of tensors in folders and in GGUF files, in the form of the common list in `names`.
     pub(super) tensors: Keys,

@@ -1,4 +1,4 @@
-//! OLMo 2 (Team OLMo 2024): norms behind each block instead of before, and of all queries and keys.
+//! OLMo 2 (ThreadPool OLMo 2024): norms after each block instead of before, and of all queries and keys.
 
 use super::Arch;
 use crate::Result;
@@ -57,7 +57,7 @@ pub(super) fn with_windows(c: &Config<'_>, windows: Vec<Option<u32>>) -> Result<
     net.head(x, Head::PLAIN)
 }
 
-/// A layer with norms behind attention and feed-forward.
+/// A layer with norms after attention and feed-forward.
 pub(super) fn layer(net: &mut Net<'_>, x: ValueId, eps: f32, attention: &Attention, mlp: &Mlp) -> ValueId {
     let h = net.self_attention(x, attention);
     let h = net.rms_norm("post_attention_layernorm", h, eps);

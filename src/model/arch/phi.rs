@@ -1,4 +1,4 @@
-//! Phi-1 to Phi-2 (Li et al. 2023): attention and feed-forward side by side behind one layer norm, biases everywhere.
+//! Phi-1 to Phi-2 (Li et al. 2023): attention and feed-forward side by side after one layer norm, biases everywhere.
 
 use super::Arch;
 use crate::Result;

@@ -6,7 +6,7 @@
 /// A name in a file, and the name here.
 pub(in crate::model) type Keys = &'static [(&'static str, &'static str)];
 
-/// GGUF keys behind the architecture's prefix: `llama.block_count`.
+/// GGUF keys after the architecture's prefix: `llama.block_count`.
 pub(in crate::model) const GGUF: Keys = &[
     ("vocab_size", "vocab_size"),
     ("context_length", "max_position_embeddings"),

@@ -220,7 +220,7 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// A whole number that may be absent.
+    /// An integer that may be absent.
     pub(in crate::model) fn maybe_int(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<u32>> {
         let Some(entry) = self.get(key) else { return Ok(None) };
         match entry.value {
@@ -228,12 +228,12 @@ impl<'a> Config<'a> {
             _ => None,
         }
         .map(Some)
-        .ok_or_else(|| self.wrong(key, &format!("a whole number from {} to {}", range.start(), range.end())))
+        .ok_or_else(|| self.wrong(key, &format!("an integer from {} to {}", range.start(), range.end())))
     }
 
-    /// A whole number that must be there.
+    /// An integer that must be there.
     pub(in crate::model) fn int(&self, key: &str, range: RangeInclusive<u32>) -> Result<u32> {
-        let works = format!("a whole number from {} to {}", range.start(), range.end());
+        let works = format!("an integer from {} to {}", range.start(), range.end());
         self.maybe_int(key, range)?.ok_or_else(|| self.wrong(key, &works))
     }
 
@@ -304,7 +304,7 @@ impl<'a> Config<'a> {
         self.entries.iter().any(|(key, entry)| key.starts_with(prefix) && entry.value != Value::Null)
     }
 
-    /// A whole number for each layer: a list, or one for all.
+    /// An integer for each layer: a list, or one for all.
     pub(in crate::model) fn per_layer(&self, key: &str, layers: u32, range: RangeInclusive<u32>) -> Result<Vec<u32>> {
         let Some(Entry { value: Value::List(list), .. }) = self.get(key) else {
             return Ok(vec![self.int(key, range)?; layers as usize]);
@@ -314,7 +314,7 @@ impl<'a> Config<'a> {
             _ => None,
         };
         let list = list.iter().map(number).collect::<Option<Vec<_>>>().filter(|list| list.len() == layers as usize);
-        let works = format!("a whole number from {} to {}, or one for each layer,", range.start(), range.end());
+        let works = format!("an integer from {} to {}, or one for each layer,", range.start(), range.end());
         list.ok_or_else(|| self.wrong(key, &works))
     }
 
@@ -410,22 +410,22 @@ impl<'a> Config<'a> {
             }
             Some(Value::List(_)) => return self.maybe_flags(key, layers),
             Some(_) => {
-                return Err(self.wrong(key, "a whole number from 1, a flag for each layer or a word like \"LLLG\""));
+                return Err(self.wrong(key, "an integer from 1, a flag for each layer or a word like \"LLLG\""));
             }
         };
         Ok(Some(kinds))
     }
 
-    /// A list of whole numbers; none where there is none.
+    /// A list of integers; none where there is none.
     pub(in crate::model) fn ints(&self, key: &str) -> Result<Vec<u32>> {
         let int = |v: &Value| if let Value::Int(v) = v { u32::try_from(*v).ok() } else { None };
         match self.get(key).map(|entry| &entry.value) {
             None => Ok(Vec::new()),
             Some(Value::List(list)) => {
                 let ints: Option<Vec<u32>> = list.iter().map(int).collect();
-                ints.ok_or_else(|| self.wrong(key, "a list of whole numbers"))
+                ints.ok_or_else(|| self.wrong(key, "a list of integers"))
             }
-            Some(_) => Err(self.wrong(key, "a list of whole numbers")),
+            Some(_) => Err(self.wrong(key, "a list of integers")),
         }
     }
 
@@ -484,7 +484,7 @@ impl<'a> Config<'a> {
     pub(in crate::model) fn layers(&self) -> Result<u32> {
         let key = "num_hidden_layers";
         let there = self.names.layers().max(1);
-        let works = || format!("a whole number from 1 to {there}, the layers that the file has tensors for,");
+        let works = || format!("an integer from 1 to {there}, the layers that the file has tensors for,");
         let layers = self.maybe_int(key, 1..=there).map_err(|_| self.wrong(key, &works()))?;
         // Some configurations list the layers and do not count them.
         let listed = || match self.entries.get("layer_types").map(|entry| &entry.value) {
@@ -519,7 +519,7 @@ impl<'a> Config<'a> {
         Ok(all.into_iter().map(|n| n > 0).collect())
     }
 
-    /// A list of whole numbers that may be absent.
+    /// A list of integers that may be absent.
     pub(in crate::model) fn maybe_ints(&self, key: &str, range: RangeInclusive<u32>) -> Result<Option<Vec<u32>>> {
         let Some(entry) = self.get(key) else { return Ok(None) };
         let number = |value: &Value| match *value {
@@ -531,7 +531,7 @@ impl<'a> Config<'a> {
             _ => None,
         }
         .map(Some)
-        .ok_or_else(|| self.wrong(key, &format!("a list of whole numbers from {} to {}", range.start(), range.end())))
+        .ok_or_else(|| self.wrong(key, &format!("a list of integers from {} to {}", range.start(), range.end())))
     }
 
     /// A list of N factors; ones if it is absent.
@@ -563,7 +563,7 @@ impl<'a> Config<'a> {
     pub(in crate::model) fn types(&self, table: &str) -> Result<u32> {
         match (self.maybe_dim("type_vocab_size")?, self.rows(table)) {
             (Some(types), _) | (None, Some(types)) => Ok(types),
-            (None, None) => Err(self.wrong("type_vocab_size", "a whole number")),
+            (None, None) => Err(self.wrong("type_vocab_size", "an integer")),
         }
     }
 
@@ -656,7 +656,7 @@ pub(in crate::model) fn config_json(file: &ModelFile) -> Result<serde_json::Map<
 /// Python writes an infinite number as `Infinity`, which is no JSON: here it is a table, as newer files have it.
 pub(in crate::model) fn infinite(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Every second part lies within quotes; a quote behind a backslash does not end one.
+    // Every second part lies within quotes; a quote after a backslash does not end one.
     let mut quoted = false;
     for part in text.split_inclusive('"') {
         out.push_str(&if quoted { part.to_owned() } else { part.replace("Infinity", r#"{"__float__": "Infinity"}"#) });

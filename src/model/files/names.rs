@@ -58,11 +58,11 @@ struct Stack {
 /// How the matrices of experts lie in one tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::model) enum Order {
-    /// One behind the other.
+    /// Contiguous.
     Rows,
     /// Rows of an expert's matrices take turns.
     Turns,
-    /// Transposes, one behind the other; columns of an expert's matrices take turns.
+    /// Transposes, contiguous; columns of an expert's matrices take turns.
     Columns,
 }
 
@@ -99,7 +99,7 @@ const STACKS: &[Stack] = stacks! {
 
 /// Where something with a name in a program lies.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::model) struct Place<'a> {
+pub(in crate::model) struct TensorRows<'a> {
     pub(in crate::model) tensor: &'a TensorInfo,
     /// The expert, where the tensor holds those of all.
     pub(in crate::model) expert: u32,
@@ -108,7 +108,7 @@ pub(in crate::model) struct Place<'a> {
     pub(in crate::model) order: Order,
 }
 
-impl<'a> Place<'a> {
+impl<'a> TensorRows<'a> {
     /// A tensor that holds nothing else, or things at places that the program knows.
     pub(in crate::model) fn alone(tensor: &'a TensorInfo) -> Self {
         Self { tensor, expert: 0, part: (0, 1), order: Order::Rows }
@@ -141,18 +141,18 @@ impl<'a> Names<'a> {
     }
 
     /// Where the matrix or vector of a name lies, alone or with those of other experts.
-    pub(in crate::model) fn place(&self, name: &str) -> Option<Place<'a>> {
+    pub(in crate::model) fn place(&self, name: &str) -> Option<TensorRows<'a>> {
         if self.file.gguf().is_some() {
             let (spelled, expert) = self.translated(name);
-            return self.file.find(&spelled).map(|tensor| Place { expert, ..Place::alone(tensor) });
+            return self.file.find(&spelled).map(|tensor| TensorRows { expert, ..TensorRows::alone(tensor) });
         }
-        self.find(name).map(Place::alone).or_else(|| {
+        self.find(name).map(TensorRows::alone).or_else(|| {
             let (pattern, numbers) = pattern(name);
             let [layer, expert] = numbers[..] else { return None };
             let arch = self.arch.name();
             let stack = STACKS.iter().find(|s| s.name == pattern && s.arch.is_none_or(|only| only == arch))?;
             let tensor = self.find(&stack.tensor.replacen("{}", &layer.to_string(), 1))?;
-            Some(Place { tensor, expert, part: stack.part, order: stack.order })
+            Some(TensorRows { tensor, expert, part: stack.part, order: stack.order })
         })
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::file::{ByteSource, Bytes, CountFn, ModelFile, TensorInfo};
-use crate::model::files::names::{Names, Order, Place};
+use crate::model::files::names::{Names, Order, TensorRows};
 use crate::model::files::source::RowsFn;
 use crate::model::program::{Program, Runs, VectorSpec, WeightSpec};
 use crate::ops::{CpuWeights, Matrix, VectorId, WeightId};
@@ -97,7 +97,7 @@ impl MatrixAt {
     }
 }
 
-/// What comes behind the last of some rows, or elements.
+/// What comes after the last of some rows, or elements.
 fn end(start: u32, n: u32, runs: &Runs) -> u64 {
     u64::from(start) + runs.offset(n.saturating_sub(1)) + 1
 }
@@ -142,11 +142,11 @@ pub(in crate::model) fn locate(program: &Program, names: Names<'_>) -> Result<Lo
     Ok(Located { weights, vectors })
 }
 
-fn find<'a>(names: Names<'a>, tensor: &str) -> Result<Place<'a>> {
+fn find<'a>(names: Names<'a>, tensor: &str) -> Result<TensorRows<'a>> {
     match names.place(tensor) {
         Some(place) => Ok(place),
         // The error of the search names what is most like it.
-        None => names.file.tensor(&names.spelled(tensor)).map(Place::alone),
+        None => names.file.tensor(&names.spelled(tensor)).map(TensorRows::alone),
     }
 }
 
@@ -157,7 +157,7 @@ fn wrong_shape(info: &TensorInfo, wanted: &[u64]) -> Error {
     ))
 }
 
-impl Place<'_> {
+impl TensorRows<'_> {
     /// The rows (or elements) of an expert's matrix of `n` among those of all.
     fn rows(&self, start: u32, n: u32, runs: Runs) -> Result<(u32, Runs)> {
         let (part, parts) = self.part;
@@ -296,7 +296,7 @@ impl Located {
     }
 
     /// The weights for a CPU: matrices where they lie, if the file is in memory and holds them by rows; else copies.
-    /// `progress` is told bytes done and bytes in all.
+    /// `progress` is reported bytes done and bytes in all.
     pub async fn cpu_weights(&self, file: &ModelFile, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
         let all = self.weights.iter().map(MatrixAt::size).sum();
         let mut done = 0;

@@ -94,7 +94,7 @@ impl AltUp {
 pub(in crate::model) fn side_by_side(net: &mut Net<'_>, streams: &[ValueId]) -> ValueId {
     let mut all = streams[0];
     for stream in &streams[1..] {
-        all = net.b.join("streams", all, *stream, 1);
+        all = net.b.concat("streams", all, *stream, 1);
     }
     all
 }

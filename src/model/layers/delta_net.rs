@@ -35,7 +35,7 @@ pub(in crate::model) struct Hybrid {
     pub(in crate::model) heads: u32,
     pub(in crate::model) k_dim: u32,
     pub(in crate::model) v_dim: u32,
-    taps: u32,
+    kernel_size: u32,
     act: Act,
     decays: StoredDecays,
     /// Value heads of one key head lie `key_heads` apart.
@@ -87,7 +87,7 @@ impl Hybrid {
             heads,
             k_dim: c.part("linear_key_head_dim")?,
             v_dim,
-            taps: c.int("linear_conv_kernel_dim", 1..=64)?,
+            kernel_size: c.int("linear_conv_kernel_dim", 1..=64)?,
             act: c.activation("hidden_act", Act::Silu)?,
             decays: if c.is_gguf() { StoredDecays::Plain } else { StoredDecays::Logarithms },
             tiled,
@@ -110,7 +110,7 @@ impl Hybrid {
     pub(in crate::model) fn start<'c>(&self, c: &'c Config<'c>) -> Result<(Net<'c>, RopeSpec)> {
         let mut net = Net::new(c)?;
         if !c.is_gguf() {
-            net.norms_less_one();
+            net.norms_zero_centred();
         }
         let rope = net.rotary(&self.rotary);
         Ok((net, rope))
@@ -151,7 +151,7 @@ impl Hybrid {
     fn delta_net(&self, net: &mut Net<'_>, [q, k, v, gate, beta, decay]: [ValueId; 6]) -> ValueId {
         let starts = [(q, 0), (k, self.keys()), (v, 2 * self.keys())];
         let [q, k, v] = starts.map(|(x, start)| {
-            let h = net.short_conv("linear_attn.conv1d", x, start, self.taps, Bias::No);
+            let h = net.short_conv("linear_attn.conv1d", x, start, self.kernel_size, Bias::No);
             net.b.act("act", h, self.act)
         });
         // x / sqrt(Σ x² + 1e-6), as a norm by the mean: and queries by the root of the head's size once more.

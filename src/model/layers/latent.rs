@@ -108,14 +108,14 @@ impl Net<'_> {
         let turned = self.b.rope("q", turned, a.rope, rope);
         let q = self.b.slice_heads("q nope", q, a.heads, 0, a.nope);
         let q = self.b.head_linear("q latent", q, key);
-        let q = self.b.join("q", q, turned, a.heads);
+        let q = self.b.concat("q", q, turned, a.heads);
 
         let kv = self.linear("self_attn.kv_a_proj_with_mqa", x, a.rank + a.rope, a.bias);
         let turned = self.b.slice("k rope", kv, a.rank, a.rope);
         let turned = self.b.rope("k", turned, a.rope, rope);
         let k = self.b.slice("k latent", kv, 0, a.rank);
         let k = self.rms_norm("self_attn.kv_a_layernorm", k, EPS);
-        let k = self.b.join("k", k, turned, 1);
+        let k = self.b.concat("k", k, turned, 1);
 
         let (group, k_dim) = (self.group(None), a.rank + a.rope);
         let pages = CacheSpec::Pages { group, kv_heads: 1, k_dim, v_dim: a.rank, v_in_k: true, window: None };

@@ -82,7 +82,7 @@ impl Attention {
             (None, false) => Mask::Causal,
             (Some(window), false) => Mask::Window(window),
             (None, true) => Mask::Full,
-            (Some(window), true) => Mask::Near(window / 2),
+            (Some(window), true) => Mask::BidirectionalWindow(window / 2),
         }
     }
 }
@@ -109,7 +109,7 @@ pub(in crate::model) struct Head {
     pub(in crate::model) bias: Bias,
     /// Factor on the logits.
     pub(in crate::model) scale: f32,
-    /// `cap * tanh(logit / cap)` if not zero, behind the factor.
+    /// `cap * tanh(logit / cap)` if not zero, after the factor.
     pub(in crate::model) softcap: f32,
 }
 
@@ -145,7 +145,7 @@ impl<'c> Net<'c> {
     }
 
     /// Norms' weights are stored less 1: Gemma's folders.
-    pub(in crate::model) fn norms_less_one(&mut self) {
+    pub(in crate::model) fn norms_zero_centred(&mut self) {
         self.norm_offset = 1.0;
     }
 
@@ -396,7 +396,7 @@ impl<'c> Net<'c> {
         let tied = self.c.flag("tie_word_embeddings", head.tied)?;
         let name = if tied { self.c.names.arch.embedding.to_owned() } else { format!("{}.weight", head.name) };
         let k = self.b.width(x);
-        let picked = self.b.pick(x);
+        let picked = self.b.gather(x);
         let weight = self.b.weight(&name, self.vocab, k);
         let bias = self.bias(head.name, 0, self.vocab, Runs::ONE, head.bias);
         let logits = self.b.linear("logits", picked, weight, bias);

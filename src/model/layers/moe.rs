@@ -18,7 +18,7 @@ pub(in crate::model) struct Moe {
     pub(in crate::model) choice_bias: Option<&'static str>,
     /// What comes before an expert's number in the names of its matrices.
     pub(in crate::model) experts: &'static str,
-    /// What comes behind it: gate, up, down.
+    /// What comes after it: gate, up, down.
     pub(in crate::model) parts: [&'static str; 3],
     /// Biases of the experts.
     pub(in crate::model) bias: Bias,

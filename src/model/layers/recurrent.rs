@@ -19,11 +19,11 @@ pub(in crate::model) struct Mamba {
     /// States of each element.
     states: u32,
     /// Rows that the convolution looks at.
-    taps: u32,
+    kernel_size: u32,
     /// Bias of the projections.
     bias: Bias,
     conv_bias: Bias,
-    /// Behind the convolution.
+    /// After the convolution.
     pub(in crate::model) act: Act,
     /// The least and the largest time step.
     limits: [f32; 2],
@@ -59,7 +59,7 @@ impl Mamba {
             dim,
             groups,
             states: c.part("mamba_d_state")?,
-            taps: c.int("mamba_d_conv", 1..=64)?,
+            kernel_size: c.int("mamba_d_conv", 1..=64)?,
             bias: c.bias("mamba_proj_bias", false)?,
             conv_bias: c.bias("mamba_conv_bias", true)?,
             act: c.activation("mamba_act", Act::Silu)?,
@@ -89,7 +89,7 @@ impl Net<'_> {
         });
         let conv = format!("{name}.conv1d");
         let [x, b, c] = [(x, 0), (b, inner), (c, inner + group)].map(|(x, start)| {
-            let h = self.short_conv(&conv, x, start, m.taps, m.conv_bias);
+            let h = self.short_conv(&conv, x, start, m.kernel_size, m.conv_bias);
             self.b.act("act", h, m.act)
         });
         let bias = self.b.vector(&format!("{name}.dt_bias"), m.heads);
@@ -114,11 +114,11 @@ impl Net<'_> {
         name: &str,
         x: ValueId,
         start: u32,
-        taps: u32,
+        kernel_size: u32,
         bias: Bias,
     ) -> ValueId {
         let n = self.b.width(x);
-        let weight = self.b.weight_rows(&format!("{name}.weight"), start, n, taps);
+        let weight = self.b.weight_rows(&format!("{name}.weight"), start, n, kernel_size);
         let bias = self.bias(name, start, n, Runs::ONE, bias);
         self.b.conv(name, x, weight, bias)
     }

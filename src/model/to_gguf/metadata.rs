@@ -13,7 +13,7 @@ use crate::model::program::{CacheSpec, Node, Out, Program};
 use crate::ops::{Attend, Divide, Mask, Op, Pooling, RowWise, Score};
 use crate::{Error, Result};
 
-/// Names behind the architecture's, and their values; none for one that must not be written.
+/// Names after the architecture's, and their values; none for one that must not be written.
 #[derive(Default)]
 struct Pairs(BTreeMap<String, Option<Value>>);
 
@@ -23,7 +23,7 @@ impl Pairs {
     }
 }
 
-/// All of it: `general.architecture`, then what stands behind its name.
+/// All of it: `general.architecture`, then what stands after its name.
 pub(super) fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> Result<Vec<(String, Value)>> {
     // Some have a name of their own for those that give vectors, or have experts.
     let routes = program.nodes.iter().any(|node| matches!(node.op, Op::Route(_)));
@@ -192,7 +192,7 @@ fn attention(config: &Config<'_>, program: &Program, pairs: &mut Pairs) {
             Op::Rope(op) => dims_of[layer] = Some(op.spec.dims),
             Op::Attend(op) => {
                 kv_heads[layer] = op.kv_heads as i32;
-                let near = usize::from(matches!(op.mask, Mask::Window(_) | Mask::Near(_)));
+                let near = usize::from(matches!(op.mask, Mask::Window(_) | Mask::BidirectionalWindow(_)));
                 windows[layer] = seen(config, op, pairs);
                 key_dims[near] = Some(op.k_dim);
                 rotated[near] = rotated[near].or(dims_of[layer]);
@@ -234,13 +234,13 @@ fn seen(config: &Config<'_>, op: &Attend, pairs: &mut Pairs) -> Option<u32> {
     if config.value("query_pre_attn_scalar").is_some() && !plain {
         pairs.set("attention.scale", Value::F32(op.scale));
     }
-    if matches!(op.mask, Mask::Full | Mask::Near(_)) {
+    if matches!(op.mask, Mask::Full | Mask::BidirectionalWindow(_)) {
         pairs.set("attention.causal", Value::Bool(false));
     }
     match op.mask {
         Mask::Causal | Mask::Full => None,
         Mask::Window(n) => Some(n),
-        Mask::Near(n) => Some(2 * n),
+        Mask::BidirectionalWindow(n) => Some(2 * n),
     }
 }
 
@@ -286,7 +286,7 @@ fn recurrent(program: &Program, pairs: &mut Pairs) {
                 sizes(op.heads * op.v_dim, op.k_dim, op.key_heads, op.heads);
             }
             Op::Scan(op) => sizes(op.heads * op.dim, op.states, op.groups, op.heads),
-            Op::Conv(op) => pairs.set("ssm.conv_kernel", Value::U32(op.taps)),
+            Op::Conv(op) => pairs.set("ssm.conv_kernel", Value::U32(op.kernel_size)),
             Op::Attend(_) => attends[layer.map_or(0, |layer| layer as usize)] = true,
             _ => {}
         }
@@ -339,7 +339,7 @@ fn latent(program: &Program, pairs: &mut Pairs) {
     }
 }
 
-/// How vectors are made of a sequence's rows, and the dense layers behind.
+/// How vectors are made of a sequence's rows, and the dense layers after them.
 fn pooling(program: &Program, pairs: &mut Pairs) {
     let score = program.outs.iter().any(|out| matches!(out, Out::Score(_)));
     for node in &program.nodes {

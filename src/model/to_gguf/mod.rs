@@ -149,7 +149,8 @@ fn rope_type<'a>(config: &'a Config<'_>) -> Result<&'a str> {
 /// The rotation of the first layer that sees everything, or of the first that rotates.
 fn full_rope(program: &Program) -> Option<RopeSpec> {
     let slides = |layer: Option<u32>| {
-        let windowed = |op: &Op| matches!(op, Op::Attend(op) if matches!(op.mask, Mask::Window(_) | Mask::Near(_)));
+        let windowed =
+            |op: &Op| matches!(op, Op::Attend(op) if matches!(op.mask, Mask::Window(_) | Mask::BidirectionalWindow(_)));
         program.nodes.iter().any(|node| node.layer == layer && windowed(&node.op))
     };
     let rope = |node: &Node| if let Op::Rope(op) = &node.op { Some((node.layer, op.spec)) } else { None };

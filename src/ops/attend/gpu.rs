@@ -35,8 +35,8 @@ params! {
 pub(crate) const TILE_ROWS: u32 = 8;
 /// Query heads that share a load of keys and values, at most: the elements of a vector in the kernels.
 pub(super) const HEADS: u32 = 4;
-/// Fours of a value that a kernel sums up, at most: a workgroup's memory holds weights of no more threads.
-const V_FOURS: u32 = 128;
+/// Vec4s of a value that a kernel sums up, at most: a workgroup's memory holds weights of no more threads.
+const V_VEC4S: u32 = 128;
 /// Threads of a workgroup of `attend_tiled`, at most, for the same reason.
 const TILED_THREADS: u32 = 64;
 /// Positions that a thread of it scores in a tile.
@@ -71,10 +71,10 @@ impl GpuForm for Attend {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         match l.switches.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
-            None if l.generated => self.turns().try_for_each(|fours| self.lower_rows(l, fours)),
-            None => self.turns().try_for_each(|fours| match self.cooperative(l, &fours) {
-                Some(matrices) => self.lower_cooperative(l, fours, matrices),
-                None => self.lower_tiles(l, fours),
+            None if l.generated => self.turns().try_for_each(|row_vec4s| self.lower_rows(l, row_vec4s)),
+            None => self.turns().try_for_each(|row_vec4s| match self.cooperative(l, &row_vec4s) {
+                Some(matrices) => self.lower_cooperative(l, row_vec4s, matrices),
+                None => self.lower_tiles(l, row_vec4s),
             }),
         }
     }
@@ -86,11 +86,11 @@ impl GpuForm for Attend {
 }
 
 impl Attend {
-    /// The fours of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
+    /// The row_vec4s of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
     /// computed once a turn.
     fn turns(&self) -> impl Iterator<Item = Range<u32>> + use<> {
-        let fours = self.v_dim.div_ceil(4);
-        (0..fours).step_by(V_FOURS as usize).map(move |first| first..fours.min(first + V_FOURS))
+        let row_vec4s = self.v_dim.div_ceil(4);
+        (0..row_vec4s).step_by(V_VEC4S as usize).map(move |first| first..row_vec4s.min(first + V_VEC4S))
     }
 
     /// Query heads of a workgroup, of at most `most`: so many that as few as possible are computed in vain.
@@ -100,55 +100,55 @@ impl Attend {
     }
 
     /// For single rows.
-    fn lower_rows(&self, l: &mut Lower<'_>, fours: Range<u32>) -> Lowered {
+    fn lower_rows(&self, l: &mut Lower<'_>, row_vec4s: Range<u32>) -> Lowered {
         let heads = self.heads_together(HEADS);
-        let threads = l.tuning.table.attend.max((fours.len() as u32).next_power_of_two());
+        let threads = l.tuning.table.attend.max((row_vec4s.len() as u32).next_power_of_two());
         let mut kernel = l.kernel(kernels::ATTEND);
         kernel.set("WG", threads);
-        kernel.set("HEADS", heads);
+        kernel.set("GROUP_HEADS", heads);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
-        let mut args = self.bind(l, &mut kernel, &fours);
+        let mut args = self.bind(l, &mut kernel, &row_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.max(&mut kernel);
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Items, Dim::Fixed(1)])?;
 
-        let mut merge = l.kernel(kernels::ATTEND_MERGE);
-        let args = self.bind(l, &mut merge, &fours);
+        let mut merge = l.kernel(kernels::ATTEND_REDUCE);
+        let args = self.bind(l, &mut merge, &row_vec4s);
         l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Merges, Dim::Fixed(1)])
     }
 
     /// For tiles of rows.
-    fn lower_tiles(&self, l: &mut Lower<'_>, fours: Range<u32>) -> Lowered {
-        // A thread sums up two fours of a value; it scores four of eight rows.
-        let halves = (fours.len() as u32).div_ceil(2);
-        let heads = self.heads_together(HEADS.min(TILED_THREADS / halves));
-        let threads = (halves * heads).next_multiple_of(32);
+    fn lower_tiles(&self, l: &mut Lower<'_>, row_vec4s: Range<u32>) -> Lowered {
+        // A thread sums up two row_vec4s of a value; it scores four of eight rows.
+        let vec4_pairs = (row_vec4s.len() as u32).div_ceil(2);
+        let heads = self.heads_together(HEADS.min(TILED_THREADS / vec4_pairs));
+        let threads = (vec4_pairs * heads).next_multiple_of(32);
         let tile = TILED_KEYS * (threads / (2 * heads));
         let mut kernel = l.kernel(kernels::ATTEND_TILED);
         kernel.set("WG", threads);
-        kernel.set("HEADS", heads);
+        kernel.set("GROUP_HEADS", heads);
         kernel.set("TILE", tile);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
-        let mut args = self.bind(l, &mut kernel, &fours);
+        let mut args = self.bind(l, &mut kernel, &row_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Tiles(TILE_ROWS), Dim::Fixed(1)])
     }
 
-    /// Sets what the kernels have in common, and gives their arguments, but for keys and values. `fours`: which of a value.
-    pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, fours: &Range<u32>) -> Vec<Arg<'a>> {
+    /// Sets what the kernels have in common, and gives their arguments, but for keys and values. `row_vec4s`: which of a value.
+    pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, row_vec4s: &Range<u32>) -> Vec<Arg<'a>> {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
-        kernel.set("STEP_ITEMS", layout.items);
-        kernel.set("STEP_MERGES", layout.merges);
-        kernel.set("STEP_TILES", layout.tiles);
+        kernel.set("BATCH_ITEMS", layout.items);
+        kernel.set("BATCH_REDUCES", layout.merges);
+        kernel.set("BATCH_TILES", layout.tiles);
         kernel.set("TREE", layout.tree);
         kernel.set("SEARCH", l.switches.search);
         kernel.set("HAS_SINKS", self.sinks.is_some());
         kernel.set("HAS_SLOPES", self.slopes.is_some());
         kernel.set("HAS_SOFTCAP", self.softcap != 0.0);
-        kernel.set("K_FOURS", self.k_dim.div_ceil(4));
-        kernel.set("V_FOURS", fours.len() as u32);
-        kernel.set("V_FROM", fours.start);
+        kernel.set("K_VEC4S", self.k_dim.div_ceil(4));
+        kernel.set("V_VEC4S", row_vec4s.len() as u32);
+        kernel.set("V_FROM", row_vec4s.start);
         kernel.set("RAGGED", ragged);
         let (q, out) = (&l.value(self.q).buffer, &l.value(self.out).buffer);
         vec![Arg::read(l.step), Arg::read(q), Arg::read(l.vectors), Arg::Write(out), Arg::Write(l.parts)]
@@ -178,7 +178,7 @@ impl Attend {
             Mask::Causal => (u32::MAX, 0),
             Mask::Window(n) => (n, 0),
             Mask::Full => (u32::MAX, u32::MAX),
-            Mask::Near(n) => (n.saturating_add(1), n),
+            Mask::BidirectionalWindow(n) => (n.saturating_add(1), n),
         };
         let stride = |id| l.value(id).stride();
         let (k_stride, v_stride) = match self.kv {

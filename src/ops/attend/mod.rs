@@ -75,7 +75,7 @@ pub enum Mask {
     /// All of its sequence.
     Full,
     /// Its own and the `n` on either side.
-    Near(u32),
+    BidirectionalWindow(u32),
 }
 
 operands!(Attend, f, Attend { q, kv, sinks, slopes, out, .. } => {
@@ -128,7 +128,7 @@ impl Operation for Attend {
                 Mask::Causal => own + 1,
                 Mask::Window(n) => n.min(own + 1),
                 Mask::Full => load.rows,
-                Mask::Near(n) => n.saturating_mul(2).saturating_add(1).min(load.rows),
+                Mask::BidirectionalWindow(n) => n.saturating_mul(2).saturating_add(1).min(load.rows),
             };
             seen += f64::from(sees);
             most = most.max(sees.saturating_add(own - load.pos).min(own + 1));
@@ -166,7 +166,7 @@ impl CpuForm for Attend {
         let [heads, kv_heads, k_dim, v_dim] = [self.heads, self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
         let (q, out) = (run.value(self.q), run.value(self.out));
         let (scores, scratch) = run.scratch().split_at_mut(TILE);
-        for item in run.member.turns(run.step.rows.len() * heads) {
+        for item in run.thread.turns(run.step.rows.len() * heads) {
             let (r, head) = (item / heads, item % heads);
             let kv_head = head / (heads / kv_heads);
             let keys = Keys::new(self, run, r);
@@ -236,7 +236,7 @@ impl Mask {
             Self::Causal => 0..own + 1,
             Self::Window(n) => (own + 1).saturating_sub(n as usize)..own + 1,
             Self::Full => 0..count,
-            Self::Near(n) => own.saturating_sub(n as usize)..(own + n as usize + 1).min(count),
+            Self::BidirectionalWindow(n) => own.saturating_sub(n as usize)..(own + n as usize + 1).min(count),
         }
     }
 }
@@ -317,7 +317,7 @@ impl OracleForm for Attend {
                 Mask::Causal => t <= own,
                 Mask::Window(n) => t <= own && own - t < n as usize,
                 Mask::Full => true,
-                Mask::Near(n) => t.abs_diff(own) <= n as usize,
+                Mask::BidirectionalWindow(n) => t.abs_diff(own) <= n as usize,
             };
             let seen: Vec<_> = (0..all).filter(|&t| allowed(t)).map(|t| (t, self.oracle_kv(run, r, t))).collect();
             let mut row = Vec::new();

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// `out[r, i] = exp(scale x[r, i]) / Σ_j exp(scale x[r, j])`; x, out (rows, n) f32.
 ///
 /// Elements that come to -1e30 or less are masked; a row of nothing else is uniform, 1 / n. A row that holds NaN or positive
-/// infinity is NaN. No engine run needs it: attention has its own, and sampling draws without one.
+/// infinity is NaN. No engine run needs it: attention has its own, and sampling samples without one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Softmax {
     /// Rows.

@@ -39,7 +39,7 @@ impl Attend {
             false => Err(Error::Limit {
                 what: "attention with its scores in workgroup memory (V1)".to_owned(),
                 needed: format!("scores of {scores} positions"),
-                available: format!("room for {most} in {} bytes on this device", caps.workgroup_memory),
+                available: format!("capacity for {most} in {} bytes on this device", caps.workgroup_memory),
                 instead: "attention in parts (V2): `Single::by_rows`".to_owned(),
             }),
         }

@@ -3,7 +3,7 @@
 use super::gpu::{ALL_PARTS, TILE_ROWS, part_size};
 use crate::ops::{RowEntry, SeqEntry};
 
-/// How many entries the lists have room for.
+/// How many entries the lists have capacity for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkLimits {
     /// Items that are parts of rows.

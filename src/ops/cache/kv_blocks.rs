@@ -27,7 +27,7 @@ params! {
 }
 
 impl BlockMove {
-    /// Adds the dispatches that do `moves` to a cache, as if one after the other.
+    /// Adds the dispatches that do `moves` to a cache, as if one after another.
     pub fn dispatch(plan: &mut PlanBuilder<'_>, kv: &Buffer, shape: &CacheShape, moves: &[Self]) -> Result<()> {
         shape.check()?;
         Self::dispatch_words(plan, kv, ("block", shape.block_words(), shape.blocks), moves)
@@ -55,7 +55,7 @@ impl BlockMove {
         }
         // Fits: a binding has fewer than 2^32 bytes.
         let words = words as u32;
-        let (fragment, n) = if words.is_multiple_of(4) { (lib::FOUR, words / 4) } else { (lib::ONE, words) };
+        let (fragment, n) = if words.is_multiple_of(4) { (lib::VEC4, words / 4) } else { (lib::SCALAR, words) };
         let mut kernel = kernels::KV_BLOCKS.kernel();
         kernel.fill("element", fragment);
         let device = plan.device().clone();
@@ -95,15 +95,15 @@ impl BlockMove {
         counts
     }
 
-    /// The moves after which the blocks of `used` are the cache's first: those behind go where free ones are. All of them run
+    /// The moves after which the blocks of `used` are the cache's first: those after go where free ones are. All of them run
     /// at once.
     pub fn compact(used: &[u32]) -> Vec<Self> {
         let taken: HashSet<u32> = used.iter().copied().collect();
         let count = taken.len() as u32;
         let free = (0..count).filter(|block| !taken.contains(block));
-        let mut behind: Vec<u32> = taken.iter().copied().filter(|&block| block >= count).collect();
-        behind.sort_unstable();
-        behind.into_iter().zip(free).map(|(from, to)| Self { from: Some(from), to }).collect()
+        let mut after: Vec<u32> = taken.iter().copied().filter(|&block| block >= count).collect();
+        after.sort_unstable();
+        after.into_iter().zip(free).map(|(from, to)| Self { from: Some(from), to }).collect()
     }
 }
 

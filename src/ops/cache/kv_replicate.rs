@@ -85,7 +85,7 @@ impl KvReplicate {
             }
         }
         let words = self.head_dim / self.storage.lanes();
-        let (fragment, n) = if words.is_multiple_of(4) { (lib::FOUR, words / 4) } else { (lib::ONE, words) };
+        let (fragment, n) = if words.is_multiple_of(4) { (lib::VEC4, words / 4) } else { (lib::SCALAR, words) };
         let mut kernel = kernels::KV_REPLICATE.kernel();
         kernel.fill("element", fragment);
         kernel.set("N", n);

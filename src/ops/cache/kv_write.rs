@@ -66,7 +66,7 @@ impl CpuForm for KvWrite {
         let (k, pages) = (run.value(self.k), run.cache(self.cache));
         let v = self.v.map(|v| run.value(v));
         let [heads, k_dim, v_dim] = [self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
-        for item in run.member.share(run.step.rows.len() * heads, 1) {
+        for item in run.thread.share(run.step.rows.len() * heads, 1) {
             let row = run.step.rows[item / heads];
             let at = run.step.kv_slot(pages.group, row.seq as usize, row.pos as usize);
             pages.store(Kind::K, at, item % heads, k.slice(item * k_dim..(item + 1) * k_dim));
@@ -125,7 +125,7 @@ impl GpuForm for KvWrite {
         let args = [Arg::read(l.step), Arg::read(&k.buffer), Arg::read(&v.buffer), Arg::Write(&cache.buffer)];
         let ragged = cache.shape.is_padded() || [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.set("RAGGED", ragged);
-        let fours = cache.shape.k_room().max(cache.shape.v_room()) / 4;
-        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * fours), Dim::Rows(1), Dim::Fixed(1)])
+        let vec4s = cache.shape.k_room().max(cache.shape.v_room()) / 4;
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * vec4s), Dim::Rows(1), Dim::Fixed(1)])
     }
 }

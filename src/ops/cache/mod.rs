@@ -97,7 +97,7 @@ impl std::str::FromStr for KvStorage {
 }
 
 impl CacheShape {
-    /// Elements that a key has room for: whole words in every storage type, whole vectors where keys are vectors.
+    /// Elements that a key has capacity for: whole words in every storage type, whole vectors where keys are vectors.
     pub fn k_room(&self) -> u32 {
         match self.layout {
             KvLayout::Vectorised => self.k_dim.next_multiple_of(4 * self.storage.lanes()),
@@ -105,12 +105,12 @@ impl CacheShape {
         }
     }
 
-    /// Whether a key or a value has more room than elements.
+    /// Whether a key or a value has more space than elements.
     pub(crate) fn is_padded(&self) -> bool {
         (self.k_room(), self.v_room()) != (self.k_dim, self.v_dim)
     }
 
-    /// Elements that a value has room for.
+    /// Elements that a value has capacity for.
     pub fn v_room(&self) -> u32 {
         self.v_dim.next_multiple_of(4)
     }

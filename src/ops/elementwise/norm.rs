@@ -98,7 +98,7 @@ impl CpuForm for Norm {
     /// Splits groups.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.spec.n as usize);
-        for group in run.member.share(run.rows(self.x) * self.groups as usize, 1) {
+        for group in run.thread.share(run.rows(self.x) * self.groups as usize, 1) {
             let range = group * n..(group + 1) * n;
             let own = if self.per_group { group % self.groups as usize * n } else { 0 };
             self.spec.cpu(run, own, x.slice(range.clone()), out.slice_mut(range));
@@ -175,7 +175,7 @@ params! {
 }
 
 impl NormSpec {
-    /// Sets the overrides of a kernel that normalises, and says where weight and bias lie, in fours.
+    /// Sets the overrides of a kernel that normalises, and says where weight and bias lie, in vec4s.
     pub(in crate::ops) fn lower(&self, l: &Lower<'_>, kernel: &mut Kernel) -> (u32, u32) {
         let kind = match self.kind {
             NormKind::Rms => 1u32,

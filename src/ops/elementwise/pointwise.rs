@@ -109,7 +109,7 @@ impl CpuForm for Pointwise {
 }
 
 fn binary(run: &CpuRun<'_>, [a, b, out]: [ValueId; 3], n: u32, f: impl Fn(f32, f32) -> f32) {
-    let own = run.member.share(run.rows(out) * n as usize, 16);
+    let own = run.thread.share(run.rows(out) * n as usize, 16);
     let (a, b) = (run.value(a).slice(own.clone()), run.value(b).slice(own.clone()));
     for ((out, a), b) in run.value(out).slice_mut(own).iter_mut().zip(a).zip(b) {
         *out = f(*a, *b);
@@ -226,7 +226,7 @@ fn erfc(x: f64) -> f64 {
 params! {
     pub(crate) struct Params {
         rows_at: u32,
-        fours: u32,
+        vec4s: u32,
         by: f32,
         low: f32,
         high: f32,
@@ -268,7 +268,7 @@ impl GpuForm for Pointwise {
         };
         kernel.set("OP", op);
         let (a, b, out) = (l.value(a), l.value(b), l.value(self.out()));
-        let params = Params { rows_at: out.rows_at(), fours: out.stride() / 4, by, low, high };
+        let params = Params { rows_at: out.rows_at(), vec4s: out.stride() / 4, by, low, high };
         let args = [Arg::read(l.step), Arg::read(&a.buffer), Arg::read(&b.buffer), Arg::Write(&out.buffer)];
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(out.stride() / 4), out.rows(1), Dim::Fixed(1)])
     }

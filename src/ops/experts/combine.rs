@@ -59,8 +59,8 @@ impl CpuForm for Combine {
     fn cpu(&self, run: &CpuRun<'_>) {
         let [width, start, count, n] = [self.width, self.start, self.count, self.n].map(|n| n as usize);
         let (x, weights, out) = (run.value(self.x), run.value(self.weights), run.value(self.out));
-        // A part of a row's columns: one row is for all members.
-        for item in run.member.share(run.rows(self.out) * n, 16) {
+        // A part of a row's columns: one row is for all threads.
+        for item in run.thread.share(run.rows(self.out) * n, 16) {
             let (r, i) = (item / n, item % n);
             let part = |j: usize| weights.get(r * width + start + j) * x.get((r * count + j) * n + i);
             out.set(item, (0..count).map(part).sum());

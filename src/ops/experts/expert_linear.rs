@@ -125,7 +125,7 @@ impl CpuForm for ExpertLinear {
         let x = run.value(self.x).slice(0..x_rows * self.k as usize);
         let x = X::new(run, x, self.k, self.experts.iter().copied(), eight);
         let row = |&item: &u32| if self.own { item as usize } else { item as usize / used };
-        let columns = run.member.share(n, LANES);
+        let columns = run.thread.share(n, LANES);
         let mut start = 0;
         for (expert, &end) in ends.iter().enumerate() {
             let items = &items[start..end as usize];

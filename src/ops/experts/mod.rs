@@ -79,7 +79,7 @@ pub(in crate::ops) fn gpu_needs(matrices: usize, parts: u32) -> GpuNeeds {
     GpuNeeds { scratch: (matrices as u64 + 1) * 4, scratch_of_row: u64::from(parts) * 4, ..GpuNeeds::default() }
 }
 
-/// Whole matrices that lie one behind the other in a buffer, or some rows of one that does not fit into a buffer.
+/// Whole matrices that are contiguous in a buffer, or some rows of one that does not fit into a buffer.
 struct Segment {
     format: BlockFormat,
     buffer: usize,

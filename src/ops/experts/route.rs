@@ -14,7 +14,7 @@ use crate::{Error, Result};
 /// The `used` experts of the highest scores in each row, in the order of their scores, and what their results are
 /// multiplied by. Of equals, the one of the lower number comes first.
 ///
-/// x (rows, experts) f32: the router's logits | out (rows, 2 * used) f32: the numbers of the chosen (whole numbers below 2²⁴,
+/// x (rows, experts) f32: the router's logits | out (rows, 2 * used) f32: the numbers of the chosen (integers below 2²⁴,
 /// so exact), then their weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
@@ -136,7 +136,7 @@ impl CpuForm for Route {
         let (scores, rest) = run.scratch().split_at_mut(experts);
         let (keys, rest) = rest.split_at_mut(experts);
         let (closed, rest) = rest.split_at_mut(experts);
-        for r in run.member.share(run.rows(self.x), 1) {
+        for r in run.thread.share(run.rows(self.x), 1) {
             let logits = x.slice(r * experts..(r + 1) * experts);
             spec.score.f32(logits, scores);
             keys.copy_from_slice(scores);

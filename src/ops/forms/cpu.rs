@@ -1,14 +1,14 @@
-//! What a CPU form is given: the step's rows, the buffers, the weights, and the member of the team that it runs on.
+//! What a CPU form is given: the step's rows, the buffers, the weights, and the thread of the thread_pool that it runs on.
 //!
-//! All members call the same op at the same time, each does its share of the rows or columns, and the executor puts a
+//! All threads call the same op at the same time, each does its share of the rows or columns, and the executor puts a
 //! barrier wherever the next op touches what this one wrote.
 
-use crate::cpu::{Cache, Member, Pages, Shared};
+use crate::cpu::{Cache, Pages, PoolThread, Shared};
 use crate::ops::weights::{CpuWeights, WeightView};
 use crate::ops::{CacheId, RowEntry, Rows, SeqEntry, ValueId, VectorId, WeightId};
 use crate::quant::Simd;
 
-/// The rows of one role in a step, as ops read them.
+/// The rows of one phase in a step, as ops read them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepRows<'a> {
     pub(crate) rows: &'a [RowEntry],
@@ -35,7 +35,7 @@ impl StepRows<'_> {
 
 /// Everything that a CPU form works with.
 pub(crate) struct CpuRun<'a> {
-    pub(crate) member: &'a Member<'a>,
+    pub(crate) thread: &'a PoolThread<'a>,
     pub(crate) step: &'a StepRows<'a>,
     pub(crate) weights: &'a CpuWeights,
     /// The buffer of each value; values that are not alive together may have the same.
@@ -43,9 +43,9 @@ pub(crate) struct CpuRun<'a> {
     /// For each value, its buffer and what its rows stand for.
     pub(crate) places: &'a [Place],
     pub(crate) caches: &'a [Cache],
-    /// Activations are rounded to eight bits where a block format multiplies whole numbers, by these instructions.
-    pub(crate) eight_bits: Option<Simd>,
-    /// This member's own memory, as large as [`Op::cpu_scratch`](crate::ops::Op::cpu_scratch) asked for.
+    /// Activations are rounded to int8 where a block format multiplies integers, by these instructions.
+    pub(crate) int8: Option<Simd>,
+    /// This thread's own memory, as large as [`Op::cpu_scratch`](crate::ops::Op::cpu_scratch) asked for.
     pub(crate) scratch: &'a Shared<f32>,
     pub(crate) scratch_len: usize,
 }
@@ -86,7 +86,7 @@ impl<'a> CpuRun<'a> {
         }
     }
 
-    /// `len` elements of the state of a slot, from element `start` on: only this member's before the next barrier.
+    /// `len` elements of the state of a slot, from element `start` on: only this thread's before the next barrier.
     #[allow(clippy::mut_from_ref, reason = "members take disjoint parts")]
     pub(in crate::ops) fn state(&self, id: CacheId, slot: u32, start: usize, len: usize) -> &'a mut [f32] {
         match &self.caches[id.index()] {
@@ -95,10 +95,10 @@ impl<'a> CpuRun<'a> {
         }
     }
 
-    /// This member's own memory.
+    /// This thread's own memory.
     #[allow(clippy::mut_from_ref, reason = "an op takes it once")]
     pub(crate) fn scratch(&self) -> &'a mut [f32] {
-        let start = self.member.index * self.scratch_len;
+        let start = self.thread.index * self.scratch_len;
         self.scratch.slice_mut(start..start + self.scratch_len)
     }
 }

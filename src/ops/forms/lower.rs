@@ -2,7 +2,7 @@
 
 use crate::gpu::compose::lib;
 use crate::gpu::{
-    Arg, Buffer, Caps, Dim, Fragment, Kernel, KernelSource, Matmul, Matrices, PlanBuilder, Products, Tuning,
+    Arg, Buffer, Caps, Dim, Fragment, Kernel, KernelSource, Matmul, MatmulTuning, Matrices, PlanBuilder, Tuning,
 };
 use crate::ops::{
     CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, StepLayout, ValueId, VectorId, WeightId,
@@ -47,7 +47,7 @@ impl ValueBuffer {
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
     pub(crate) format: BlockFormat,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<WeightRows>,
 }
 
 /// Rows of a matrix in a buffer, at most: a dispatch of four rows a workgroup (two pairs, gated) stays below 65,535 of them.
@@ -55,7 +55,7 @@ pub(crate) const MAX_ROWS: u32 = 131_072;
 
 /// Consecutive rows of a matrix in a buffer.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct WeightRows {
     /// Which of the executor's weight buffers.
     pub(crate) buffer: usize,
     /// The first row's place in the buffer, in rows.
@@ -153,24 +153,24 @@ pub(crate) struct Lower<'a> {
     pub(crate) vectors: &'a Buffer,
     /// The element of `vectors` where each vector lies; a multiple of 4.
     pub(crate) vector_at: &'a [u32],
-    /// The element of `vectors` where the biases of a list of parts lie one behind the other.
+    /// The element of `vectors` where the biases of a list of parts are contiguous.
     pub(crate) bias_at: &'a dyn Fn(&[crate::ops::Part]) -> Option<u32>,
     pub(crate) caches: &'a [CacheBuffer],
     pub(crate) step: &'a Buffer,
     /// One for each rope table.
     pub(crate) angles: &'a [Angles],
-    /// The rows are generated ones: matrix times vector.
+    /// The rows are generated ones: mat-vec.
     pub(crate) generated: bool,
     /// What an op's kernels hand each other.
     pub(crate) scratch: &'a Buffer,
     /// The chosen experts whose pairs lie sorted in `scratch`.
     pub(crate) sorted: Option<ValueId>,
-    /// Rows of x in eight bits, for matrix times matrix.
-    pub(crate) quants: &'a Buffer,
+    /// Rows of x as int8, for mat-mat.
+    pub(crate) int8_rows: &'a Buffer,
     /// The value whose rows lie there.
     pub(crate) quantized: Option<ValueId>,
-    /// The token drawn last, by slot.
-    pub(crate) drawn: &'a Buffer,
+    /// The token sampled last, by slot.
+    pub(crate) sampled: &'a Buffer,
     /// Parts of attention, until they are merged.
     pub(crate) parts: &'a Buffer,
 }
@@ -221,31 +221,31 @@ impl<'a> Lower<'a> {
             kernel.set("ROPE_FACTOR", factor);
         }
         if let (AngleSource::Power { theta, freq_scale, .. }, Some(spec)) = (source, spec) {
-            // A logarithm of base 2 in two words, since pair * step must keep 26 bits behind its point.
+            // A logarithm of base 2 in two words, since pair * step must keep 26 bits after its point.
             let step = theta.log2() * 2.0 / f64::from(spec.dims) * f64::from(1 << 26);
             let low = ((step - step.floor()) * f64::from(1 << 24)).floor();
             let turns = (freq_scale / std::f64::consts::TAU * (1u64 << 32) as f64).floor();
             kernel.set("POW", true);
             kernel.set("ROPE_STEP", step as u32);
             kernel.set("ROPE_STEP_LOW", low as u32);
-            kernel.set("ROPE_TURNS", turns as u32);
+            kernel.set("ROPE_REVOLUTIONS", turns as u32);
         }
     }
 
     /// A kernel with the overrides that every step reader has.
     pub(crate) fn kernel(&self, source: KernelSource) -> Kernel {
         let mut kernel = source.kernel();
-        if kernel.uses(lib::STEP) {
-            kernel.set("STEP_SEQS", self.layout.seqs);
-            kernel.set("STEP_OUTS", self.layout.outs);
-            kernel.set("STEP_TABLES", self.layout.tables);
+        if kernel.uses(lib::BATCH) {
+            kernel.set("BATCH_SEQS", self.layout.seqs);
+            kernel.set("BATCH_OUTS", self.layout.outs);
+            kernel.set("BATCH_TABLES", self.layout.tables);
             kernel.set("POS_IDS", self.switches.pos_ids);
         }
         kernel
     }
 
     /// What products with matrices of a format are tuned by.
-    pub(crate) fn products(&self, format: BlockFormat) -> &Products {
+    pub(crate) fn products(&self, format: BlockFormat) -> &MatmulTuning {
         self.tuning.table.products(format)
     }
 
@@ -266,7 +266,7 @@ impl<'a> Lower<'a> {
         }
         kernel.fill("sums", fragment);
         kernel.set("WG", threads);
-        kernel.set("PARTS", parts * sums);
+        kernel.set("PARTIALS", parts * sums);
     }
 
     /// Fills the slot `max`: how a workgroup finds its maxima.

@@ -36,10 +36,10 @@ pub(crate) trait Operation: CpuForm + OracleForm + GpuForm {
 
 /// The op on the CPU.
 pub(crate) trait CpuForm {
-    /// Does this member's share of the op.
+    /// Does this thread's share of the op.
     fn cpu(&self, run: &CpuRun<'_>);
 
-    /// Numbers that a member needs as scratch memory, when the op has `rows` rows.
+    /// Numbers that a thread needs as scratch memory, when the op has `rows` rows.
     fn cpu_scratch(&self, rows: usize) -> usize {
         let _ = rows;
         0
@@ -309,12 +309,12 @@ impl Op {
         self.operation().stack()
     }
 
-    /// Does this member's share of the op.
+    /// Does this thread's share of the op.
     pub(crate) fn cpu(&self, run: &CpuRun<'_>) {
         self.operation().cpu(run);
     }
 
-    /// Numbers that a member needs as scratch memory, when the op has `rows` rows.
+    /// Numbers that a thread needs as scratch memory, when the op has `rows` rows.
     pub(crate) fn cpu_scratch(&self, rows: usize) -> usize {
         self.operation().cpu_scratch(rows)
     }

@@ -1,4 +1,4 @@
-//! The forms of matrix times matrix, for the rows of prompts: which one a dispatch takes, and its rows of x.
+//! The mat-mat variants, for the rows of prompts: which one a dispatch takes, and its rows of x.
 
 use crate::Result;
 use crate::gpu::compose::lib;
@@ -6,7 +6,7 @@ use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel, Matmul};
 use crate::ops::kernels;
 use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
-use crate::ops::{Role, ValueId};
+use crate::ops::{Phase, ValueId};
 use crate::quant::BlockFormat;
 
 /// Rows of x in a tile for steps of few: a tile that is not full costs as much as one that is.
@@ -39,11 +39,11 @@ impl Tile {
     }
 
     /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
-    pub(crate) fn made_rows(self, role: Role, rows: u32) -> u32 {
-        match role {
-            Role::Prompt => rows.next_multiple_of(self.rows(rows)),
-            Role::Generated if rows > 1 => rows.next_multiple_of(COLS),
-            Role::Generated => rows,
+    pub(crate) fn made_rows(self, phase: Phase, rows: u32) -> u32 {
+        match phase {
+            Phase::Prefill => rows.next_multiple_of(self.rows(rows)),
+            Phase::Decode if rows > 1 => rows.next_multiple_of(COLS),
+            Phase::Decode => rows,
         }
     }
 }
@@ -63,20 +63,20 @@ impl KernelTuning {
 }
 
 /// The overrides of a tile that threads make, of `x` rows of x: its threads, and the runs of 16 columns that go through the workgroup's
-/// memory at a time, as many as there is room for.
+/// memory at a time, as many as there is capacity for.
 fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, u32); 3] {
-    // Runs at most, and bytes of each: of floats, or of quants with their scale and what they add up to.
+    // Runs at most, and bytes of each: of floats, or of int8_rows with their scale and what they add up to.
     let (most, bytes) = match form {
         Matmul::Dot => (4, 16 + 8),
-        Matmul::Halves => (2, 16 * 2),
+        Matmul::F16 => (2, 16 * 2),
         Matmul::Registers | Matmul::Cooperative => (2, 16 * 4),
     };
     let runs = if most * bytes * (w + x) <= room { most } else { most / 2 };
-    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("RUNS", runs)]
+    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("TILE_K16", runs)]
 }
 
-/// Bytes of a row of k columns in eight bits: quants, then a scale for each 32, in whole units of 16 bytes.
-pub(crate) fn quants_bytes(k: u32) -> u64 {
+/// Bytes of a row of k columns as int8: int8_rows, then a scale for each 32, in whole units of 16 bytes.
+pub(crate) fn int8_row_bytes(k: u32) -> u64 {
     (u64::from(k) + u64::from(k / 32) * 4).next_multiple_of(16)
 }
 
@@ -119,18 +119,18 @@ impl<'a> Lower<'a> {
                 kernel
             }
             (Matmul::Dot, _) => self.kernel(kernels::MATMUL_DOT),
-            (Matmul::Halves, _) => held(lib::TILE_F16),
+            (Matmul::F16, _) => held(lib::TILE_F16),
             _ => held(lib::TILE_F32),
         }
     }
 
-    /// The rows of x as a form reads them. Rounds them to eight bits, unless the last ones that were are the same.
+    /// The rows of x as a form reads them. Rounds them to int8, unless the last ones that were are the same.
     pub(in crate::ops) fn matmul_rows(&mut self, form: Matmul, x: ValueId) -> Result<Arg<'a>> {
         if form == Matmul::Dot && self.quantized != Some(x) {
             self.quantize(x)?;
             self.quantized = Some(x);
         }
-        Ok(Arg::read(if form == Matmul::Dot { self.quants } else { &self.value(x).buffer }))
+        Ok(Arg::read(if form == Matmul::Dot { self.int8_rows } else { &self.value(x).buffer }))
     }
 
     fn quantize(&mut self, x: ValueId) -> Lowered {
@@ -138,7 +138,7 @@ impl<'a> Lower<'a> {
         let mut kernel = self.kernel(kernels::QUANTIZE);
         kernel.set("WG", lower::WIDE);
         let params = Params { k: x.width, rows_at: x.rows_at() };
-        let args = [Arg::read(self.step), Arg::read(&x.buffer), Arg::Write(self.quants)];
+        let args = [Arg::read(self.step), Arg::read(&x.buffer), Arg::Write(self.int8_rows)];
         let grid = [lower::wide(x.width / 32), x.rows(1), Dim::Fixed(1)];
         self.plan.dispatch(&kernel, &params, &args, grid)
     }
@@ -154,10 +154,10 @@ mod tests {
     #[test]
     fn tiles_take_as_many_runs_as_there_is_room_for() {
         let runs = |form, w, x, room| overrides(form, w, x, room)[2].1;
-        assert_eq!(overrides(Matmul::Registers, 128, 64, ROOM), [("THREADS_N", 16), ("THREADS_M", 8), ("RUNS", 1)]);
+        assert_eq!(overrides(Matmul::Registers, 128, 64, ROOM), [("THREADS_N", 16), ("THREADS_M", 8), ("TILE_K16", 1)]);
         assert_eq!(runs(Matmul::Registers, 128, 64, 2 * ROOM), 2);
         assert_eq!(runs(Matmul::Registers, 64, 64, ROOM), 2);
-        assert_eq!(runs(Matmul::Halves, 128, 64, ROOM), 2);
+        assert_eq!(runs(Matmul::F16, 128, 64, ROOM), 2);
         assert_eq!([64, 128].map(|w| runs(Matmul::Dot, w, 64, ROOM)), [4, 2]);
         // All fit everywhere.
         for (w, x) in [64, 128].into_iter().flat_map(|w| [SMALL_TILE, 64, 128].map(|x| (w, x))) {

@@ -5,13 +5,13 @@ pub(crate) mod product;
 
 use crate::Result;
 use crate::gpu::params::params;
-use crate::gpu::{Arg, Dim, Kernel, Products, Small};
+use crate::gpu::{Arg, Dim, Kernel, MatmulTuning, Small};
 use crate::ops::check::{Shapes, holds, same};
 use crate::ops::cost::row_bytes;
 use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
 use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
-use crate::ops::matmul::{COLS, FEW, Tile, quants_bytes};
+use crate::ops::matmul::{COLS, FEW, Tile, int8_row_bytes};
 use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, operands};
 use crate::ops::oracle::{OracleRun, Rows64};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
@@ -133,8 +133,8 @@ impl Operation for Linear {
         }
         let out = match &self.epi {
             Epi::Gated(_) => {
-                let halves = self.parts.len() == 2 && self.parts[0].n == self.parts[1].n;
-                holds(name, halves, || "a gated pair needs two parts of one size".to_owned())?;
+                let gated = self.parts.len() == 2 && self.parts[0].n == self.parts[1].n;
+                holds(name, gated, || "a gated pair needs two parts of one size".to_owned())?;
                 self.parts[0].n
             }
             Epi::RopeKv(op) => {
@@ -169,7 +169,7 @@ impl Operation for Linear {
 // CPU
 
 impl CpuForm for Linear {
-    /// Splits the rows of W. A folded norm is computed by every member for itself: cheaper than a barrier.
+    /// Splits the rows of W. A folded norm is computed by every thread for itself: cheaper than a barrier.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (k, rows) = (self.k as usize, run.rows(self.x));
         let (own, rest) = run.scratch().split_at_mut(if self.pre == Pre::None { 0 } else { rows * k });
@@ -197,14 +197,14 @@ impl CpuForm for Linear {
             Epi::Gated(act) => {
                 let [gate, up] = [&self.parts[0], &self.parts[1]];
                 let n = gate.n as usize;
-                let columns = run.member.share(n, LANES);
+                let columns = run.thread.share(n, LANES);
                 product(run, gate, columns.clone(), x, 0..rows, rest, |r, j, y| out.set(r * n + j, act.f32(y)));
                 product(run, up, columns, x, 0..rows, rest, |r, j, y| out.set(r * n + j, out.get(r * n + j) * y));
             }
             Epi::RopeKv(rope_kv) => {
                 let dim = rope_kv.head_dim as usize;
                 let (heads, rest) = rest.split_at_mut(rows * dim);
-                for unit in run.member.share(rope_kv.units(), 1) {
+                for unit in run.thread.share(rope_kv.units(), 1) {
                     let (part, head) = rope_kv.unit(unit);
                     let columns = head * dim..(head + 1) * dim;
                     let store = |r: usize, j: usize, y| heads[r * dim + j - head * dim] = y;
@@ -225,10 +225,10 @@ impl CpuForm for Linear {
 }
 
 impl Linear {
-    /// Calls `store` with the place in `out` and the value of every element that is this member's.
+    /// Calls `store` with the place in `out` and the value of every element that is this thread's.
     fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
         let n = self.n() as usize;
-        let (own, rows) = (run.member.share(n, LANES), run.rows(self.x));
+        let (own, rows) = (run.thread.share(n, LANES), run.rows(self.x));
         let mut start = 0;
         for part in &self.parts {
             let end = start + part.n as usize;
@@ -321,7 +321,7 @@ enum Stored {
     Alone,
     Plus(ValueId),
     Act(Act),
-    /// `act(gate) * up`: the segment has the gates, and so many rows behind each is its up.
+    /// `act(gate) * up`: the segment has the gates, and so many rows after each is its up.
     Gated(Act, u32),
     /// Times what is there already: the ups of gates that another dispatch made.
     Times,
@@ -343,7 +343,7 @@ impl GpuForm for Linear {
     }
 
     fn gpu_needs(&self) -> GpuNeeds {
-        GpuNeeds { int8_row: quants_bytes(self.k), ..GpuNeeds::default() }
+        GpuNeeds { int8_row: int8_row_bytes(self.k), ..GpuNeeds::default() }
     }
 
     fn tile(&self, tuning: &KernelTuning, format: &dyn Fn(WeightId) -> BlockFormat) -> Option<Tile> {
@@ -475,7 +475,7 @@ impl Linear {
         self.vectors(l, kernel, segment, &params, &args, segment.n)
     }
 
-    /// A dispatch of a matrix-times-vector kernel over so many rows of W, in two forms: for several rows of x and for one, which
+    /// A dispatch of a mat-vec kernel over so many rows of W, in two forms: for several rows of x and for one, which
     /// must not pay for the registers and, where both sides of a branch are run, the time of the others.
     fn vectors(
         &self,
@@ -487,15 +487,15 @@ impl Linear {
         rows: u32,
     ) -> Lowered {
         let x = l.value(self.x);
-        let Products { lanes, fours: lone, fours_batch: many, .. } = *l.products(segment.format);
+        let MatmulTuning { lanes, row_vec4s: lone, row_vec4s_batch: many, .. } = *l.products(segment.format);
         // Of squares, four in one.
         let squares = |cols: u32| if matches!(self.pre, Pre::Norm(_)) { cols.div_ceil(4) } else { 0 };
-        let form = |l: &Lower<'_>, cols: u32, fours: u32| {
+        let form = |l: &Lower<'_>, cols: u32, row_vec4s: u32| {
             let mut kernel = kernel.clone();
-            l.sums(&mut kernel, lanes, cols * fours + squares(cols));
+            l.sums(&mut kernel, lanes, cols * row_vec4s + squares(cols));
             kernel.set("COLS", cols);
-            kernel.set("FOURS", fours);
-            (kernel, [Dim::Fixed(rows.div_ceil(4 * fours)), x.rows(cols), Dim::Fixed(1)])
+            kernel.set("ROW_VEC4S", row_vec4s);
+            (kernel, [Dim::Fixed(rows.div_ceil(4 * row_vec4s)), x.rows(cols), Dim::Fixed(1)])
         };
         let (several, several_grid) = form(l, COLS, many);
         let (one, grid) = form(l, 1, lone);

@@ -6,7 +6,7 @@ use crate::cpu::simd;
 use crate::ops::cpu::CpuRun;
 use crate::ops::weights::WeightView;
 use crate::ops::{Part, WeightId};
-use crate::quant::{Eight, LANES, Q8, Simd, Tile};
+use crate::quant::{Int8Form, LANES, Q8, Simd, Tile};
 
 /// Rows of W that are decoded together when there are several rows of x: each row of x is loaded once for all of them.
 const TILE: usize = 4;
@@ -28,7 +28,7 @@ impl<'a> X<'a> {
         scratch: &'a mut [f32],
     ) -> Self {
         let wanted = |weight| run.weight(weight).format.info().eight.is_some();
-        let simd = run.eight_bits.filter(|_| k.is_multiple_of(32) && weights.into_iter().any(wanted));
+        let simd = run.int8.filter(|_| k.is_multiple_of(32) && weights.into_iter().any(wanted));
         let eight: &mut [Q8] = bytemuck::cast_slice_mut(scratch);
         if simd.is_some() {
             Q8::quantize(rows, &mut eight[..rows.len() / 32]);
@@ -69,7 +69,7 @@ const STRIP: usize = 32;
 
 /// `store(i, j, W[j] · x[rᵢ] + b[j])` for some rows j of W and the i-th of some rows of x.
 ///
-/// In eight bits, sixteen rows of W are multiplied together, straight from the blocks, or, for many rows of x, unpacked once. In
+/// In int8, sixteen rows of W are multiplied together, straight from the blocks, or, for many rows of x, unpacked once. In
 /// floats, one row of x is multiplied straight from the blocks; for more, rows of W are decoded once. The order of each sum is
 /// the same in either case, so a row's results do not depend on how many there are.
 pub(crate) fn product(
@@ -86,7 +86,7 @@ pub(crate) fn product(
     let bias = |j: usize| bias.map_or(0.0, |b| b[j]);
     if let (Some((simd, x)), Some(eight)) = (x.eight, w.format.info().eight) {
         let store = |i: usize, j: usize, y: f32| store(i, j, y + bias(j));
-        return in_eight_bits(simd, eight, &w, columns, x, rows, scratch, store);
+        return as_int8(simd, eight, &w, columns, x, rows, scratch, store);
     }
     if rows.len() == 1 {
         for r in rows {
@@ -113,11 +113,11 @@ pub(crate) fn product(
     }
 }
 
-/// [`product`] in eight bits; x has `k / 32` blocks a row.
+/// [`product`] as int8; x has `k / 32` blocks a row.
 #[allow(clippy::too_many_arguments, reason = "what a product takes, and its form")]
-fn in_eight_bits(
+fn as_int8(
     simd: Simd,
-    eight: Eight,
+    eight: Int8Form,
     w: &WeightView<'_>,
     columns: Range<usize>,
     x: &[Q8],

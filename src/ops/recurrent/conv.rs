@@ -12,19 +12,19 @@ use crate::ops::oracle::OracleRun;
 use crate::ops::recurrent;
 use crate::ops::{CacheId, ValueId, VectorId, WeightId};
 
-/// `out[t, c] = bias[c] + Σ_j weight[c, j] x[t - (taps - 1) + j, c]`, with zeros before the first position.
+/// `out[t, c] = bias[c] + Σ_j weight[c, j] x[t - (kernel_size - 1) + j, c]`, with zeros before the first position.
 ///
-/// x (rows, n) | weight (n, taps) | out (rows, n) f32; the state is the last `taps - 1` rows of x.
+/// x (rows, n) | weight (n, kernel_size) | out (rows, n) f32; the state is the last `kernel_size - 1` rows of x.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conv {
     /// (rows, n)
     pub x: ValueId,
     /// Columns.
     pub n: u32,
-    /// (n, taps): the last tap is the row's own.
+    /// (n, kernel_size): the last tap is the row's own.
     pub weight: WeightId,
     /// Rows that go into one, its own among them.
-    pub taps: u32,
+    pub kernel_size: u32,
     /// (n)
     pub bias: Option<VectorId>,
     /// Where the rows before are kept.
@@ -35,8 +35,8 @@ pub struct Conv {
 
 impl Conv {
     /// Elements of the state.
-    pub(crate) fn state_len(n: u32, taps: u32) -> u32 {
-        n.saturating_mul(taps.saturating_sub(1))
+    pub(crate) fn state_len(n: u32, kernel_size: u32) -> u32 {
+        n.saturating_mul(kernel_size.saturating_sub(1))
     }
 }
 
@@ -57,15 +57,15 @@ impl Operation for Conv {
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
         let name = self.name();
-        let (n, taps) = (s.matrix)(self.weight);
-        holds(name, (n, taps) == (self.n, self.taps) && taps > 0, || {
-            format!("w is ({n}, {taps}), but ({}, {}) is needed", self.n, self.taps)
+        let (n, kernel_size) = (s.matrix)(self.weight);
+        holds(name, (n, kernel_size) == (self.n, self.kernel_size) && kernel_size > 0, || {
+            format!("w is ({n}, {kernel_size}), but ({}, {}) is needed", self.n, self.kernel_size)
         })?;
         if let Some(bias) = self.bias {
             same(name, "its bias", (s.vector)(bias), self.n)?;
         }
         same(name, "x", (s.width)(self.x), self.n)?;
-        same(name, "its state", (s.state)(self.state), Self::state_len(self.n, self.taps))?;
+        same(name, "its state", (s.state)(self.state), Self::state_len(self.n, self.kernel_size))?;
         same(name, "out", (s.width)(self.out), self.n)
     }
 }
@@ -75,11 +75,11 @@ impl Operation for Conv {
 impl CpuForm for Conv {
     /// Splits columns.
     fn cpu(&self, run: &CpuRun<'_>) {
-        let (n, taps) = (self.n as usize, self.taps as usize);
+        let (n, kernel_size) = (self.n as usize, self.kernel_size as usize);
         let (x, out, weight) = (run.value(self.x), run.value(self.out), run.weight(self.weight));
-        let own = run.member.share(n, 16);
-        // (taps, own): transposed, so that columns lie side by side.
-        let (row, columns) = run.scratch().split_at_mut(taps);
+        let own = run.thread.share(n, 16);
+        // (kernel_size, own): transposed, so that columns lie side by side.
+        let (row, columns) = run.scratch().split_at_mut(kernel_size);
         for (i, c) in own.clone().enumerate() {
             weight.decode(c, row);
             row.iter().enumerate().for_each(|(j, w)| columns[j * own.len() + i] = *w);
@@ -88,11 +88,11 @@ impl CpuForm for Conv {
             let (row0, rows) = (span.row0 as usize, span.rows as usize);
             let kept = |i: usize| run.state(self.state, span.slot, i * n + own.start, own.len());
             if run.step.rows[row0].pos == 0 {
-                (0..taps - 1).for_each(|i| kept(i).fill(0.0));
+                (0..kernel_size - 1).for_each(|i| kept(i).fill(0.0));
             }
             // Rows by their number in the state followed by the step.
             let input = |i: usize| -> &[f32] {
-                let Some(r) = i.checked_sub(taps - 1) else { return kept(i) };
+                let Some(r) = i.checked_sub(kernel_size - 1) else { return kept(i) };
                 x.slice((row0 + r) * n + own.start..(row0 + r) * n + own.end)
             };
             for r in 0..rows {
@@ -101,19 +101,19 @@ impl CpuForm for Conv {
                     Some(bias) => out.copy_from_slice(&run.vector(bias)[own.clone()]),
                     None => out.fill(0.0),
                 }
-                for (j, weights) in columns.chunks_exact(own.len().max(1)).take(taps).enumerate() {
+                for (j, weights) in columns.chunks_exact(own.len().max(1)).take(kernel_size).enumerate() {
                     let terms = weights.iter().zip(input(r + j));
                     out.iter_mut().zip(terms).for_each(|(out, (w, x))| *out += w * x);
                 }
             }
-            for i in 0..taps - 1 {
+            for i in 0..kernel_size - 1 {
                 kept(i).copy_from_slice(input(rows + i));
             }
         }
     }
 
     fn cpu_scratch(&self, _rows: usize) -> usize {
-        self.taps as usize * (self.n as usize + 1)
+        self.kernel_size as usize * (self.n as usize + 1)
     }
 }
 
@@ -121,13 +121,13 @@ impl CpuForm for Conv {
 
 impl OracleForm for Conv {
     fn oracle(&self, run: &mut OracleRun<'_>) {
-        let (n, taps) = (self.n as usize, self.taps as usize);
+        let (n, kernel_size) = (self.n as usize, self.kernel_size as usize);
         let weight: Vec<_> = (0..n).map(|c| run.weight_row(self.weight, c)).collect();
         let bias = self.bias.map_or_else(|| vec![0.0; n], |bias| run.vector(bias));
-        let out = recurrent::oracle_sequences(run, self.state, (taps - 1, n), |run, rows, state| {
+        let out = recurrent::oracle_sequences(run, self.state, (kernel_size - 1, n), |run, rows, state| {
             let row = |r: usize| {
                 state.push(run.value(self.x)[r].clone());
-                let sum = |c: usize| (0..taps).map(|j| weight[c][j] * state[j][c]).sum::<f64>();
+                let sum = |c: usize| (0..kernel_size).map(|j| weight[c][j] * state[j][c]).sum::<f64>();
                 let out = (0..n).map(|c| bias[c] + sum(c)).collect();
                 state.remove(0);
                 out
@@ -146,7 +146,7 @@ params! {
         first: u32,
         count: u32,
         row0: u32,
-        taps: u32,
+        kernel_size: u32,
         bias: u32,
         stride: u32,
         state_len: u32,
@@ -165,7 +165,7 @@ impl GpuForm for Conv {
                 first: piece.row,
                 count: piece.n,
                 row0: piece.at,
-                taps: self.taps,
+                kernel_size: self.kernel_size,
                 bias: self.bias.map_or(0, |bias| l.vector(bias)),
                 stride: x.stride(),
                 state_len: state.state,
@@ -178,6 +178,6 @@ impl GpuForm for Conv {
     }
 
     fn gpu_needs(&self) -> GpuNeeds {
-        GpuNeeds { state: Self::state_len(self.n, self.taps).into(), ..GpuNeeds::default() }
+        GpuNeeds { state: Self::state_len(self.n, self.kernel_size).into(), ..GpuNeeds::default() }
     }
 }

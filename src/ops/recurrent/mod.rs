@@ -2,13 +2,13 @@
 //!
 //! `S ← e^g S + u kᵀ`, `out = S q`, where `u = gain * (x - e^g S k)` by the delta rule and `u = gain * x` without it.
 //!
-//! Two forms compute it. Generated rows take the **step form**, the lines above. Prompt rows take the **chunked form** (Yang et
+//! Two forms compute it. Decode rows take the **step form**, the lines above. Prefill rows take the **chunked form** (Yang et
 //! al. 2024; Dao & Gu 2024): inside a tile of [`TILE`] positions S stays as it was at the tile's beginning, and a row adds what the
 //! tile's rows before it have learnt, `out = e^b S q + Σ_s e^(b - b_s) (k_s · q) u_s` with b the sum of g since then, and u alike.
 //! S is read once for all rows of a tile that a step has, and written once a tile.
 //!
 //! Tiles lie at multiples of [`TILE`], and a state holds the rows of the tile that is not full. So a row is computed from the
-//! same numbers in the same order however a prompt was cut into steps.
+//! same numbers in the same order however a prompt was split into steps.
 
 pub(in crate::ops) mod conv;
 pub(in crate::ops) mod delta;

@@ -55,7 +55,7 @@ pub struct View {
 }
 
 impl View {
-    /// The views of q, k and v that lie one behind the other in a value.
+    /// The views of q, k and v that are contiguous in a value.
     pub fn qkv(value: ValueId, heads: u32, kv_heads: u32, head_dim: u32) -> [Self; 3] {
         let width = (heads + 2 * kv_heads) * head_dim;
         [0, heads, heads + kv_heads].map(|before| Self { value, width, at: before * head_dim })
@@ -111,7 +111,7 @@ impl CpuForm for RopeKv {
     /// Splits heads.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (dim, units) = (self.head_dim as usize, self.units());
-        for item in run.member.share(run.step.rows.len() * units, 1) {
+        for item in run.thread.share(run.step.rows.len() * units, 1) {
             let (row, unit) = (item / units, item % units);
             let (part, index) = self.unit(unit);
             let (view, norm) = match part {
@@ -274,11 +274,11 @@ pub(in crate::ops) struct Heads {
 }
 
 impl Heads {
-    /// Whether heads, views and rotations are not of whole fours and units, or a cache has more room for a head than its elements.
+    /// Whether heads, views and rotations are not of whole vec4s and units, or a cache has more space for a head than its elements.
     fn ragged(&self, cache: &CacheBuffer) -> bool {
-        let fours = [self.k_dim, self.v_dim, self.q.at, self.k.at, self.v.at];
+        let vec4s = [self.k_dim, self.v_dim, self.q.at, self.k.at, self.v.at];
         cache.shape.is_padded()
-            || fours.iter().any(|n| !n.is_multiple_of(4))
+            || vec4s.iter().any(|n| !n.is_multiple_of(4))
             || self.rope.is_some_and(|r| !r.dims.is_multiple_of(UNIT))
     }
 

@@ -74,7 +74,7 @@ impl CpuForm for Embed {
     /// Splits rows.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (table, out, dim) = (run.weight(self.table), run.value(self.out), self.dim as usize);
-        for r in run.member.share(run.step.rows.len(), 1) {
+        for r in run.thread.share(run.step.rows.len(), 1) {
             let row = run.step.rows[r];
             let index = match self.index {
                 Index::Token => row.token,
@@ -153,7 +153,7 @@ impl GpuForm for Embed {
                 at: piece.at,
             };
             let w = Arg::read(&l.weights[piece.buffer]);
-            let args = [Arg::read(l.step), Arg::read(l.drawn), w, Arg::Write(&out.buffer)];
+            let args = [Arg::read(l.step), Arg::read(l.sampled), w, Arg::Write(&out.buffer)];
             let grid = [lower::wide(self.dim.div_ceil(32) * 2), out.rows(1), Dim::Fixed(1)];
             l.plan.dispatch(&kernel, &params, &args, grid)?;
         }

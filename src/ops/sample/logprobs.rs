@@ -1,4 +1,4 @@
-//! Probabilities that a draw tells, on the CPU.
+//! Probabilities that a sample reports, on the CPU.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ pub struct Logprob {
     pub logprob: f32,
 }
 
-/// Adds the drawn token's, then those of the `n` most likely tokens (all, if there are fewer), from the most likely down; of equals, the
+/// Adds the sampled token's, then those of the `n` most likely tokens (all, if there are fewer), from the most likely down; of equals, the
 /// lowest id first. Without a token it adds nothing.
 pub(crate) fn logprobs(logits: &[f32], token: Option<u32>, n: u32, to: &mut Vec<Logprob>) {
     let Some(token) = token else { return };

@@ -1,18 +1,18 @@
-//! `sample`: draws the next token from a row of logits, on the device.
+//! `sample`: samples the next token from a row of logits, on the device.
 //!
-//! Penalties and bias → allowed tokens → top-k → top-p → min-p → draw. Everything but the draw is whole numbers, so that neither the
-//! grid nor the order of a sum matters; the draw is a maximum. Both executors follow this description number for number.
+//! Penalties and bias → allowed tokens → top-k → top-p → min-p → sample. Everything but the sample is integers, so that neither the
+//! grid nor the order of a sum matters; the sample is a maximum. Both executors follow this description number for number.
 //!
 //! - Tokens are ordered by their logit, from the largest; equal ones by id. Each filter keeps the first ones of this order.
-//! - A token's *depth* is `(largest - logit) * log2(e) / temperature`, cut to units of 2⁻¹⁶ and below 32; its weight `2²⁶ * 2^-depth`, an
+//! - A token's *depth* is `(largest - logit) * log2(e) / temperature`, rounded down to units of 2⁻¹⁶ and below 32; its weight `2²⁶ * 2^-depth`, an
 //!   integer right to 2⁻¹⁴ of itself: its probability but for a factor.
 //! - top-k keeps `k` tokens; top-p, of these, those before and at which the sum of weights reaches `p` of it; min-p those
 //!   that are not deeper than `-log2(p)`.
-//! - The draw is `argmax logit / temperature + g(seed, position, token)` over what is kept, g Gumbel noise (Gumbel 1954): a draw
+//! - The sample is `argmax logit / temperature + g(seed, position, token)` over what is kept, g Gumbel noise (Gumbel 1954): a sample
 //!   from the softmax, whatever order the maximum is taken in. Ties go to the lowest id.
-//! - Behind a stop that was drawn in a step before, nothing is drawn.
+//! - After a stop that was sampled in a step before, nothing is sampled.
 //!
-//! A draw may tell probabilities, which are the model's: of logits before penalties, at temperature 1 ([`Logprob`]).
+//! A sample may report probabilities, which are the model's: of logits before penalties, at temperature 1 ([`Logprob`]).
 
 mod logprobs;
 pub(crate) mod lower;
@@ -21,18 +21,18 @@ mod pick;
 
 pub use logprobs::Logprob;
 pub(crate) use logprobs::logprobs;
-pub(crate) use lower::{DrawBuffers, LOGPROB_WORDS, Scratch, lower};
+pub(crate) use lower::{LOGPROB_WORDS, SampleBuffers, Scratch, lower};
 pub(crate) use noise::{Best, gumbel, noise_key};
 pub(crate) use pick::{Picker, adjust};
 
 use crate::{Error, Result};
 
-/// How a token is drawn.
+/// How a token is sampled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SampleSpec {
-    /// 0 draws greedily, whatever the filters.
+    /// 0 samples greedily, whatever the filters.
     pub temperature: f32,
-    /// Keys the noise, with the position of the drawn token and the token's id.
+    /// Keys the noise, with the position of the sampled token and the token's id.
     pub seed: u64,
     /// Keeps so many tokens; 0 keeps all.
     pub top_k: u32,
@@ -73,20 +73,20 @@ impl Default for Penalties {
     }
 }
 
-/// What a draw must know beside its [`SampleSpec`]. A token appears once in each list.
+/// What a sample must know beside its [`SampleSpec`]. A token appears once in each list.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SampleLists<'a> {
     /// The tokens that penalties see, and how often they were seen; at most [`SEEN`].
     pub counts: &'a [[u32; 2]],
-    /// The last so many tokens of the sequence were drawn on the device and are not in `counts`; penalties see them, too. At most [`RING`].
+    /// The last so many tokens of the sequence were sampled on the device and are not in `counts`; penalties see them, too. At most [`RING`].
     pub pending: u32,
     /// Added to the logits of these tokens; at most [`BIASED`].
     pub bias: &'a [(u32, f32)],
     /// The tokens that may follow: bit `t % 32` of word `t / 32`; none allows all.
     pub allowed: Option<&'a [u32]>,
-    /// If the row's token was drawn on the device and is one of these, nothing is drawn behind it; at most [`STOPS`].
+    /// If the row's token was sampled on the device and is one of these, nothing is sampled after it; at most [`STOPS`].
     pub stops: &'a [u32],
-    /// Tells the probabilities of the drawn token and of so many of the most likely ones, at most [`LOGPROBS`].
+    /// Tells the probabilities of the sampled token and of so many of the most likely ones, at most [`LOGPROBS`].
     pub logprobs: Option<u32>,
 }
 
@@ -96,20 +96,20 @@ pub const SEEN: u32 = 4096;
 pub const BIASED: u32 = 1024;
 /// Tokens that devices know as stops at most.
 pub const STOPS: u32 = 64;
-/// Most likely tokens whose probabilities a draw tells at most.
+/// Most likely tokens whose probabilities a sample reports at most.
 pub const LOGPROBS: u32 = 20;
-/// Drawn tokens that executors remember for a slot: what may run ahead of the host.
+/// Sampled tokens that executors remember for a slot: what may run ahead of the host.
 pub const RING: u32 = 16;
 
-/// A draw's settings: the words that `wgsl/lib/draw.wgsl` names.
+/// A sample's settings: the words that `wgsl/lib/sample.wgsl` names.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
-pub struct DrawEntry {
+pub struct SampleEntry {
     /// The row of logits.
     pub out: u32,
     /// The sequence's slot.
     pub slot: u32,
-    /// Position of the token that is drawn.
+    /// Position of the token that is sampled.
     pub pos: u32,
     flags: u32,
     seed: [u32; 2],
@@ -128,8 +128,8 @@ pub struct DrawEntry {
     bias: [u32; 2],
     allowed: u32,
     stops: [u32; 2],
-    /// Probabilities that are told: of the drawn token and of the most likely ones.
-    pub(crate) told: u32,
+    /// Probabilities that are reported: of the sampled token and of the most likely ones.
+    pub(crate) reported: u32,
 }
 
 const FILTERED: u32 = 1;
@@ -140,8 +140,8 @@ const MASKED: u32 = 8;
 /// One whole, of top-p.
 const WHOLE: u32 = 1 << 16;
 
-impl DrawEntry {
-    /// The settings of a draw; its lists are added to `lists`. Names what is out of its range.
+impl SampleEntry {
+    /// The settings of a sample; its lists are added to `lists`. Names what is out of its range.
     pub(crate) fn new(
         spec: &SampleSpec,
         from: &SampleLists<'_>,
@@ -152,14 +152,14 @@ impl DrawEntry {
         check(spec, vocab)?;
         from.check(vocab)?;
         let Penalties { repeat, presence, frequency } = spec.penalties;
-        let drawn = spec.temperature > 0.0;
-        let inv_temperature = if drawn { (1.0 / spec.temperature).min(f32::MAX) } else { 0.0 };
-        let top_k = if drawn && spec.top_k < vocab { spec.top_k } else { 0 };
+        let sampled = spec.temperature > 0.0;
+        let inv_temperature = if sampled { (1.0 / spec.temperature).min(f32::MAX) } else { 0.0 };
+        let top_k = if sampled && spec.top_k < vocab { spec.top_k } else { 0 };
         let part = (f64::from(spec.top_p) * f64::from(WHOLE)).round() as u32;
-        let top_p = if drawn && spec.top_p < 1.0 { part.clamp(1, WHOLE - 1) } else { WHOLE };
+        let top_p = if sampled && spec.top_p < 1.0 { part.clamp(1, WHOLE - 1) } else { WHOLE };
         // Of min-p, the depth in f64: it is computed here alone.
         let depth = -f64::from(spec.min_p).log2() * f64::from(WHOLE);
-        let deepest = if drawn && spec.min_p > 0.0 { depth as u32 } else { u32::MAX };
+        let deepest = if sampled && spec.min_p > 0.0 { depth as u32 } else { u32::MAX };
         let penalised = spec.penalties != Penalties::NONE;
         let (counts, pending) = if penalised { (from.counts, from.pending) } else { (&[][..], 0) };
         let flag = |on: bool, flag: u32| if on { flag } else { 0 };
@@ -196,7 +196,7 @@ impl DrawEntry {
             bias: [bias_at, from.bias.len() as u32],
             allowed,
             stops,
-            told: from.logprobs.map_or(0, |n| n + 1),
+            reported: from.logprobs.map_or(0, |n| n + 1),
         })
     }
 
@@ -215,12 +215,12 @@ impl DrawEntry {
         self.flags & ADJUSTED != 0
     }
 
-    /// Whether the probabilities of tokens are told.
-    pub(crate) fn tells(&self) -> bool {
-        self.told > 0
+    /// Whether the probabilities of tokens are reported.
+    pub(crate) fn reports(&self) -> bool {
+        self.reported > 0
     }
 
-    /// The stop that was drawn before, behind which nothing is drawn.
+    /// The stop that was sampled before, after which nothing is sampled.
     pub(crate) fn ended(&self, lists: &[u32], ring: &[u32]) -> Option<u32> {
         let [at, count] = self.stops.map(|n| n as usize);
         let before = ring[(self.pos.wrapping_sub(1) % RING) as usize];
@@ -232,13 +232,13 @@ impl DrawEntry {
         noise_key(self.seed[0], self.seed[1], self.pos)
     }
 
-    /// 0 draws greedily.
+    /// 0 samples greedily.
     pub(crate) fn inv_temperature(&self) -> f32 {
         self.inv_temperature
     }
 }
 
-/// Words of lists that a draw may have.
+/// Words of lists that a sample may have.
 pub(crate) fn list_words(vocab: u32) -> u32 {
     2 * SEEN + 2 * BIASED + vocab.div_ceil(32) + STOPS
 }

@@ -1,4 +1,4 @@
-//! The noise of a draw, and the draw. `wgsl/lib/noise.wgsl` says the same, operation for operation.
+//! The noise of a sample, and the sample. `wgsl/lib/noise.wgsl` says the same, operation for operation.
 
 /// Mixes a word: Wellons' `lowbias32`, whose every output bit depends on every input bit.
 fn mix(mut h: u32) -> u32 {
@@ -9,7 +9,7 @@ fn mix(mut h: u32) -> u32 {
     h ^ h >> 16
 }
 
-/// Keys the noise of one draw: from the seed's halves and the position of the token that is drawn.
+/// Keys the noise of one sample: from the seed's halves and the position of the token that is sampled.
 pub(crate) fn noise_key(seed_lo: u32, seed_hi: u32, pos: u32) -> [u32; 2] {
     let a = mix(seed_lo ^ mix(pos.wrapping_add(0x9e37_79b9)));
     [a, mix(seed_hi ^ a.wrapping_add(0x85eb_ca6b))]
@@ -67,7 +67,7 @@ impl Best {
     /// Of no logits.
     pub(crate) const NONE: Self = Self { score: f32::NEG_INFINITY, token: u32::MAX, finite: true };
 
-    /// Of the logits of tokens `first..`; an `inv_temperature` of 0 draws greedily.
+    /// Of the logits of tokens `first..`; an `inv_temperature` of 0 samples greedily.
     pub(crate) fn of(logits: &[f32], first: u32, inv_temperature: f32, key: [u32; 2]) -> Self {
         let mut best = Self::NONE;
         for (token, logit) in (first..).zip(logits) {
@@ -88,8 +88,8 @@ impl Best {
         Self { finite: self.finite && other.finite, ..winner }
     }
 
-    /// The drawn token.
-    pub(crate) fn drawn(self) -> Option<u32> {
+    /// The sampled token.
+    pub(crate) fn sampled(self) -> Option<u32> {
         (self.finite && self.token != u32::MAX).then_some(self.token)
     }
 }
@@ -98,52 +98,53 @@ impl Best {
 mod tests {
     use super::*;
 
-    fn draw(logits: &[f32], temperature: f32, seed: u64, pos: u32) -> Option<u32> {
+    fn sample(logits: &[f32], temperature: f32, seed: u64, pos: u32) -> Option<u32> {
         let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
         let inverse = if temperature > 0.0 { 1.0 / temperature } else { 0.0 };
-        // In two parts, as two members would.
+        // In two parts, as two threads would.
         let (low, high) = logits.split_at(logits.len() / 2);
         let low = Best::of(low, 0, inverse, key);
         let high = Best::of(high, (logits.len() / 2) as u32, inverse, key);
-        let drawn = low.max(high);
-        assert_eq!(drawn, high.max(low), "the maximum commutes");
-        drawn.drawn()
+        let sampled = low.max(high);
+        assert_eq!(sampled, high.max(low), "the maximum commutes");
+        sampled.sampled()
     }
 
-    /// Pearson's statistic of 100 000 draws against the softmax in f64, over positions of one seed and over seeds.
+    /// Pearson's statistic of 100 000 samples against the softmax in f64, over positions of one seed and over seeds.
     #[test]
     fn draws_follow_the_softmax() {
-        const DRAWS: u32 = 100_000;
+        const SAMPLES: u32 = 100_000;
         let logits = [1.5f32, -0.5, 0.0, 2.0, -3.0, 0.7, 0.7, 1.0, -1.0, 2.5, -2.0, 0.1];
         for (temperature, over_positions) in [(1.0, true), (1.0, false), (0.6, true), (2.5, false)] {
             let weights = logits.map(|l| f64::from(l / temperature).exp());
             let total: f64 = weights.iter().sum();
             let mut counts = [0u32; 12];
-            for i in 0..DRAWS {
+            for i in 0..SAMPLES {
                 let (seed, pos) = if over_positions { (0x1234_5678_9abc_def0, i) } else { (u64::from(i), 17) };
-                counts[draw(&logits, temperature, seed, pos).unwrap() as usize] += 1;
+                counts[sample(&logits, temperature, seed, pos).unwrap() as usize] += 1;
             }
             let statistic: f64 = counts
                 .iter()
                 .zip(weights)
                 .map(|(&count, weight)| {
-                    let expected = f64::from(DRAWS) * weight / total;
+                    let expected = f64::from(SAMPLES) * weight / total;
                     (f64::from(count) - expected).powi(2) / expected
                 })
                 .sum();
-            // 11 degrees of freedom: one in a million would be above 50. The draws are fixed, so this cannot flicker.
+            // 11 degrees of freedom: one in a million would be above 50. The samples are fixed, so this cannot flicker.
             assert!(statistic < 35.0, "{statistic} at temperature {temperature}: {counts:?}");
         }
     }
 
-    /// Draws of neighbouring positions, and of neighbouring seeds, know nothing of each other.
+    /// Samples of neighbouring positions, and of neighbouring seeds, know nothing of each other.
     #[test]
     fn draws_are_independent() {
         let logits = [0.0f32; 4];
         for by_seed in [false, true] {
             let mut counts = [0u32; 16];
             for i in 0..40_000u32 {
-                let at = |i: u32| if by_seed { draw(&logits, 1.0, u64::from(i), 3) } else { draw(&logits, 1.0, 9, i) };
+                let at =
+                    |i: u32| if by_seed { sample(&logits, 1.0, u64::from(i), 3) } else { sample(&logits, 1.0, 9, i) };
                 counts[(at(2 * i).unwrap() * 4 + at(2 * i + 1).unwrap()) as usize] += 1;
             }
             let statistic: f64 = counts.iter().map(|&c| (f64::from(c) - 2500.0).powi(2) / 2500.0).sum();
@@ -153,17 +154,17 @@ mod tests {
 
     #[test]
     fn greedy_ties_go_to_the_lowest_id_and_broken_rows_draw_nothing() {
-        assert_eq!(draw(&[0.0, 2.0, 1.0, 2.0, 2.0, -1.0], 0.0, 5, 5), Some(1));
-        assert_eq!(draw(&[-2.0, -2.0, -2.0], 0.0, 5, 5), Some(0));
+        assert_eq!(sample(&[0.0, 2.0, 1.0, 2.0, 2.0, -1.0], 0.0, 5, 5), Some(1));
+        assert_eq!(sample(&[-2.0, -2.0, -2.0], 0.0, 5, 5), Some(0));
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             for at in 0..4 {
                 let mut logits = [1.0, 3.0, 2.0, 0.0];
                 logits[at] = broken;
-                assert_eq!(draw(&logits, 0.0, 5, 5), None);
-                assert_eq!(draw(&logits, 0.7, 5, 5), None);
+                assert_eq!(sample(&logits, 0.0, 5, 5), None);
+                assert_eq!(sample(&logits, 0.7, 5, 5), None);
             }
         }
-        assert_eq!(draw(&[], 0.0, 5, 5), None);
+        assert_eq!(sample(&[], 0.0, 5, 5), None);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Draws with filters, penalties, biases and allowed tokens, on the CPU.
+//! Samples with filters, penalties, biases and allowed tokens, on the CPU.
 
 use super::noise::score;
-use super::{ADJUSTED, BINNED, DrawEntry, FILTERED, MASKED, RING, WHOLE};
+use super::{ADJUSTED, BINNED, FILTERED, MASKED, RING, SampleEntry, WHOLE};
 
-/// Draws one token at a time, with memory that is used again.
+/// Samples one token at a time, with memory that is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Picker {
     /// Logits after penalties and bias.
@@ -22,7 +22,7 @@ const FIT: [u32; 6] = [65536, 45426, 15740, 3624, 604, 62];
 
 /// How far a logit lies below the largest: halvings of its weight, in units of 2⁻¹⁶, below 32.
 fn depth(largest: f32, x: f32, scale: f32) -> u32 {
-    // A conversion to integers is saturating; infinity less infinity is no number, and 0.
+    // A conversion to integers is saturating; infinity less infinity is NaN, and 0.
     ((largest - x) * scale).min(2_097_151.0) as u32
 }
 
@@ -41,63 +41,63 @@ fn place(x: f32, id: u32) -> u64 {
     u64::from(!order) << 32 | u64::from(id)
 }
 
-/// Penalties and bias: changes the logits of the tokens that the draw's lists name. `ring` holds the tokens drawn last for the
-/// draw's slot, by position.
-pub(crate) fn adjust(draw: &DrawEntry, lists: &[u32], ring: &[u32], logits: &mut [f32]) {
+/// Penalties and bias: changes the logits of the tokens that the sample's lists name. `ring` holds the tokens sampled last for the
+/// sample's slot, by position.
+pub(crate) fn adjust(sample: &SampleEntry, lists: &[u32], ring: &[u32], logits: &mut [f32]) {
     let part = |[at, count]: [u32; 2]| lists[at as usize..][..2 * count as usize].as_chunks::<2>().0;
-    let recent = || (1..=draw.pending).map(|j| ring[(draw.pos.wrapping_sub(j) % RING) as usize]);
+    let recent = || (1..=sample.pending).map(|j| ring[(sample.pos.wrapping_sub(j) % RING) as usize]);
     let times = |token: u32| recent().filter(|t| *t == token).count() as u32;
     let mut penalise = |token: u32, count: u32| {
         let x = &mut logits[token as usize];
-        let scaled = *x * if *x > 0.0 { draw.inv_repeat } else { draw.repeat };
-        *x = scaled - (count as f32 * draw.frequency + draw.presence);
+        let scaled = *x * if *x > 0.0 { sample.inv_repeat } else { sample.repeat };
+        *x = scaled - (count as f32 * sample.frequency + sample.presence);
     };
-    let counts = part(draw.counts);
+    let counts = part(sample.counts);
     counts.iter().for_each(|[token, count]| penalise(*token, count + times(*token)));
     for (j, token) in recent().enumerate() {
         if recent().take(j).all(|t| t != token) && counts.iter().all(|[t, _]| *t != token) {
             penalise(token, times(token));
         }
     }
-    part(draw.bias).iter().for_each(|[token, bias]| logits[*token as usize] += f32::from_bits(*bias));
+    part(sample.bias).iter().for_each(|[token, bias]| logits[*token as usize] += f32::from_bits(*bias));
 }
 
 impl Picker {
-    /// Draws a token from its logits; none if one of them is NaN or infinite, or no token is allowed.
-    pub(crate) fn pick(&mut self, draw: &DrawEntry, lists: &[u32], ring: &[u32], logits: &[f32]) -> Option<u32> {
+    /// Samples a token from its logits; none if one of them is NaN or infinite, or no token is allowed.
+    pub(crate) fn pick(&mut self, sample: &SampleEntry, lists: &[u32], ring: &[u32], logits: &[f32]) -> Option<u32> {
         if !logits.iter().all(|x| x.to_bits() & 0x7f80_0000 != 0x7f80_0000) {
             return None;
         }
         let Self { adjusted, bins, kept } = self;
         let mut logits = logits;
-        if draw.flags & ADJUSTED != 0 {
+        if sample.flags & ADJUSTED != 0 {
             adjusted.clear();
             adjusted.extend_from_slice(logits);
-            adjust(draw, lists, ring, adjusted);
+            adjust(sample, lists, ring, adjusted);
             logits = adjusted;
         }
-        let map = if draw.flags & MASKED != 0 { Some(&lists[draw.allowed as usize..]) } else { None };
+        let map = if sample.flags & MASKED != 0 { Some(&lists[sample.allowed as usize..]) } else { None };
         let allowed = |id: &u32| map.is_none_or(|map| map[*id as usize / 32] >> (id % 32) & 1 != 0);
         let ids = || (0..logits.len() as u32).filter(allowed);
         let best = |ids: &mut dyn Iterator<Item = u32>| {
-            let key = draw.key();
-            let scored = ids.map(|id| (score(logits[id as usize], draw.inv_temperature, key, id), id));
+            let key = sample.key();
+            let scored = ids.map(|id| (score(logits[id as usize], sample.inv_temperature, key, id), id));
             scored.reduce(|a, b| if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a }).map(|(_, id)| id)
         };
-        if draw.flags & FILTERED == 0 {
+        if sample.flags & FILTERED == 0 {
             return best(&mut ids());
         }
         let largest = ids().map(|id| logits[id as usize]).reduce(f32::max)?;
-        let depth = |id: u32| depth(largest, logits[id as usize], draw.depth_scale);
+        let depth = |id: u32| depth(largest, logits[id as usize], sample.depth_scale);
         let weight = |id: u32| u64::from(weight(depth(id)));
-        let reach = |total: u64| (total * u64::from(draw.top_p)).div_ceil(u64::from(WHOLE));
+        let reach = |total: u64| (total * u64::from(sample.top_p)).div_ceil(u64::from(WHOLE));
         let mut last = BINS;
         let mut goal = 0;
-        if draw.flags & BINNED != 0 {
+        if sample.flags & BINNED != 0 {
             bins.clear();
             bins.resize(BINS, 0);
-            ids().for_each(|id| bins[depth(id) as usize >> 11] += if draw.top_k != 0 { 1 } else { weight(id) });
-            goal = if draw.top_k != 0 { u64::from(draw.top_k) } else { reach(bins.iter().sum()) };
+            ids().for_each(|id| bins[depth(id) as usize >> 11] += if sample.top_k != 0 { 1 } else { weight(id) });
+            goal = if sample.top_k != 0 { u64::from(sample.top_k) } else { reach(bins.iter().sum()) };
             let mut sum = 0;
             last = bins
                 .iter()
@@ -109,12 +109,12 @@ impl Picker {
         }
         kept.clear();
         kept.extend(ids().filter(|id| depth(*id) as usize >> 11 <= last).map(|id| place(logits[id as usize], id)));
-        if draw.flags & BINNED != 0 {
+        if sample.flags & BINNED != 0 {
             kept.sort_unstable();
         }
-        kept.truncate(if draw.top_k != 0 { draw.top_k as usize } else { kept.len() });
-        if draw.top_p < WHOLE {
-            if draw.top_k != 0 {
+        kept.truncate(if sample.top_k != 0 { sample.top_k as usize } else { kept.len() });
+        if sample.top_p < WHOLE {
+            if sample.top_k != 0 {
                 goal = reach(kept.iter().map(|place| weight(*place as u32)).sum());
             }
             let mut sum = 0;
@@ -124,6 +124,6 @@ impl Picker {
             });
             kept.truncate(reached.map_or(kept.len(), |last| last + 1));
         }
-        best(&mut kept.iter().map(|place| *place as u32).filter(|id| depth(*id) <= draw.deepest))
+        best(&mut kept.iter().map(|place| *place as u32).filter(|id| depth(*id) <= sample.deepest))
     }
 }

@@ -112,11 +112,11 @@ super::vector_impl! {
             Self(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
         fn floats(self) -> __m256 { _mm256_cvtepi32_ps(self.0) }
-        fn halves(self) -> __m256 {
+        fn f16_to_f32(self) -> __m256 {
             // The low halves of each part's words to its first eight bytes.
             let low = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 0, 1, 4, 5, 8, 9, 12, 13);
-            let halves = _mm256_shuffle_epi8(self.0, _mm256_broadcastsi128_si256(low));
-            _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b00_00_10_00>(halves)))
+            let f16s = _mm256_shuffle_epi8(self.0, _mm256_broadcastsi128_si256(low));
+            _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b00_00_10_00>(f16s)))
         }
         fn as_floats(self) -> __m256 { _mm256_castsi256_ps(self.0) }
         fn float(x: f32) -> __m256 { _mm256_set1_ps(x) }

@@ -67,7 +67,7 @@ super::vector_impl! {
         fn dot(sum: Self, q: Self, x: Self) -> Self { Self(_mm512_dpbusd_epi32(sum.0, q.0, x.0)) }
         fn dot_signed(sum: Self, q: Self, x: Self) -> Self { Self::dot(sum, q, x) }
         fn floats(self) -> __m512 { _mm512_cvtepi32_ps(self.0) }
-        fn halves(self) -> __m512 { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(self.0)) }
+        fn f16_to_f32(self) -> __m512 { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(self.0)) }
         fn as_floats(self) -> __m512 { _mm512_castsi512_ps(self.0) }
         fn float(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn load_floats(x: &[f32]) -> __m512 { _mm512_loadu_ps(x[..16].as_ptr()) }

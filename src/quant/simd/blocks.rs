@@ -50,7 +50,7 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
     for b in 0..row_bytes / BYTES {
         let (at, stride) = if whole {
             for line in 0..(rows * BYTES).div_ceil(64) {
-                // The next rows, which lie behind these, while these are multiplied; nothing is read at an address beyond the file.
+                // The next rows, which lie after these, while these are multiplied; nothing is read at an address beyond the file.
                 V::fetch(w.as_ptr().wrapping_add(rows * (row_bytes + b * BYTES) + 64 * line));
             }
             (w[b * BYTES..].as_ptr(), row_bytes)

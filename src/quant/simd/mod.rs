@@ -1,4 +1,4 @@
-//! The forms of products in whole numbers: the same bodies compiled for more features of the CPU, with the instructions that
+//! The forms of integer dot products: the same bodies compiled for more features of the CPU, with the instructions that
 //! multiply bytes.
 #![allow(unsafe_code, reason = "code compiled for features of the CPU is called once they were found")]
 
@@ -21,7 +21,7 @@ use super::q8::{LANES, Q8, Unpack};
 use super::row_products;
 use super::tile::{self, Tile};
 
-/// A form of the products in whole numbers. All give the same bits.
+/// A form of the integer dot products. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Simd {
@@ -171,7 +171,7 @@ macro_rules! bodies {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use bodies;
 
-/// [`Eight::rows`](super::q8::Eight::rows)
+/// [`Int8Form::rows`](super::q8::Int8Form::rows)
 pub(super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
     simd: Simd,
     w: &[u8],
@@ -188,12 +188,12 @@ pub(super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
     );
 }
 
-/// [`Eight::tiles`](super::q8::Eight::tiles)
+/// [`Int8Form::tiles`](super::q8::Int8Form::tiles)
 pub(super) fn tiles<U: Unpack<BYTES>, const BYTES: usize>(simd: Simd, w: &[u8], row_bytes: usize, out: &mut [Tile]) {
     in_form!(simd, tiles::<U, BYTES>(w, row_bytes, out), tile::unpack::<U, Portable, BYTES>(w, row_bytes, out));
 }
 
-/// [`Eight::products`](super::q8::Eight::products)
+/// [`Int8Form::products`](super::q8::Int8Form::products)
 pub(super) fn products<const HALVES: bool, const MINS: bool>(
     simd: Simd,
     tiles: &[Tile],

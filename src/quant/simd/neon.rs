@@ -99,7 +99,7 @@ super::vector_impl! {
         }
         fn dot_signed(sum: Self, q: Self, x: Self) -> Self { Self::dot(sum, q, x) }
         fn floats(self) -> float32x4_t { vcvtq_f32_s32(self.ints()) }
-        fn halves(self) -> float32x4_t { vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(self.words()))) }
+        fn f16_to_f32(self) -> float32x4_t { vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(self.words()))) }
         fn as_floats(self) -> float32x4_t { vreinterpretq_f32_u8(self.0) }
         fn float(x: f32) -> float32x4_t { vdupq_n_f32(x) }
         fn load_floats(x: &[f32]) -> float32x4_t { vld1q_f32(x[..4].as_ptr()) }

@@ -167,7 +167,7 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    fn halves(self) -> [f32; 4] {
+    fn f16_to_f32(self) -> [f32; 4] {
         self.get().map(|x| super::super::f16_at(&x.to_le_bytes(), 0))
     }
 

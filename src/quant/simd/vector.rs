@@ -69,10 +69,10 @@ pub(in super::super) trait Vector: Copy {
         Self::dot(Self::dot(Self::word(0), q[0], x[0]), q[1], x[1])
     }
 
-    /// Words as whole numbers.
+    /// Words as integers.
     fn floats(self) -> Self::Floats;
     /// The f16 in the low half of each word.
-    fn halves(self) -> Self::Floats;
+    fn f16_to_f32(self) -> Self::Floats;
     /// Words as the bits of floats.
     fn as_floats(self) -> Self::Floats;
     /// The same in all floats.

@@ -8,7 +8,7 @@ use wgslm_test::cases::cache::{By, CacheCase};
 fn gpu_v1_attention_refuses_long_contexts() {
     let device = device(FORMS[3]); // WebGPU's limits: 16 KiB
     let attend = |blocks: u32, layout| {
-        let step = StepBuffer::new(&device, Room { blocks, ..Room::default() }).unwrap();
+        let step = StepBuffer::new(&device, StepLimits { blocks, ..StepLimits::default() }).unwrap();
         let (kv_heads, k_dim, v_dim, slots) = (1, 64, 64, 16);
         let shape = CacheShape { kv_heads, k_dim, v_dim, slots, blocks, storage: KvStorage::F16, layout };
         let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
@@ -20,9 +20,9 @@ fn gpu_v1_attention_refuses_long_contexts() {
         single.add(Op::Attend(attend_of(q, out, kv, 64)))?;
         single.finish()
     };
-    // How many scores there is room for depends on the threads of a workgroup, which the error tells with the memory.
+    // How many scores there is capacity for depends on the threads of a workgroup, which the error reports with the memory.
     let Err(Error::Limit { available, instead, .. }) = attend(4096, KvLayout::Vectorised) else {
-        panic!("room for 65536 scores")
+        panic!("capacity for 65536 scores")
     };
     assert!(instead.contains("V2"), "{instead}");
     let most: u32 = available.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
@@ -35,7 +35,8 @@ fn gpu_v1_attention_refuses_long_contexts() {
 #[test]
 fn gpu_v1_attention_refuses_trees() {
     let device = device(LAVAPIPE);
-    let step = StepBuffer::new(&device, Room { rows: 4, blocks: 2, tree: true, ..Room::default() }).unwrap();
+    let step =
+        StepBuffer::new(&device, StepLimits { rows: 4, blocks: 2, tree: true, ..StepLimits::default() }).unwrap();
     let (storage, layout) = (KvStorage::F16, KvLayout::Vectorised);
     let shape = CacheShape { kv_heads: 1, k_dim: 8, v_dim: 8, slots: 16, blocks: 2, storage, layout };
     let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
@@ -75,7 +76,7 @@ fn gpu_seeded_pages_are_the_cpus() {
         let options = GpuOptions { kv: Some(kv), ..options(Numerics::Exact) };
         let mut gpu = gpu(LAVAPIPE, &program, &weights, options);
         gpu.seed_caches(3);
-        let seqs = [rows(0, Role::Generated, &tokens, 200, &tables)];
+        let seqs = [rows(0, Phase::Decode, &tokens, 200, &tables)];
         let (got, _) = run(&mut gpu, &seqs);
         let options = CpuOptions { numerics: Numerics::Exact, kv: Some(kv), ..CpuOptions::new(limits()) };
         let mut cpu = CpuExecutor::new(&program, weights.clone(), options).unwrap();
@@ -99,21 +100,22 @@ fn gpu_attend() {
     }
 }
 
-/// A value that is infinite or no number reaches the rows that see it, and none beside them in its tile.
+/// A value that is infinite or NaN reaches the rows that see it, and none beside them in its tile.
 #[test]
 fn gpu_attention_keeps_broken_values_to_the_rows_that_see_them() {
     let results = |form, case: &AttendCase| pollster::block_on(case.outputs(&device(form), Numerics::Exact)).0;
     let [heads, dim] = [3, 16];
-    for (form, window, role, (first, rows), broken) in [
-        (LAVAPIPE, None, Role::Prompt, (0, 21), 10),
-        (LAVAPIPE, Some(5), Role::Prompt, (60, 21), 66),
-        (LAVAPIPE, Some(5), Role::Prompt, (60, 21), 58),
-        (LAVAPIPE, None, Role::Generated, (30, 4), 32),
-        (SWIFTSHADER, Some(9), Role::Prompt, (0, 21), 3),
+    for (form, window, phase, (first, rows), broken) in [
+        (LAVAPIPE, None, Phase::Prefill, (0, 21), 10),
+        (LAVAPIPE, Some(5), Phase::Prefill, (60, 21), 66),
+        (LAVAPIPE, Some(5), Phase::Prefill, (60, 21), 58),
+        (LAVAPIPE, None, Phase::Decode, (30, 4), 32),
+        (SWIFTSHADER, Some(9), Phase::Prefill, (0, 21), 3),
     ] {
         let mask = window.map_or(Mask::Causal, Mask::Window);
         let shape = [heads, 1, dim, dim];
-        let whole = AttendCase { shape, mask, role, seqs: vec![(first, rows)], by_position: true, ..AttendCase::PLAIN };
+        let whole =
+            AttendCase { shape, mask, phase, seqs: vec![(first, rows)], by_position: true, ..AttendCase::PLAIN };
         let case = AttendCase { broken: Some(broken), ..whole.clone() };
         let [got, wanted] = [&case, &whole].map(|case| results(form, case));
         let width = (heads * dim) as usize;
@@ -154,7 +156,7 @@ fn gpu_drafts_are_verified_as_units_too() {
         let q = filled(u64::from(rows * heads * dim), &mut rng);
         let result = |units: bool| {
             let seqs = if units { rows } else { 1 };
-            let room = Room { rows, seqs, blocks: 3, slots, pos_ids: units, ..Room::default() };
+            let room = StepLimits { rows, seqs, blocks: 3, slots, pos_ids: units, ..StepLimits::default() };
             let step = StepBuffer::new(&device, room).unwrap();
             let places: Vec<_> = (0..rows).map(|seq| Place { pos: first + seq, seq }).collect();
             let counts = match units {
@@ -174,7 +176,7 @@ fn gpu_drafts_are_verified_as_units_too() {
         assert!(result(true) == result(false), "{form:?}");
     }
     let device = device(LAVAPIPE);
-    let step = StepBuffer::new(&device, Room { rows: 4, tree: true, ..Room::default() }).unwrap();
+    let step = StepBuffer::new(&device, StepLimits { rows: 4, tree: true, ..StepLimits::default() }).unwrap();
     assert!(step.write_tree(&device, 9, &[0b1, 0b11, 0b101], &[]).is_ok());
     assert!(step.write_tree(&device, 9, &[0b1, 0b10, 0b111], &[]).is_err(), "two parents");
     assert!(step.write_tree(&device, 9, &[0b1, 0b01], &[]).is_err(), "not on its own way");
@@ -195,7 +197,7 @@ fn attended(
     let (kv_heads, dim, slots, storage) = (1u32, 8u32, 16u32, KvStorage::F32);
     let shape = CacheShape { kv_heads, k_dim: dim, v_dim: dim, slots, blocks: 60, storage, layout };
     let (rows, seqs) = (places.len() as u32, places.iter().map(|p| p.seq + 1).max().unwrap());
-    let room = Room { rows, seqs, blocks: 50, slots, pos_ids: true, divided, ..Room::default() };
+    let room = StepLimits { rows, seqs, blocks: 50, slots, pos_ids: true, divided, ..StepLimits::default() };
     let step = StepBuffer::new(device, room).unwrap();
     let tables: Vec<Vec<u32>> = (0..seqs).map(|s| (0..50).map(|b| (7 * b + 11 * s) % 60).collect()).collect();
     let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
@@ -272,7 +274,7 @@ fn gpu_single_attention_is_the_same_however_rows_are_found() {
     }
 }
 
-/// A query that is infinite or no number spoils its own row and no other; one that is huge finds the position that it points at.
+/// A query that is infinite or NaN spoils its own row and no other; one that is huge finds the position that it points at.
 #[test]
 fn gpu_attention_keeps_wild_queries_to_their_rows() {
     let places = uneven();
@@ -315,7 +317,7 @@ fn gpu_attention_without_a_finite_score_is_zeros() {
             k[0] = [1.0, 2.0, 0.5, f32::NEG_INFINITY, 3.0][r];
         }
         let tokens = host(&[0; 5]);
-        let seqs = |role| [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, role, &tokens, 0, &[&[2]]) }];
+        let seqs = |phase| [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, phase, &tokens, 0, &[&[2]]) }];
         let mut oracle = Oracle::new(&op.program, weights.clone(), limits());
         let on_cpu =
             CpuOptions { numerics: Numerics::Exact, keep_values: true, fuse: false, ..CpuOptions::new(limits()) };
@@ -325,18 +327,18 @@ fn gpu_attention_without_a_finite_score_is_zeros() {
             oracle.set_value(id, rows.collect());
             cpu.set_value(id, values).unwrap();
         }
-        oracle.step(&Step { seqs: &seqs(Role::Prompt) }).unwrap();
-        cpu.enqueue(&Step { seqs: &seqs(Role::Prompt) }).unwrap();
+        oracle.step(&Step { seqs: &seqs(Phase::Prefill) }).unwrap();
+        cpu.enqueue(&Step { seqs: &seqs(Phase::Prefill) }).unwrap();
         assert_eq!(cpu.poll(&mut |_, out| assert!(out.is_ok())), 1);
         let wanted = oracle.value(op.out).concat();
         let mut all = vec![("CPU".to_owned(), cpu.value(op.out).unwrap().to_vec())];
         for form in [LAVAPIPE, SWIFTSHADER] {
-            for role in Role::ALL {
+            for phase in Phase::ALL {
                 let options = GpuOptions { unfused: true, keep_values: true, ..options(Numerics::Exact) };
                 let mut gpu = gpu(form, &op.program, &weights, options);
-                op.inputs.iter().zip(&inputs).for_each(|(&id, values)| gpu.set_value(role, id, values));
-                run(&mut gpu, &seqs(role));
-                all.push((format!("{form:?} {role:?}"), pollster::block_on(gpu.value(role, op.out, 5)).unwrap()));
+                op.inputs.iter().zip(&inputs).for_each(|(&id, values)| gpu.set_value(phase, id, values));
+                run(&mut gpu, &seqs(phase));
+                all.push((format!("{form:?} {phase:?}"), pollster::block_on(gpu.value(phase, op.out, 5)).unwrap()));
             }
         }
         assert_eq!(wanted[8..12], [0.0; 4]);
@@ -363,7 +365,7 @@ fn gpu_attention_does_not_depend_on_how_it_is_divided() {
         assert!(many[34 * heads * dim..] == one, "{form:?}: parts");
         for shape in [[3, 1, 32, 32], [1, 1, 20, 7]] {
             let tiled = AttendCase {
-                role: Role::Prompt,
+                phase: Phase::Prefill,
                 shape,
                 seqs: vec![(0, 1), (33, 8), (5, 31), (16, 9)],
                 ..plain.clone()
@@ -394,7 +396,7 @@ fn gpu_attention_by_cooperative_matrices_is_not_for_all() {
     let [_, (form, device, _), _] = with_stand_ins();
     let device = device.tuned("matmul = cooperative").unwrap();
     let taken = |modules: &[String]| modules.iter().any(|m| m.starts_with("attend_cooperative"));
-    let usual = AttendCase { role: Role::Prompt, shape: [4, 2, 32, 32], seqs: vec![(5, 20)], ..AttendCase::PLAIN };
+    let usual = AttendCase { phase: Phase::Prefill, shape: [4, 2, 32, 32], seqs: vec![(5, 20)], ..AttendCase::PLAIN };
     let wide = AttendCase { shape: [1, 1, 1024, 1024], ..usual.clone() };
     for (case, numerics, expected) in
         [(&usual, Numerics::Fast, true), (&usual, Numerics::Exact, false), (&wide, Numerics::Fast, false)]
@@ -438,7 +440,7 @@ fn gpu_attention_by_cooperative_matrices_keeps_rows_apart() {
 
         let whole = AttendCase {
             shape: [3, 1, 16, 16],
-            role: Role::Prompt,
+            phase: Phase::Prefill,
             mask: Mask::Window(9),
             seqs: vec![(60, 21)],
             by_position: true,

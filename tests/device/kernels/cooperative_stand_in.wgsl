@@ -8,12 +8,12 @@ const LANES: u32 = THREADS / SUBGROUPS;
 const OWN: u32 = (SIDE * SIDE + LANES - 1u) / LANES;
 var<private> lane: u32;
 
-fn place(lid: u32, subgroup: u32, subgroups: u32) -> vec2<u32> {
+fn share(lid: u32, subgroup: u32, subgroups: u32) -> vec2<u32> {
     lane = lid % LANES;
     return vec2<u32>(lid / LANES, SUBGROUPS);
 }
 
-fn halves(v: vec4<f32>) -> vec4<Half> {
+fn to_f16(v: vec4<f32>) -> vec4<Half> {
     return vec4<f32>(unpack2x16float(pack2x16float(v.xy)), unpack2x16float(pack2x16float(v.zw)));
 }
 
@@ -32,15 +32,15 @@ fn load_right_t(at: u32, stride: u32) -> Right {
 fn load_sums(at: u32, stride: u32) -> Sums {
     var c = Sums();
     for (var e = lane; e < SIDE * SIDE; e += LANES) {
-        c[e / LANES] = sums[at + e / SIDE * stride + e % SIDE];
+        c[e / LANES] = sh_sums[at + e / SIDE * stride + e % SIDE];
     }
     return c;
 }
 
-fn keep_sums(c: Sums, at: u32, stride: u32) {
+fn save_sums(c: Sums, at: u32, stride: u32) {
     var kept = c;
     for (var e = lane; e < SIDE * SIDE; e += LANES) {
-        sums[at + e / SIDE * stride + e % SIDE] = kept[e / LANES];
+        sh_sums[at + e / SIDE * stride + e % SIDE] = kept[e / LANES];
     }
 }
 
@@ -49,7 +49,7 @@ fn multiply_add(a: Left, b: Right, c: Sums) -> Sums {
     for (var e = lane; e < SIDE * SIDE; e += LANES) {
         var sum = d[e / LANES];
         for (var i = 0u; i < SIDE; i++) {
-            sum += tile[a.x + e / SIDE * a.y + i * a.z] * tile[b.x + i * b.y + e % SIDE * b.z];
+            sum += sh_tile[a.x + e / SIDE * a.y + i * a.z] * sh_tile[b.x + i * b.y + e % SIDE * b.z];
         }
         d[e / LANES] = sum;
     }

@@ -13,11 +13,11 @@ fn gpu_a_compacted_cache_is_the_same_cache() {
     let part = |slot: u32, table| SeqStep {
         outs: Outs::None,
         read_logits: false,
-        ..rows(slot, Role::Prompt, &tokens[slot as usize..32], 0, table)
+        ..rows(slot, Phase::Prefill, &tokens[slot as usize..32], 0, table)
     };
     run(&mut gpu, &[part(0, &old[0]), part(1, &old[1])]);
     let next = |tables: &[[&[u32]; 1]; 2], gpu: &mut GpuExecutor| {
-        let seqs = [0, 1].map(|s| rows(s, Role::Generated, &tokens[32..], 32 - s, &tables[s as usize]));
+        let seqs = [0, 1].map(|s| rows(s, Phase::Decode, &tokens[32..], 32 - s, &tables[s as usize]));
         run(gpu, &seqs).0
     };
     let expected = next(&old, &mut gpu);
@@ -40,11 +40,11 @@ fn gpu_norms_of_heads_are_folded_into_the_kv_write() {
     let weights = random_weights(&program, &[F32], &mut Rng(16));
     let mut gpu = gpu(LAVAPIPE, &program, &weights, options(Numerics::Fast));
     let tokens = host(&[1, 2]);
-    for role in Role::ALL {
-        run(&mut gpu, &[rows(0, role, &tokens, 0, &[&[0]])]);
-        let labels = gpu.labels(role);
+    for phase in Phase::ALL {
+        run(&mut gpu, &[rows(0, phase, &tokens, 0, &[&[0]])]);
+        let labels = gpu.labels(phase);
         let count = |name: &str| labels.iter().filter(|(label, _)| *label == name).count();
-        assert_eq!((count("norm_rope_kv"), count("rope"), count("kv_write")), (30, 0, 0), "{role:?}");
+        assert_eq!((count("norm_rope_kv"), count("rope"), count("kv_write")), (30, 0, 0), "{phase:?}");
     }
 }
 
@@ -55,8 +55,9 @@ fn gpu_states_are_copied() {
     let weights = random_weights(&program, &[F32], &mut Rng(15));
     let mut gpu = gpu(LAVAPIPE, &program, &weights, options(Numerics::Exact));
     let tokens = host(&(0..40).collect::<Vec<_>>());
-    let part =
-        |slot, span: std::ops::Range<usize>| [rows(slot, Role::Prompt, &tokens[span.clone()], span.start as u32, &[])];
+    let part = |slot, span: std::ops::Range<usize>| {
+        [rows(slot, Phase::Prefill, &tokens[span.clone()], span.start as u32, &[])]
+    };
     run(&mut gpu, &part(2, 0..21));
     let checkpoint = limits().seqs + 1;
     gpu.cache(&[CacheOp::CopyState { from: 2, to: checkpoint }]).unwrap();
@@ -78,7 +79,7 @@ fn gpu_batches_and_chunks_do_not_change_a_bit() {
         let mut rng = Rng(7);
         let weights = random_weights(&program, &[Q8_0, F32], &mut rng);
         let tokens: Vec<_> = (0..45).map(|_| Token::Host(rng.below(193) as u32)).collect();
-        for role in Role::ALL {
+        for phase in Phase::ALL {
             let mut expected: Option<Vec<u32>> = None;
             for (chunk, mate) in [(45, false), (1, false), (7, false), (16, true), (8, true)] {
                 let mut gpu = gpu(form, &program, &weights, options(numerics));
@@ -88,14 +89,14 @@ fn gpu_batches_and_chunks_do_not_change_a_bit() {
                 let mut logits = Vec::new();
                 for (i, part) in tokens.chunks(chunk).enumerate() {
                     let pos = (i * chunk) as u32;
-                    let own = rows(0, role, part, pos, &a);
-                    let other = SeqStep { read_logits: false, ..rows(1, role, &tokens[..3], 3 * i as u32, &b) };
+                    let own = rows(0, phase, part, pos, &a);
+                    let other = SeqStep { read_logits: false, ..rows(1, phase, &tokens[..3], 3 * i as u32, &b) };
                     let seqs = if mate { vec![other, own] } else { vec![own] };
                     logits.extend(run(&mut gpu, &seqs).0.iter().map(|x| x.to_bits()));
                 }
                 let expected = expected.get_or_insert_with(|| logits.clone());
                 let what =
-                    format!("{role:?}, chunks of {chunk}, with another sequence: {mate}, {form:?}, {numerics:?}");
+                    format!("{phase:?}, chunks of {chunk}, with another sequence: {mate}, {form:?}, {numerics:?}");
                 assert!(*expected == logits, "{what}");
             }
         }
@@ -109,17 +110,17 @@ fn gpu_results_come_in_the_order_of_the_step() {
     let mut gpu = gpu(LAVAPIPE, &program, &weights, options(Numerics::Exact));
     let tables: [[&[u32]; 1]; 3] = [[&[0, 1]], [&[5, 4]], [&[9, 8]]];
     let tokens = host(&[8, 6, 7, 5]);
-    let seq = |slot: u32, role, count: usize| SeqStep {
+    let seq = |slot: u32, phase, count: usize| SeqStep {
         outs: Outs::Last,
         sample: Some(SampleSpec::GREEDY),
-        ..rows(slot, role, &tokens[..count], 0, &tables[slot as usize])
+        ..rows(slot, phase, &tokens[..count], 0, &tables[slot as usize])
     };
-    let seqs = [seq(1, Role::Prompt, 4), seq(0, Role::Generated, 2), seq(2, Role::Prompt, 3)];
-    let (logits, drawn) = run(&mut gpu, &seqs);
-    assert_eq!(drawn.iter().map(|d| d.slot).collect::<Vec<_>>(), [1, 0, 2]);
-    for (row, drawn) in logits.chunks(193).zip(drawn) {
+    let seqs = [seq(1, Phase::Prefill, 4), seq(0, Phase::Decode, 2), seq(2, Phase::Prefill, 3)];
+    let (logits, sampled) = run(&mut gpu, &seqs);
+    assert_eq!(sampled.iter().map(|d| d.slot).collect::<Vec<_>>(), [1, 0, 2]);
+    for (row, sampled) in logits.chunks(193).zip(sampled) {
         let best = (0..193).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
-        assert_eq!(drawn.token, Some(best as u32));
+        assert_eq!(sampled.token, Some(best as u32));
     }
 }
 
@@ -132,8 +133,8 @@ fn gpu_cache_ops_run_in_order_with_steps() {
         let tokens = host(&(0..17).collect::<Vec<_>>());
         let [old, new]: [[&[u32]; 1]; 2] = [[&[3, 4]], [&[9, 10]]];
         let prompt =
-            [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Prompt, &tokens[..16], 0, &old) }];
-        let next = |tables| [rows(0, Role::Generated, &tokens[16..], 16, tables)];
+            [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Phase::Prefill, &tokens[..16], 0, &old) }];
+        let next = |tables| [rows(0, Phase::Decode, &tokens[16..], 16, tables)];
         run(&mut gpu, &prompt);
         let expected = run(&mut gpu, &next(&old)).0;
         gpu.cache(&[CacheOp::Copy { group: GroupId(0), from: 3, to: 9 }]).unwrap();
@@ -165,14 +166,14 @@ fn gpu_matrices_are_split_at_a_bindings_limit() {
     let mut gpu = gpu(FORMS[1], &program, &Arc::new(weights), all);
     let id = 69_999;
     let tokens = [Token::Host(id)];
-    let seqs = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Generated, &tokens, 0, &[]) }];
+    let seqs = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Phase::Decode, &tokens, 0, &[]) }];
     run(&mut gpu, &seqs);
-    let got = pollster::block_on(gpu.value(Role::Generated, op.out, 1)).unwrap();
+    let got = pollster::block_on(gpu.value(Phase::Decode, op.out, 1)).unwrap();
     let x = rows_of(id as usize);
     let dot = |r: usize| rows_of(r).iter().zip(x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let wanted: Vec<f64> = (0..n as usize).map(dot).collect();
     assert!(nmse(&got, &wanted) < EXACT);
-    assert!(gpu.labels(Role::Generated).iter().filter(|(label, _)| *label == "matvec").count() > 1);
+    assert!(gpu.labels(Phase::Decode).iter().filter(|(label, _)| *label == "matvec").count() > 1);
 }
 
 /// What a draft's verification needs: the bits of a row do not depend on how many others are in the step, nor on its place among them.
@@ -194,11 +195,11 @@ fn gpu_rows_have_the_same_bits_in_company() {
             let mut gpu = gpu(*form, &op.program, &weights, options);
             // The bits of some of the nine rows, computed in one step.
             let mut bits = |at: std::ops::Range<usize>| {
-                gpu.set_value(Role::Generated, op.inputs[0], &x[at.start * k as usize..at.end * k as usize]);
+                gpu.set_value(Phase::Decode, op.inputs[0], &x[at.start * k as usize..at.end * k as usize]);
                 let tokens = host(&vec![0; at.len()]);
-                let seq = rows(0, Role::Generated, &tokens, 0, &[]);
+                let seq = rows(0, Phase::Decode, &tokens, 0, &[]);
                 run(&mut gpu, &[SeqStep { outs: Outs::None, read_logits: false, ..seq }]);
-                let got = pollster::block_on(gpu.value(Role::Generated, op.out, at.len() as u32)).unwrap();
+                let got = pollster::block_on(gpu.value(Phase::Decode, op.out, at.len() as u32)).unwrap();
                 got.into_iter().map(f32::to_bits).collect::<Vec<_>>()
             };
             let alone: Vec<_> = (0..9).map(|r| bits(r..r + 1)).collect();
@@ -221,7 +222,7 @@ fn gpu_vocabularies_are_split_at_a_bindings_limit() {
         let program = Program { vocab: n, ..op.program };
         let weights = random_weights(&program, &[format], &mut Rng(16));
         let limits = Limits { rows: 2, seqs: 2, outs: 2, ..limits() };
-        let name = adapter::wished().unwrap_or_else(|| LAVAPIPE.adapter.to_owned());
+        let name = adapter::requested().unwrap_or_else(|| LAVAPIPE.adapter.to_owned());
         let choice = Choice { name: Some(name), max_binding: Some(4 << 20), ..Choice::default() };
         let device = pollster::block_on(Device::open(&choice)).unwrap();
         let options = GpuOptions { keep_values: true, limits, ..options(Numerics::Exact) };
@@ -230,12 +231,12 @@ fn gpu_vocabularies_are_split_at_a_bindings_limit() {
         let mut gpu = pollster::block_on(load).unwrap();
         let mut oracle = Oracle::new(&program, weights, limits);
         let tokens = host(&[n - 1, n / 2]);
-        let seqs = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Generated, &tokens, 0, &[]) }];
+        let seqs = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Phase::Decode, &tokens, 0, &[]) }];
         run(&mut gpu, &seqs);
         oracle.step(&Step { seqs: &seqs }).unwrap();
-        let got = pollster::block_on(gpu.value(Role::Generated, op.out, 2)).unwrap();
+        let got = pollster::block_on(gpu.value(Phase::Decode, op.out, 2)).unwrap();
         assert!(nmse(&got, &oracle.value(op.out).concat()) < EXACT, "{n}");
-        assert!(gpu.labels(Role::Generated).iter().filter(|(label, _)| *label == "matvec").count() > 1);
+        assert!(gpu.labels(Phase::Decode).iter().filter(|(label, _)| *label == "matvec").count() > 1);
     }
 }
 
@@ -246,7 +247,7 @@ fn gpu_matrices_of_a_model_lie_in_pieces() {
     let mut rng = Rng(15);
     let weights = random_weights(&program, &[F32], &mut rng);
     let limits = Limits { rows: 12, seqs: 1, outs: 12, blocks: 4, context: 32, ..limits() };
-    let name = adapter::wished().unwrap_or_else(|| LAVAPIPE.adapter.to_owned());
+    let name = adapter::requested().unwrap_or_else(|| LAVAPIPE.adapter.to_owned());
     // 72 rows of 256 weights, of which 64 are whole heads.
     let choice = Choice { name: Some(name), max_binding: Some(72 * 1024), ..Choice::default() };
     let device = pollster::block_on(Device::open(&choice)).unwrap();
@@ -256,12 +257,12 @@ fn gpu_matrices_of_a_model_lie_in_pieces() {
     let mut gpu = pollster::block_on(load).unwrap();
     let mut oracle = Oracle::new(&program, weights, limits);
     let tokens = host(&[192, 3, 71, 72, 140, 9, 143, 144, 0]);
-    for (role, tokens, pos) in [(Role::Prompt, &tokens[..7], 0), (Role::Generated, &tokens[7..], 7)] {
-        let seqs = [rows(0, role, tokens, pos, &[&[2, 1]])];
+    for (phase, tokens, pos) in [(Phase::Prefill, &tokens[..7], 0), (Phase::Decode, &tokens[7..], 7)] {
+        let seqs = [rows(0, phase, tokens, pos, &[&[2, 1]])];
         let wanted = oracle.step(&Step { seqs: &seqs }).unwrap().concat();
-        assert!(nmse(&run(&mut gpu, &seqs).0, &wanted) < EXACT, "{role:?}");
+        assert!(nmse(&run(&mut gpu, &seqs).0, &wanted) < EXACT, "{phase:?}");
         let matvecs =
-            gpu.labels(role).iter().filter(|(label, _)| *label != "matmul" && label.starts_with("mat")).count();
-        assert!(matvecs > 2, "{:?}", gpu.labels(role));
+            gpu.labels(phase).iter().filter(|(label, _)| *label != "matmul" && label.starts_with("mat")).count();
+        assert!(matvecs > 2, "{:?}", gpu.labels(phase));
     }
 }

@@ -2,18 +2,18 @@
 //! without subgroups, with wgpu's checks and without, the cache in f32 and f16, rows as prompt and as generated.
 
 mod attention;
-mod draws;
 mod executor;
+mod samples;
 mod single;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use wgslm::Error;
-use wgslm::exec::single::{Place, Room, Rotation, Single, StepBuffer};
+use wgslm::exec::single::{Place, Rotation, Single, StepBuffer, StepLimits};
 use wgslm::exec::{
-    CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role,
-    SeqStep, Step, Token,
+    CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase,
+    Sampled, SeqStep, Step, Token,
 };
 use wgslm::gpu::{
     Arg, Buffer, Choice, Device, Dim, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
@@ -27,7 +27,7 @@ use wgslm::quant::BlockFormat;
 use wgslm::quant::BlockFormat::{F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
 use wgslm_test::adapter;
 use wgslm_test::cases::attend::AttendCase;
-use wgslm_test::cases::{self, Case, EXACT, Pick, options};
+use wgslm_test::cases::{self, Case, EXACT, Gather, options};
 use wgslm_test::programs::*;
 
 /// One way to run kernels.
@@ -54,7 +54,7 @@ fn device(form: Form) -> Device {
     static DEVICES: Mutex<Option<HashMap<Form, Device>>> = Mutex::new(None);
     let mut devices = DEVICES.lock().unwrap();
     let open = || {
-        let hardware = adapter::wished();
+        let hardware = adapter::requested();
         let name = hardware.clone().unwrap_or_else(|| form.adapter.to_owned());
         let choice = Choice {
             name: Some(name.clone()),
@@ -86,8 +86,8 @@ fn gpu(form: Form, program: &Program, weights: &Arc<CpuWeights>, options: GpuOpt
     gpu
 }
 
-/// Runs a step to its end; gives its logits and draws.
-fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Drawn>) {
+/// Runs a step to its end; gives its logits and samples.
+fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Sampled>) {
     pollster::block_on(cases::run(gpu, seqs))
 }
 
@@ -146,13 +146,13 @@ fn gpu_matmul_in_f32() {
 
 #[test]
 fn gpu_products_of_wild_rows() {
-    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::wild_products()));
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::extreme_products()));
 }
 
 /// Of software adapters, lavapipe alone has f16.
 #[test]
 fn gpu_matmul_of_halves() {
-    check(LAVAPIPE, &cases::halves());
+    check(LAVAPIPE, &cases::f16_tiles());
 }
 
 #[test]
@@ -249,14 +249,14 @@ fn gpu_recurrences() {
     check(LAVAPIPE, &cases::conv_formats());
 }
 
-/// A sequence cut in any way, alone or in company: the same bits of each role.
+/// A sequence cut in any way, alone or in company: the same bits of each phase.
 fn same_in_all_cuts(op: &(String, OneOp)) {
     for form in [LAVAPIPE, SWIFTSHADER] {
-        for role in Role::ALL {
+        for phase in Phase::ALL {
             let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
-            let cuts = cases::recurrent_cuts(op, role);
+            let cuts = cases::recurrent_cuts(op, phase);
             let whole = bits(&cuts[0]);
-            cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {role:?}, {form:?}", cut.name));
+            cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {phase:?}, {form:?}", cut.name));
         }
     }
 }

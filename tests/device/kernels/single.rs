@@ -71,21 +71,21 @@ fn gpu_replication_is_split_at_a_bindings_limit() {
 #[test]
 fn gpu_single_ops_refuse_what_does_not_fit() {
     let device = device(LAVAPIPE);
-    let step = StepBuffer::new(&device, Room { rows: 4, ..Room::default() }).unwrap();
-    assert!(step.write_run(&device, 5, 0, &[]).unwrap_err().to_string().contains("room for 4"));
+    let step = StepBuffer::new(&device, StepLimits { rows: 4, ..StepLimits::default() }).unwrap();
+    assert!(step.write_run(&device, 5, 0, &[]).unwrap_err().to_string().contains("capacity for 4"));
     assert!(step.write_run(&device, 1, 0, &[0]).is_err());
     assert!(step.write_run(&device, 2, u32::MAX - 1, &[]).unwrap_err().to_string().contains("32 bits"));
     assert!(step.write_rows(&device, &[], &[]).is_err());
-    let short = StepBuffer::new(&device, Room { rows: 4, blocks: 2, slots: 8, ..Room::default() }).unwrap();
+    let short = StepBuffer::new(&device, StepLimits { rows: 4, blocks: 2, slots: 8, ..StepLimits::default() }).unwrap();
     assert!(short.write_run(&device, 2, 14, &[0, 1]).is_ok());
     assert!(
         short.write_run(&device, 3, 14, &[0, 1]).unwrap_err().to_string().contains("17 positions in 2 blocks of 8")
     );
     let places = |all: &[[u32; 2]]| all.iter().map(|&[seq, pos]| Place { pos, seq }).collect::<Vec<_>>();
-    let room = Room { rows: 4, seqs: 2, pos_ids: true, ..Room::default() };
+    let room = StepLimits { rows: 4, seqs: 2, pos_ids: true, ..StepLimits::default() };
     let ordered = StepBuffer::new(&device, room).unwrap();
     assert!(ordered.write_rows(&device, &places(&[[0, 7], [0, 8], [1, 0]]), &[]).is_ok());
-    let any = StepBuffer::new(&device, Room { any_order: true, ..room }).unwrap();
+    let any = StepBuffer::new(&device, StepLimits { any_order: true, ..room }).unwrap();
     for wrong in [[[0, 7], [0, 9]], [[0, 8], [0, 7]], [[1, 0], [0, 0]]] {
         let error = ordered.write_rows(&device, &places(&wrong), &[]).unwrap_err().to_string();
         assert!(error.contains("row 1") && error.contains("any_order"), "{error}");
@@ -121,7 +121,7 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     let write = KvWrite { k: x, v: Some(out), cache, kv_heads: 2, k_dim: 4, v_dim: 4 };
     single.add(Op::KvWrite(write.clone())).unwrap();
     assert!(single.add(Op::KvWrite(KvWrite { kv_heads: 1, k_dim: 8, v_dim: 8, ..write })).is_err());
-    let other = Op::Pick(wgslm::ops::Pick { x, n: 8, out });
+    let other = Op::Gather(wgslm::ops::Gather { x, n: 8, out });
     assert!(single.add(other).unwrap_err().to_string().contains("executor"));
     assert_eq!(single.finish().unwrap().dispatches.len(), 2);
 }
@@ -133,35 +133,36 @@ fn gpu_single_ops_know_how_far_caches_reach() {
     let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
     let (storage, layout) = (KvStorage::F32, KvLayout::Contiguous);
     let shape = CacheShape { kv_heads: 1, k_dim: 4, v_dim: 4, slots: 40, blocks: 2, storage, layout };
-    let cache = |room: Room, shape: CacheShape| {
+    let cache = |room: StepLimits, shape: CacheShape| {
         let step = StepBuffer::new(&device, room).unwrap();
         Single::new(&mut Pipelines::new(&device), &step).cache(&buffer(shape.bytes()), shape)
     };
-    let room = Room { rows: 4, slots: 40, ..Room::default() };
+    let room = StepLimits { rows: 4, slots: 40, ..StepLimits::default() };
     let step = StepBuffer::new(&device, room).unwrap();
     assert!(step.write_run(&device, 4, 36, &[]).is_ok());
     assert!(step.write_run(&device, 4, 37, &[]).unwrap_err().to_string().contains("41 positions in 1 blocks of 40"));
     assert!(cache(room, shape).is_ok());
     assert!(cache(room, CacheShape { slots: 39, ..shape }).unwrap_err().to_string().contains("39 positions"));
     assert!(cache(room, CacheShape { layout: KvLayout::Paged, ..shape }).is_err(), "pages without a table");
-    let tables = Room { rows: 4, slots: 16, blocks: 2, ..Room::default() };
+    let tables = StepLimits { rows: 4, slots: 16, blocks: 2, ..StepLimits::default() };
     assert!(cache(tables, shape).is_ok(), "a contiguous cache beside paged ones that reach less far");
-    assert!(cache(Room { blocks: 3, ..tables }, shape).is_err());
+    assert!(cache(StepLimits { blocks: 3, ..tables }, shape).is_err());
     assert!(cache(tables, CacheShape { slots: 16, layout: KvLayout::Paged, ..shape }).is_ok());
     assert!(cache(tables, CacheShape { slots: 32, layout: KvLayout::Paged, ..shape }).is_err());
 
     let most = device.caps().max_groups;
-    let divided = Room { rows: most / 3, slots: 16, blocks: 48, divided: true, pos_ids: true, ..Room::default() };
+    let divided =
+        StepLimits { rows: most / 3, slots: 16, blocks: 48, divided: true, pos_ids: true, ..StepLimits::default() };
     assert!(StepBuffer::new(&device, divided).is_ok(), "768 positions are three parts");
-    assert!(StepBuffer::new(&device, Room { blocks: 49, ..divided }).is_err());
-    assert!(StepBuffer::new(&device, Room { slots: 0, ..divided }).is_err());
+    assert!(StepBuffer::new(&device, StepLimits { blocks: 49, ..divided }).is_err());
+    assert!(StepBuffer::new(&device, StepLimits { slots: 0, ..divided }).is_err());
 }
 
 /// Rows in any order are for attention row by row, and for caches whose words belong to one position.
 #[test]
 fn gpu_single_ops_refuse_rows_in_any_order_where_order_counts() {
     let device = device(LAVAPIPE);
-    let room = Room { rows: 4, blocks: 2, pos_ids: true, any_order: true, ..Room::default() };
+    let room = StepLimits { rows: 4, blocks: 2, pos_ids: true, any_order: true, ..StepLimits::default() };
     let step = StepBuffer::new(&device, room).unwrap();
     let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
     let tried = |layout, choose: fn(&mut Single<'_>), write: bool| {
@@ -213,7 +214,7 @@ fn gpu_single_ops_refuse_buffers_and_shapes_that_do_not_fit() {
         assert!(replicated(wrong).unwrap_err().to_string().contains("out is another"));
     }
 
-    let step = StepBuffer::new(&device, Room { blocks: 9, slots: 8, ..Room::default() }).unwrap();
+    let step = StepBuffer::new(&device, StepLimits { blocks: 9, slots: 8, ..StepLimits::default() }).unwrap();
     let mut single = Single::new(&mut pipelines, &step);
     let kv = Kv::Cache(single.cache(&Buffer::new(&device, "kv", shape.bytes()).unwrap(), shape).unwrap());
     let [q, out] = [x, out].map(|buffer| single.value(&buffer, 4).unwrap());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wgslm::engine::{EmbedOptions, Embedder, Input, embed};
 use wgslm::exec::{
-    CpuExecutor, CpuOptions, DeviceChoice, Limits, Numerics, Options, Oracle, Role, SeqStep, Step, Token,
+    CpuExecutor, CpuOptions, DeviceChoice, Limits, Numerics, Options, Oracle, Phase, SeqStep, Step, Token,
 };
 use wgslm::file::{Description, ModelFile};
 use wgslm::model::{Embedding, Model, Out, Task};
@@ -113,7 +113,7 @@ fn hidden_states_and_vectors_are_right() {
             let tokens: Vec<_> = input.ids.iter().map(|&id| Token::Host(id)).collect();
             let table: Vec<u32> = (0..LIMITS.blocks).rev().collect();
             let tables = vec![&table[..]; model.program.groups as usize];
-            let seq = SeqStep { types: &input.types, ..SeqStep::new(0, Role::Prompt, &tokens, 0, &tables) };
+            let seq = SeqStep { types: &input.types, ..SeqStep::new(0, Phase::Prefill, &tokens, 0, &tables) };
             oracle.step(&Step { seqs: &[seq] }).unwrap();
             let value = |id| oracle.value(id).iter().flatten().copied();
             let mut check = |what: &str, id: ValueId, expected: &[f64]| {

@@ -1,7 +1,7 @@
 //! Models of experts: where they run, with which numerics, and that their number is judged before memory is taken for it.
 
 use serde_json::json;
-use wgslm::exec::{AnyExecutor, DeviceChoice, Numerics, Options, Role};
+use wgslm::exec::{AnyExecutor, DeviceChoice, Numerics, Options, Phase};
 use wgslm::ops::Op;
 
 use super::golden::{golden, mean_kl, nmse};
@@ -29,9 +29,9 @@ fn fast_numerics_are_close() {
     for name in FOLDERS {
         let model = open(&data("tiny-models").join(name)).unwrap();
         let golden = golden(name);
-        for (chunk, role) in [(70, Role::Prompt), (3, Role::Prompt), (1, Role::Generated)] {
+        for (chunk, phase) in [(70, Phase::Prefill), (3, Phase::Prefill), (1, Phase::Decode)] {
             let mut runner = Runner::<Cpu>::new(&model, Numerics::Fast, 96, 70);
-            let logits = runner.logits(&golden["ids_2"].ids(), chunk, role);
+            let logits = runner.logits(&golden["ids_2"].ids(), chunk, phase);
             let nmse = nmse(logits, &golden["logits_2"].data);
             assert!(nmse < 1e-4, "{name}, {chunk} rows a step: NMSE {nmse:e}");
         }
@@ -100,7 +100,7 @@ fn stacked(tensors: Vec<Tensor>, rename: impl Fn(&str) -> String) -> Vec<Tensor>
 fn is_right(model: &wgslm::model::Model, name: &str) {
     let golden = golden(name);
     let mut runner = Runner::<Cpu>::new(model, Numerics::Exact, 96, 70);
-    let kl = mean_kl(&runner.logits(&golden["ids_2"].ids(), 16, Role::Prompt), &golden["logits_2"]);
+    let kl = mean_kl(&runner.logits(&golden["ids_2"].ids(), 16, Phase::Prefill), &golden["logits_2"]);
     assert!(kl < 1e-9, "{name}: KL {kl:e}");
 }
 

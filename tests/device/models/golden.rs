@@ -7,7 +7,7 @@ use std::sync::Arc;
 use wgslm::Result;
 use wgslm::convert;
 use wgslm::engine::{Engine, Event, Request};
-use wgslm::exec::{CpuExecutor, CpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
+use wgslm::exec::{CpuExecutor, CpuOptions, Limits, Numerics, Oracle, Outs, Phase, SeqStep, Step, Token};
 use wgslm::file::ModelFile;
 use wgslm::model::Model;
 use wgslm::ops::{CpuWeights, ValueId};
@@ -114,7 +114,7 @@ impl<'a> Reference<'a> {
         let tokens: Vec<_> = ids.iter().map(|&id| Token::Host(id)).collect();
         let table: Vec<u32> = (0..limits.blocks).rev().collect();
         let tables = vec![&table[..]; self.model.program.groups as usize];
-        let seq = SeqStep::new(0, Role::Prompt, &tokens, 0, &tables);
+        let seq = SeqStep::new(0, Phase::Prefill, &tokens, 0, &tables);
         let seq = SeqStep { outs: Outs::All, read_logits: true, ..seq };
         let logits = oracle.step(&Step { seqs: &[seq] }).unwrap();
         (oracle, logits.into_iter().flatten().collect())
@@ -172,7 +172,7 @@ fn f32_noise(arch: &str) -> f64 {
     if ["qwen3_next", "qwen3_5", "qwen3_5_moe"].iter().any(|a| arch.starts_with(a)) { 1e-9 } else { 1e-10 }
 }
 
-/// An executor gives the reference's logits whatever the chunks and the role of the rows, and the reference's tokens.
+/// An executor gives the reference's logits whatever the chunks and the phase of the rows, and the reference's tokens.
 pub(crate) fn tiny_models_match<D: Device>() {
     let (mut wrong, mut without_kernel) = (Vec::new(), Vec::new());
     for (name, model) in all_tiny_models() {
@@ -187,7 +187,7 @@ pub(crate) fn tiny_models_match<D: Device>() {
             Err(e) => panic!("{name}: {e}"),
         };
         let every =
-            [(70, Role::Prompt), (1, Role::Prompt), (3, Role::Prompt), (16, Role::Prompt), (1, Role::Generated)];
+            [(70, Phase::Prefill), (1, Phase::Prefill), (3, Phase::Prefill), (16, Phase::Prefill), (1, Phase::Decode)];
         // On a software adapter the forms are seen on two architectures, and each form of row on the others.
         let few = D::LACKS_KERNELS && !["llama", "gpt2"].contains(&model.arch);
         let (forms, texts) = if few { (vec![every[0], every[4]], 1..2) } else { (every.to_vec(), 0..3) };
@@ -198,12 +198,12 @@ pub(crate) fn tiny_models_match<D: Device>() {
                 // What an executor is made for decides how it rotates.
                 runner = Runner::new(&model, Numerics::Exact, expected.shape[0], 70);
             }
-            for &(chunk, role) in &forms {
+            for &(chunk, phase) in &forms {
                 runner.restart();
-                let logits = runner.logits(&golden[&format!("ids_{i}")].ids(), chunk, role);
+                let logits = runner.logits(&golden[&format!("ids_{i}")].ids(), chunk, phase);
                 let kl = mean_kl(&logits, expected);
                 if kl >= 10.0 * f32_noise(model.arch) || kl.is_nan() {
-                    wrong.push(format!("{name} {i}, {chunk} rows a step, {role:?}: KL {kl:e}"));
+                    wrong.push(format!("{name} {i}, {chunk} rows a step, {phase:?}: KL {kl:e}"));
                 }
                 worst = worst.max(kl);
             }
@@ -225,7 +225,7 @@ pub(crate) fn tiny_models_match<D: Device>() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// An engine gives the blocks behind windows back and draws the reference's tokens, all of them. A model whose layers all see
+/// An engine gives the blocks outside windows back and samples the reference's tokens, all of them. A model whose layers all see
 /// a window runs in a cache that could not hold the whole text.
 #[test]
 fn an_engine_gives_blocks_back_and_draws_the_same() {
@@ -270,11 +270,11 @@ pub(crate) fn stories_match<D: Device>() {
         let model = open(&data("stories").join(file)).unwrap();
         for (numerics, fast) in [(Numerics::Exact, 0.0), (Numerics::Fast, 5e-4)] {
             let mut runner = Runner::<D>::new(&model, numerics, 256, 200);
-            for (chunk, role) in [(200, Role::Prompt), (7, Role::Prompt), (1, Role::Generated)] {
+            for (chunk, phase) in [(200, Phase::Prefill), (7, Phase::Prefill), (1, Phase::Decode)] {
                 runner.restart();
-                let nmse = nmse(runner.logits(ids, chunk, role), &expected.data);
+                let nmse = nmse(runner.logits(ids, chunk, phase), &expected.data);
                 println!("{file}, {numerics:?}, {chunk} rows a step: NMSE {nmse:.1e}");
-                assert!(nmse < bound + fast, "{file}, {numerics:?}, {chunk} rows a step, {role:?}: NMSE {nmse:e}");
+                assert!(nmse < bound + fast, "{file}, {numerics:?}, {chunk} rows a step, {phase:?}: NMSE {nmse:e}");
             }
             if bound > 1e-9 || numerics == Numerics::Fast {
                 continue;
@@ -282,8 +282,8 @@ pub(crate) fn stories_match<D: Device>() {
             for run in runs["runs"].as_array().unwrap() {
                 let (prompt, all) = (ids_of(&run["prompt_ids"]), ids_of(&run["ids"]));
                 runner.restart();
-                let drawn = runner.greedy(&prompt, 4, all.len() - prompt.len());
-                assert_eq!(drawn, all[prompt.len()..], "{file}, after {:?}", run["prompt"]);
+                let sampled = runner.greedy(&prompt, 4, all.len() - prompt.len());
+                assert_eq!(sampled, all[prompt.len()..], "{file}, after {:?}", run["prompt"]);
             }
         }
     }
@@ -292,10 +292,10 @@ pub(crate) fn stories_match<D: Device>() {
         let model = open(&data("stories").join(file)).unwrap();
         let mut runner = Runner::<D>::new(&model, Numerics::Exact, 256, 8);
         let (prompt, all) = (ids_of(&run["prompt_ids"]), ids_of(&run["ids"]));
-        let drawn = runner.greedy(&prompt, 8, all.len() - prompt.len());
-        assert_eq!(drawn, all[prompt.len()..], "{file}");
+        let sampled = runner.greedy(&prompt, 8, all.len() - prompt.len());
+        assert_eq!(sampled, all[prompt.len()..], "{file}");
         runner.restart();
-        let logits = runner.logits(&prompt, 8, Role::Prompt);
+        let logits = runner.logits(&prompt, 8, Phase::Prefill);
         let last = &logits[logits.len() - model.program.vocab as usize..];
         let expected: Vec<_> = run["last_logits"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
         let nmse = nmse(last.iter().copied(), &expected);
@@ -316,7 +316,7 @@ fn the_embedded_model_matches() {
         let kl = mean_kl(&logits_of(&model, &ids), expected);
         assert!(kl < 1e-10, "{what}, in f64: KL {kl:e}");
         let mut runner = Runner::<super::Cpu>::new(&model, Numerics::Exact, 64, 48);
-        let kl = mean_kl(&runner.logits(&ids, 48, Role::Prompt), expected);
+        let kl = mean_kl(&runner.logits(&ids, 48, Phase::Prefill), expected);
         assert!(kl < 1e-9, "{what}: KL {kl:e}");
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use wgslm::exec::{Numerics, Role};
+use wgslm::exec::{Numerics, Phase};
 use wgslm::model::Model;
 use wgslm::{Error, Result};
 
@@ -81,7 +81,7 @@ fn models_end_as_the_index_says() {
 /// Logits on the CPU of a text that begins with BOS.
 fn logits(file: &str) -> Vec<f64> {
     let model = open(&data("hostile").join(file)).unwrap();
-    Runner::<Cpu>::new(&model, Numerics::Exact, 16, 4).logits(&[1, 261, 270, 300], 4, Role::Prompt)
+    Runner::<Cpu>::new(&model, Numerics::Exact, 16, 4).logits(&[1, 261, 270, 300], 4, Phase::Prefill)
 }
 
 #[test]

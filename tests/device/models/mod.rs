@@ -23,7 +23,7 @@ use wgslm::gpu::{Choice, Device};
 use wgslm::model::Model;
 use wgslm_test::adapter;
 
-/// lavapipe, or the adapter that is wished.
+/// lavapipe, or the adapter that is requested.
 struct Gpu;
 
 impl runner::Device for Gpu {
@@ -33,7 +33,7 @@ impl runner::Device for Gpu {
 
     fn load(model: &Model, numerics: Numerics, limits: Limits) -> Result<GpuExecutor> {
         static DEVICE: LazyLock<Device> = LazyLock::new(|| {
-            let name = adapter::wished().unwrap_or_else(|| "llvmpipe".into());
+            let name = adapter::requested().unwrap_or_else(|| "llvmpipe".into());
             let choice = Choice { name: Some(name), default_limits: true, ..Choice::default() };
             pollster::block_on(Device::open(&choice)).unwrap_or_else(|e| panic!("{e}; scripts/test installs it"))
         });

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use wgslm::exec::{Numerics, Role};
+use wgslm::exec::{Numerics, Phase};
 
 use super::golden::{golden, mean_kl};
 use super::runner::Runner;
@@ -176,7 +176,7 @@ fn outcome(name: &str, config: String, reference: &[(Vec<u32>, Npy)]) -> Outcome
     let mut worst = 0.0f64;
     for (ids, logits) in reference {
         runner.restart();
-        let kl = mean_kl(&runner.logits(ids, 70, Role::Prompt), logits);
+        let kl = mean_kl(&runner.logits(ids, 70, Phase::Prefill), logits);
         worst = worst.max(kl);
         if kl.is_nan() || kl > 1e-7 {
             return Outcome::Ran(f64::INFINITY);

@@ -1,6 +1,6 @@
 //! Real models: SmolLM2-135M-Instruct in Q4_1 and Gemma 3 270M in Q4_K_M, against transformers over the same weights in f32.
 
-use wgslm::exec::{Numerics, Role};
+use wgslm::exec::{Numerics, Phase};
 
 use super::golden::nmse;
 use super::open;
@@ -34,7 +34,7 @@ fn matches<D: Device>(file: &str, reference: &str) {
         let (top_ids, top_logits) = (&golden[&format!("top_ids_{i}")], &golden[&format!("top_logits_{i}")]);
         let mut best_ones = Vec::new();
         let mut last = Vec::new();
-        runner.each_row(&ids, 64, Role::Prompt, &mut |row, logits| {
+        runner.each_row(&ids, 64, Phase::Prefill, &mut |row, logits| {
             best_ones.extend(top_ids.row(row).iter().map(|&id| f64::from(logits[id as usize])));
             if row + 1 == ids.len() {
                 last.extend(logits.iter().map(|&x| f64::from(x)));
@@ -49,7 +49,7 @@ fn matches<D: Device>(file: &str, reference: &str) {
         println!("{name}: {} tokens, NMSE {whole:.1e} of the last logits, {top:.1e} of the best 32", ids.len());
         assert!(whole < 1e-8 && top < 1e-8, "{name}: NMSE {whole:e}, {top:e}");
 
-        // Where the reference's margin is within its own noise, another token may follow; nothing is compared behind it.
+        // Where the reference's margin is within its own noise, another token may follow; nothing is compared after it.
         let (greedy, margins) = (golden[&format!("greedy_{i}")].ids(), &golden[&format!("greedy_margin_{i}")].data);
         let sure = margins.iter().position(|&margin| margin < 1e-3).unwrap_or(greedy.len());
         assert_eq!(best(&last), greedy[0], "{name}");
@@ -58,7 +58,7 @@ fn matches<D: Device>(file: &str, reference: &str) {
 }
 
 /// The likelihood of a text, token by token, is that of the reference: within 0.1 % in f32, within 1 % with activations of
-/// eight bits.
+/// int8.
 pub(crate) fn likelihoods_match<D: Device>() {
     for (file, reference) in
         [("models/SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2"), ("models/gemma-3-270m-q4_k_m.gguf", "gemma3")]
@@ -76,7 +76,7 @@ pub(crate) fn likelihoods_match<D: Device>() {
             let (mut sum, mut wanted) = (0.0, 0.0);
             // One window of four: the text is long.
             let window: Vec<u32> = bos.into_iter().chain(ids[..512].iter().copied()).collect();
-            runner.each_row(&window[..window.len() - 1], 64, Role::Prompt, &mut |row, logits| {
+            runner.each_row(&window[..window.len() - 1], 64, Phase::Prefill, &mut |row, logits| {
                 let max = logits.iter().copied().fold(f32::MIN, f32::max);
                 let total: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
                 sum += total.ln() - f64::from(logits[window[row + 1] as usize] - max);

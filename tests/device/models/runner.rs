@@ -1,7 +1,7 @@
 //! What test bodies run on: a device that loads models, and one sequence on it whose pages lie in disorder.
 
 use wgslm::Result;
-use wgslm::exec::{Drawn, Executor, Limits, Numerics, Outs, Role, SeqStep, Step, StepOut, Token};
+use wgslm::exec::{Executor, Limits, Numerics, Outs, Phase, Sampled, SeqStep, Step, StepOut, Token};
 use wgslm::model::Model;
 use wgslm::ops::SampleSpec;
 
@@ -27,7 +27,7 @@ pub(crate) struct Runner<D: Device> {
 }
 
 impl<D: Device> Runner<D> {
-    /// A model on a device, with room for `context` positions and chunks of `rows`.
+    /// A model on a device, with capacity for `context` positions and chunks of `rows`.
     pub(crate) fn new(model: &Model, numerics: Numerics, context: usize, rows: usize) -> Self {
         Self::open(model, numerics, context, rows).unwrap()
     }
@@ -61,9 +61,9 @@ impl<D: Device> Runner<D> {
         self.pos = 0;
     }
 
-    fn step(&mut self, role: Role, tokens: &[Token], outs: Outs, sample: Option<SampleSpec>, read: bool) -> StepOut {
+    fn step(&mut self, phase: Phase, tokens: &[Token], outs: Outs, sample: Option<SampleSpec>, read: bool) -> StepOut {
         let tables: Vec<&[u32]> = self.tables.iter().map(|table| &table[..]).collect();
-        let seq = SeqStep { outs, sample, read_logits: read, ..SeqStep::new(1, role, tokens, self.pos, &tables) };
+        let seq = SeqStep { outs, sample, read_logits: read, ..SeqStep::new(1, phase, tokens, self.pos, &tables) };
         let ticket = self.exec.enqueue(&Step { seqs: &[seq] }).unwrap();
         self.pos += tokens.len() as u32;
         let mut result = None;
@@ -80,44 +80,44 @@ impl<D: Device> Runner<D> {
     }
 
     /// Logits at every position, (positions, vocabulary), with `chunk` rows a step.
-    pub(crate) fn logits(&mut self, ids: &[u32], chunk: usize, role: Role) -> Vec<f64> {
+    pub(crate) fn logits(&mut self, ids: &[u32], chunk: usize, phase: Phase) -> Vec<f64> {
         let mut logits = Vec::new();
-        self.each_row(ids, chunk, role, &mut |_, row| logits.extend(row.iter().map(|&x| f64::from(x))));
+        self.each_row(ids, chunk, phase, &mut |_, row| logits.extend(row.iter().map(|&x| f64::from(x))));
         logits
     }
 
     /// Gives each position and its logits to `each`: those of a large vocabulary are too many to keep.
-    pub(crate) fn each_row(&mut self, ids: &[u32], chunk: usize, role: Role, each: &mut dyn FnMut(usize, &[f32])) {
+    pub(crate) fn each_row(&mut self, ids: &[u32], chunk: usize, phase: Phase, each: &mut dyn FnMut(usize, &[f32])) {
         for (i, ids) in ids.chunks(chunk).enumerate() {
             let tokens: Vec<_> = ids.iter().map(|&id| Token::Host(id)).collect();
-            let out = self.step(role, &tokens, Outs::All, None, true);
+            let out = self.step(phase, &tokens, Outs::All, None, true);
             let vocab = out.logits.len() / ids.len();
             out.logits.chunks(vocab).enumerate().for_each(|(row, logits)| each(i * chunk + row, logits));
         }
     }
 
-    /// The `n` tokens after a prompt that goes in by chunks; each is drawn and fed back on the device.
+    /// The `n` tokens after a prompt that goes in by chunks; each is sampled and fed back on the device.
     pub(crate) fn greedy(&mut self, prompt: &[u32], chunk: usize, n: usize) -> Vec<u32> {
         let tokens: Vec<_> = prompt.iter().map(|&id| Token::Host(id)).collect();
         let (early, last) = tokens.split_at((tokens.len() - 1) / chunk * chunk);
         for chunk in early.chunks(chunk) {
-            self.step(Role::Prompt, chunk, Outs::None, None, false);
+            self.step(Phase::Prefill, chunk, Outs::None, None, false);
         }
-        let mut ids = vec![self.draw(Role::Prompt, last)];
-        ids.extend((1..n).map(|_| self.draw(Role::Generated, &[Token::Drawn])));
+        let mut ids = vec![self.sample(Phase::Prefill, last)];
+        ids.extend((1..n).map(|_| self.sample(Phase::Decode, &[Token::Sampled])));
         ids
     }
 
     /// The `n` tokens after one that is not in the sequence yet.
     pub(crate) fn greedy_after(&mut self, token: u32, n: usize) -> Vec<u32> {
-        let first = |i| if i == 0 { Token::Host(token) } else { Token::Drawn };
-        (0..n).map(|i| self.draw(Role::Generated, &[first(i)])).collect()
+        let first = |i| if i == 0 { Token::Host(token) } else { Token::Sampled };
+        (0..n).map(|i| self.sample(Phase::Decode, &[first(i)])).collect()
     }
 
-    fn draw(&mut self, role: Role, tokens: &[Token]) -> u32 {
-        let out = self.step(role, tokens, Outs::Last, Some(SampleSpec::GREEDY), false);
-        match out.drawn[..] {
-            [Drawn { slot: 1, token }] => token.expect("finite logits"),
+    fn sample(&mut self, phase: Phase, tokens: &[Token]) -> u32 {
+        let out = self.step(phase, tokens, Outs::Last, Some(SampleSpec::GREEDY), false);
+        match out.sampled[..] {
+            [Sampled { slot: 1, token }] => token.expect("finite logits"),
             ref other => panic!("{other:?}"),
         }
     }

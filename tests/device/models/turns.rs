@@ -12,10 +12,10 @@ use wgslm_test::data;
 const LIMITS: Limits =
     Limits { rows: 64, seqs: 2, outs: 2, block: 4, blocks: 64, context: 128, in_flight: 1, checkpoints: 6 };
 
-/// An engine that collects what it is told.
+/// An engine that collects what it is reported.
 struct Bench {
     engine: Engine<CpuExecutor>,
-    told: Vec<(RequestId, u32)>,
+    reported: Vec<(RequestId, u32)>,
     reused: u32,
 }
 
@@ -23,13 +23,13 @@ impl Bench {
     fn new(model: &Model, limits: Limits) -> Self {
         let mut executor = Cpu::load(model, Numerics::Exact, limits).unwrap();
         Cpu::poison(&mut executor);
-        Self { engine: Engine::new(executor, &model.program), told: Vec::new(), reused: 0 }
+        Self { engine: Engine::new(executor, &model.program), reported: Vec::new(), reused: 0 }
     }
 
     fn step(&mut self) {
         for event in pollster::block_on(self.engine.step()).unwrap() {
             match event {
-                Event::Token { request, id, .. } => self.told.push((request, id)),
+                Event::Token { request, id, .. } => self.reported.push((request, id)),
                 Event::Finished { usage, .. } => self.reused = usage.reused,
             }
         }
@@ -42,7 +42,7 @@ impl Bench {
     }
 
     fn tokens(&self, request: RequestId) -> Vec<u32> {
-        self.told.iter().filter(|(of, _)| *of == request).map(|(_, id)| *id).collect()
+        self.reported.iter().filter(|(of, _)| *of == request).map(|(_, id)| *id).collect()
     }
 
     /// The tokens after a prompt, and how much of it was kept.
@@ -68,7 +68,7 @@ fn greedy(prompt: &[u32], n: usize) -> Request {
 #[test]
 fn turns_are_kept_and_taken_back() {
     each_model(|name, model, prompt, expected| {
-        // Room for checkpoints, for few, for none: the same tokens, since positions keep their roles.
+        // StepLimits for checkpoints, for few, for none: the same tokens, since positions keep their phases.
         let mut all = Vec::new();
         for checkpoints in [6, 2, 0] {
             let mut bench = Bench::new(model, Limits { checkpoints, ..LIMITS });
@@ -113,7 +113,7 @@ fn company_preemption_and_used_slots_change_nothing() {
         let mut bench = Bench::new(model, tight);
         for round in 0..3 {
             let first = bench.engine.submit(greedy(prompt, expected.len())).unwrap();
-            // The second joins while the first is under way.
+            // The second joins while the first is in flight.
             (0..round * 3).for_each(|_| bench.step());
             let second = bench.engine.submit(greedy(&other, expected.len())).unwrap();
             bench.run();

@@ -218,7 +218,7 @@ fn pipes_get_the_answer_and_nothing_else() {
             run.env("NO_COLOR", "1");
         }
         let output = output(run);
-        assert_eq!(text(&output.stderr), "", "only terminals are told about progress and timings");
+        assert_eq!(text(&output.stderr), "", "only terminals are reported about progress and timings");
         let stdout = ok(output);
         assert!(stdout.starts_with(" lived in a") && !stdout.contains('\x1b') && !stdout.contains('\r'), "{stdout:?}");
     }
@@ -288,8 +288,8 @@ fn memory_beside_the_file_is_bounded() {
         command(&["run", "--device", "cpu", "--threads", "2", "-c", "1024", "-n", "32", "--raw", "--verbose"]);
     run.args(["Once upon a time", "-m"]).arg(&model);
     let done = output(run);
-    let told = text(&done.stderr);
-    let peak = told.lines().find_map(|line| line.strip_prefix("peak memory")?.trim().strip_suffix(" MiB")).unwrap();
+    let reported = text(&done.stderr);
+    let peak = reported.lines().find_map(|line| line.strip_prefix("peak memory")?.trim().strip_suffix(" MiB")).unwrap();
     // 30 layers of 3 KV heads, keys and values of 64 in f16.
     let kv = 1024 * 30 * 3 * 2 * 64 * 2;
     let most = std::fs::metadata(&model).unwrap().len() + kv + 120_000_000;
@@ -395,7 +395,12 @@ fn devices_are_listed() {
     fails(
         output(wrong),
         2,
-        &["tuning", "rows = 4", "reduce, head, attend work", "lanes, fours, fours_batch, tile_w, tile_x, matmul"],
+        &[
+            "tuning",
+            "rows = 4",
+            "reduce, head, attend work",
+            "lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul",
+        ],
     );
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();
     assert_eq!(list[0]["device"], "cpu");

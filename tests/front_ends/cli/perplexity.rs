@@ -18,7 +18,7 @@ fn prose() -> String {
 }
 
 /// The reference has the likelihood of each token of two texts. A chunk of a text's length counts its second half; with the
-/// stride of all but its first token, every token behind that.
+/// stride of all but its first token, every token after that.
 #[test]
 fn likelihoods_are_the_references() {
     let folder = tempdir("perplexity");
@@ -58,7 +58,7 @@ fn a_model_is_compared_with_saved_logits() {
     assert!((own["base"]["nll"].as_f64().unwrap() - made["nll"].as_f64().unwrap()).abs() < 1e-3);
     assert!(own["kl_divergence"]["max"].as_f64().unwrap() < 1e-4, "{own}");
     assert!(own["same_top"]["mean"].as_f64().unwrap() > 0.98);
-    // With eight bits a weight, and with two: further and further.
+    // With 8 bits a weight, and with two: further and further.
     let kl = |found: &Value| found["kl_divergence"]["mean"].as_f64().unwrap();
     let (eight, four) = (compared(Q8_0, &[]), compared(F32, &["--quantize", "Q4_0"]));
     assert!(kl(&own) < kl(&eight) && kl(&eight) < 0.2 * kl(&four) && kl(&four) < 0.5, "{eight} {four}");

@@ -1,23 +1,23 @@
-//! How tokens are drawn, by options.
+//! How tokens are sampled, by options.
 
 use super::*;
 
 /// What an answer of 48 tokens is with these options.
-fn drawn(options: &[&str]) -> Vec<u64> {
+fn sampled(options: &[&str]) -> Vec<u64> {
     let base = ["Once upon a time", "-n", "48", "--seed", "7", "--json"];
     ids(&json(output(with("run", Q8_0, &[&base, options].concat())))["ids"])
 }
 
 /// The same, hot enough for every option to matter.
 fn hot(options: &[&str]) -> Vec<u64> {
-    drawn(&[&["--temp", "1"], options].concat())
+    sampled(&[&["--temp", "1"], options].concat())
 }
 
 #[test]
 fn every_option_changes_the_text() {
     let base = hot(&[]);
     assert_eq!(base.len(), 48);
-    assert_ne!(drawn(&["--temperature", "2"]), base);
+    assert_ne!(sampled(&["--temperature", "2"]), base);
     for options in [
         &["--top-k", "2"][..],
         &["--top-p", "0.3"],
@@ -48,7 +48,7 @@ fn every_option_changes_the_text() {
 
 #[test]
 fn a_bias_forces_a_token() {
-    assert_eq!(drawn(&["--temp", "0", "--logit-bias", "99=1000"]), [99; 48]);
+    assert_eq!(sampled(&["--temp", "0", "--logit-bias", "99=1000"]), [99; 48]);
 }
 
 #[test]
@@ -85,20 +85,20 @@ fn probabilities_are_told() {
         json(output(run))
     };
     let cpu = answer("cpu");
-    let told = cpu["logprobs"].as_array().unwrap();
-    assert_eq!(told.iter().map(|l| l["id"].as_u64().unwrap()).collect::<Vec<_>>(), ids(&cpu["ids"]));
-    let text: Vec<u64> = told.iter().flat_map(|l| ids(&l["bytes"])).collect();
+    let reported = cpu["logprobs"].as_array().unwrap();
+    assert_eq!(reported.iter().map(|l| l["id"].as_u64().unwrap()).collect::<Vec<_>>(), ids(&cpu["ids"]));
+    let text: Vec<u64> = reported.iter().flat_map(|l| ids(&l["bytes"])).collect();
     let text = String::from_utf8(text.into_iter().map(|b| b as u8).collect()).unwrap();
     assert_eq!(text, cpu["text"].as_str().unwrap());
-    for entry in told {
-        // What is drawn greedily is the most likely.
+    for entry in reported {
+        // What is sampled greedily is the most likely.
         let top = entry["top_logprobs"].as_array().unwrap();
         assert_eq!((top.len(), &top[0]["id"], &top[0]["logprob"]), (4, &entry["id"], &entry["logprob"]));
         let logprobs: Vec<f64> = top.iter().map(|l| l["logprob"].as_f64().unwrap()).collect();
         assert!(logprobs.is_sorted_by(|a, b| a >= b) && logprobs[0] <= 1e-6, "{logprobs:?}");
         assert!(logprobs.iter().map(|l| l.exp()).sum::<f64>() <= 1.0 + 1e-5);
     }
-    for (cpu, gpu) in told.iter().zip(answer("gpu")["logprobs"].as_array().unwrap()) {
+    for (cpu, gpu) in reported.iter().zip(answer("gpu")["logprobs"].as_array().unwrap()) {
         for (cpu, gpu) in cpu["top_logprobs"].as_array().unwrap().iter().zip(gpu["top_logprobs"].as_array().unwrap()) {
             assert_eq!(cpu["id"], gpu["id"]);
             let off = cpu["logprob"].as_f64().unwrap() - gpu["logprob"].as_f64().unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{EXACT, bits, exact, executor, one_op, run};
-use wgslm::exec::{CpuOptions, Numerics, Oracle, Outs, Role, SeqStep, Step};
+use wgslm::exec::{CpuOptions, Numerics, Oracle, Outs, Phase, SeqStep, Step};
 use wgslm::model::CacheSpec;
 use wgslm::ops::{CpuWeights, Divide, GroupScore, Groups, Mask, RouteSpec, Score};
 use wgslm::quant::BlockFormat::{self, F16, F32, Q4_1, Q8_0};
@@ -52,7 +52,7 @@ fn on_cpu(
 }
 
 fn programs_rows<'a>(tokens: &'a [wgslm::exec::Token], tables: &'a [&'a [u32]]) -> SeqStep<'a> {
-    SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Prompt, tokens, 0, tables) }
+    SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Phase::Prefill, tokens, 0, tables) }
 }
 
 fn route(logits: &[f32], spec: RouteSpec) -> Vec<f32> {
@@ -164,7 +164,7 @@ fn heads_are_multiplied_cut_and_joined() {
                 let (_, distance) = one_op(&op, &[format], rows, 1.0, u64::from(n));
                 assert!(distance < EXACT, "{heads} heads of ({n}, {k}), {rows} rows: {distance:e}");
             }
-            let op = OneOp::new(&[heads * n, heads * k], |b, x| b.join("y", x[0], x[1], heads));
+            let op = OneOp::new(&[heads * n, heads * k], |b, x| b.concat("y", x[0], x[1], heads));
             assert_eq!(one_op(&op, &[F32], rows, 1.0, 1).1, 0.0);
             let op = OneOp::new(&[heads * (n + k)], |b, x| b.slice_heads("y", x[0], heads, n / 2, k));
             assert_eq!(one_op(&op, &[F32], rows, 1.0, 2).1, 0.0);

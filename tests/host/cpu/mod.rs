@@ -6,8 +6,8 @@ mod recurrent;
 use std::sync::Arc;
 
 use wgslm::exec::{
-    CacheOp, CpuExecutor, CpuOptions, Drawn, Executor, Limits, Numerics, Oracle, Outs, PerPhase, Role, SeqStep, Step,
-    Token,
+    CacheOp, CpuExecutor, CpuOptions, Executor, Limits, Numerics, Oracle, Outs, PerPhase, Phase, Sampled, SeqStep,
+    Step, Token,
 };
 use wgslm::model::{Builder, FuseFor, Out, Program, fuse};
 use wgslm::ops::{
@@ -30,11 +30,11 @@ fn executor(program: &Program, weights: &Arc<CpuWeights>, options: CpuOptions) -
     executor
 }
 
-/// Runs a step; gives its logits and draws.
-fn run(executor: &mut CpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Drawn>) {
+/// Runs a step; gives its logits and samples.
+fn run(executor: &mut CpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Sampled>) {
     executor.enqueue(&Step { seqs }).unwrap();
     let mut result = None;
-    assert_eq!(executor.poll(&mut |_, out| result = out.ok().map(|out| (out.logits.clone(), out.drawn.clone()))), 1);
+    assert_eq!(executor.poll(&mut |_, out| result = out.ok().map(|out| (out.logits.clone(), out.sampled.clone()))), 1);
     result.unwrap()
 }
 
@@ -67,7 +67,7 @@ fn one_op(op: &OneOp, formats: &[BlockFormat], rows: usize, deviation: f32, seed
     let seq = |slot: u32, tokens, table| SeqStep {
         outs: Outs::Last,
         read_logits: false,
-        ..programs::rows(slot, Role::Prompt, tokens, 0, table)
+        ..programs::rows(slot, Phase::Prefill, tokens, 0, table)
     };
     let mut seqs = vec![seq(0, &tokens[..first], &tables[0])];
     if rows > first {
@@ -183,7 +183,7 @@ fn activations_keep_their_tails() {
             cpu.set_value(op.inputs[0], &[x]).unwrap();
             oracle.set_value(op.inputs[0], vec![vec![f64::from(x)]]);
             let tokens = host(&[0]);
-            let seqs = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Generated, &tokens, 0, &[]) }];
+            let seqs = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Phase::Decode, &tokens, 0, &[]) }];
             run(&mut cpu, &seqs);
             oracle.step(&Step { seqs: &seqs }).unwrap();
             let (got, want) = (f64::from(cpu.value(op.out).unwrap()[0]), oracle.value(op.out)[0][0]);
@@ -211,7 +211,7 @@ fn rotations() {
 fn rows_that_only_move_do_not_change() {
     let op = OneOp::new(&[65], |b, x| b.slice("y", x[0], 7, 33));
     assert_eq!(one_op(&op, &[F32], 9, 1.0, 6).1, 0.0);
-    let op = OneOp::new(&[65], |b, x| b.pick(x[0]));
+    let op = OneOp::new(&[65], |b, x| b.gather(x[0]));
     assert_eq!(one_op(&op, &[F32], 9, 1.0, 7).1, 0.0);
     for (format, index) in [(F32, Index::Token), (Q8_0, Index::Token), (F16, Index::Position(2))] {
         let op = OneOp::new(&[], |b, _| b.embed("table", index, 60, 96, 1.0));
@@ -241,7 +241,7 @@ fn encoder() -> Program {
     let tokens = b.embed("embed.weight", Index::Token, 64, 48, 1.0);
     let types = b.embed("embed_types.weight", Index::Type, 3, 48, 1.0);
     let mut x = b.add("embeddings", tokens, types);
-    for (layer, mask) in (0..).zip([Mask::Full, Mask::Near(4)]) {
+    for (layer, mask) in (0..).zip([Mask::Full, Mask::BidirectionalWindow(4)]) {
         b.layer(layer, format!("layers.{layer}."));
         let [q, k, v] = ["q", "k", "v"].map(|name| {
             let w = b.weight(name, 48, 48);
@@ -272,7 +272,7 @@ fn encoders_pool_packed_sequences() {
         outs: Outs::None,
         read_logits: false,
         types: if i == 2 { &[] } else { &types[i] },
-        ..rows(slot, Role::Prompt, &texts[i], 0, &[])
+        ..rows(slot, Phase::Prefill, &texts[i], 0, &[])
     };
     let pooled = |cpu: &mut CpuExecutor, seqs: &[SeqStep<'_>]| {
         cpu.enqueue(&Step { seqs }).unwrap();
@@ -301,13 +301,13 @@ fn encoders_pool_packed_sequences() {
             }
             // Roles may be mixed; results keep the step's order.
             let seqs = [
-                SeqStep { role: Role::Generated, ..seq(1, 0) },
+                SeqStep { phase: Phase::Decode, ..seq(1, 0) },
                 seq(0, 1),
-                SeqStep { role: Role::Generated, ..seq(2, 2) },
+                SeqStep { phase: Phase::Decode, ..seq(2, 2) },
             ];
             let together: Vec<f32> = pooled(&mut cpu, &seqs);
             let wanted = [&expected[24..48], &expected[..24], &expected[48..72]].concat();
-            assert!(nmse(&together, &wanted) < EXACT, "roles are mixed up");
+            assert!(nmse(&together, &wanted) < EXACT, "phases are mixed up");
             for (wrong, words) in [
                 (SeqStep { pos: 3, ..seq(0, 0) }, "whole sequences"),
                 (SeqStep { read_logits: true, ..seq(0, 0) }, "gives none"),
@@ -320,8 +320,15 @@ fn encoders_pool_packed_sequences() {
     }
 }
 
-const MASKS: [Mask; 7] =
-    [Mask::Causal, Mask::Window(5), Mask::Window(70), Mask::Full, Mask::Near(0), Mask::Near(3), Mask::Near(90)];
+const MASKS: [Mask; 7] = [
+    Mask::Causal,
+    Mask::Window(5),
+    Mask::Window(70),
+    Mask::Full,
+    Mask::BidirectionalWindow(0),
+    Mask::BidirectionalWindow(3),
+    Mask::BidirectionalWindow(90),
+];
 
 #[test]
 fn attention_in_all_forms() {
@@ -398,7 +405,7 @@ fn programs_agree_with_the_oracle() {
             let tables = [pool.table(200, &limits()), pool.table(200, &limits())];
             let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
             let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(shape.vocab as usize) as u32)).collect();
-            let (generated, prompt) = (Role::Generated, Role::Prompt);
+            let (generated, prompt) = (Phase::Decode, Phase::Prefill);
             let steps: &[&[SeqStep<'_>]] = &[
                 &[rows(0, prompt, &tokens[..70], 0, &a)],
                 &[rows(0, generated, &tokens[70..71], 70, &a), rows(1, prompt, &tokens[10..43], 0, &b)],
@@ -408,7 +415,7 @@ fn programs_agree_with_the_oracle() {
             for (i, seqs) in steps.iter().enumerate() {
                 let (logits, _) = run(&mut cpu, seqs);
                 for oracle in &mut oracles {
-                    // In all steps generated rows come first, as in the oracle's result.
+                    // In all steps decode rows come first, as in the oracle's result.
                     let distance = nmse(&logits, &flat(&oracle.step(&Step { seqs }).unwrap()));
                     assert!(distance < 1e-10, "case {index}, fused {fused}, step {i}: {distance:e}");
                 }
@@ -424,7 +431,7 @@ fn chunks_threads_and_pages_do_not_change_a_bit() {
         let mut rng = Rng(7 + index as u64);
         let weights = random_weights(program, &[Q8_0, F32], &mut rng);
         let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(193) as u32)).collect();
-        for role in [Role::Prompt, Role::Generated] {
+        for phase in [Phase::Prefill, Phase::Decode] {
             let mut expected: Option<Vec<u32>> = None;
             for (chunk, threads, block) in [(90, 1, 16), (90, 2, 8), (37, 3, 16), (16, 1, 16), (1, 2, 32)] {
                 let limits = Limits { block, blocks: 256 / block + 3, ..limits() };
@@ -433,13 +440,13 @@ fn chunks_threads_and_pages_do_not_change_a_bit() {
                 let mut logits = Vec::new();
                 for (i, chunk_tokens) in tokens.chunks(chunk).enumerate() {
                     let tables = [table.as_slice()];
-                    logits.extend(run(&mut cpu, &[rows(0, role, chunk_tokens, (i * chunk) as u32, &tables)]).0);
+                    logits.extend(run(&mut cpu, &[rows(0, phase, chunk_tokens, (i * chunk) as u32, &tables)]).0);
                 }
                 assert!(logits.iter().all(|x| x.is_finite()));
                 let expected = expected.get_or_insert_with(|| bits(&logits));
                 assert!(
                     *expected == bits(&logits),
-                    "{role:?}, chunks of {chunk}, {threads} threads, blocks of {block}"
+                    "{phase:?}, chunks of {chunk}, {threads} threads, blocks of {block}"
                 );
             }
         }
@@ -453,7 +460,7 @@ fn coarse_caches_are_close() {
     let mut oracle = Oracle::new(&program, weights.clone(), limits());
     let tokens: Vec<_> = (0..60).map(|i| Token::Host(i * 3)).collect();
     let tables: [&[u32]; 1] = [&[7, 3, 11, 2]];
-    let seqs = [rows(0, Role::Prompt, &tokens, 0, &tables)];
+    let seqs = [rows(0, Phase::Prefill, &tokens, 0, &tables)];
     let wanted = flat(&oracle.step(&Step { seqs: &seqs }).unwrap());
     for (kv, fused, bounds) in [
         (KvStorage::F16, true, 1e-9..5e-4), // if it were exact, nothing would be in f16
@@ -466,7 +473,7 @@ fn coarse_caches_are_close() {
     }
 }
 
-/// Activations of eight bits: close to the oracle, and the same bits for a row alone and in a chunk, on any number of threads.
+/// Int8 activations: close to the oracle, and the same bits for a row alone and in a chunk, on any number of threads.
 #[test]
 fn eight_bit_activations_are_close_and_do_not_change_with_chunks() {
     let program = llama(Shape { dim: 96, heads: 3, head_dim: 32, kv_heads: 1, ..Shape::SMALL });
@@ -476,7 +483,7 @@ fn eight_bit_activations_are_close_and_do_not_change_with_chunks() {
         let tokens: Vec<_> = (0..40).map(|_| Token::Host(rng.below(193) as u32)).collect();
         let tables: [&[u32]; 1] = [&[7, 3, 11]];
         let mut oracle = Oracle::new(&program, weights.clone(), limits());
-        let all = [rows(0, Role::Prompt, &tokens, 0, &tables)];
+        let all = [rows(0, Phase::Prefill, &tokens, 0, &tables)];
         let wanted = flat(&oracle.step(&Step { seqs: &all }).unwrap());
         let mut expected: Option<Vec<u32>> = None;
         for (chunk, threads) in [(40, 1), (40, 3), (7, 2), (1, 1)] {
@@ -484,10 +491,10 @@ fn eight_bit_activations_are_close_and_do_not_change_with_chunks() {
             let mut cpu = executor(&program, &weights, options);
             let mut logits = Vec::new();
             for (i, tokens) in tokens.chunks(chunk).enumerate() {
-                logits.extend(run(&mut cpu, &[rows(0, Role::Prompt, tokens, (i * chunk) as u32, &tables)]).0);
+                logits.extend(run(&mut cpu, &[rows(0, Phase::Prefill, tokens, (i * chunk) as u32, &tables)]).0);
             }
             let distance = nmse(&logits, &wanted);
-            // Were it nearer, nothing would have been rounded to eight bits.
+            // Were it nearer, nothing would have been rounded to int8.
             assert!(distance < 1e-3 && distance > 1e-6, "{format:?}: {distance:e}");
             let expected = expected.get_or_insert_with(|| bits(&logits));
             assert!(*expected == bits(&logits), "{format:?}, chunks of {chunk}, {threads} threads");
@@ -503,15 +510,15 @@ fn drawn_tokens_feed_the_next_step() {
     let tables = [table.as_slice()];
     let prompt = host(&[3, 1, 4, 1, 5]);
     for sample in [SampleSpec::GREEDY, SampleSpec { temperature: 0.8, seed: 99, ..SampleSpec::GREEDY }] {
-        // With two steps under way and the token never seen by the host …
+        // With two steps in flight and the token never seen by the host …
         let mut cpu = executor(&program, &weights, exact(2));
         let mut chained = Vec::new();
-        let first = [drawing(rows(2, Role::Prompt, &prompt, 0, &tables), sample)];
+        let first = [sampling(rows(2, Phase::Prefill, &prompt, 0, &tables), sample)];
         cpu.enqueue(&Step { seqs: &first }).unwrap();
         for pos in 5..25 {
-            let next = [drawing(rows(2, Role::Generated, &[Token::Drawn], pos, &tables), sample)];
+            let next = [sampling(rows(2, Phase::Decode, &[Token::Sampled], pos, &tables), sample)];
             cpu.enqueue(&Step { seqs: &next }).unwrap();
-            assert_eq!(cpu.poll(&mut |_, out| chained.push(out.unwrap().drawn[0])), 1);
+            assert_eq!(cpu.poll(&mut |_, out| chained.push(out.unwrap().sampled[0])), 1);
         }
         // … and with every token given back by the host.
         let mut cpu = executor(&program, &weights, exact(1));
@@ -519,7 +526,7 @@ fn drawn_tokens_feed_the_next_step() {
         for (i, pos) in (5..25).enumerate() {
             assert_eq!(chained[i], token, "token {i}");
             let tokens = [Token::Host(token.token.unwrap())];
-            token = run(&mut cpu, &[drawing(rows(2, Role::Generated, &tokens, pos, &tables), sample)]).1[0];
+            token = run(&mut cpu, &[sampling(rows(2, Phase::Decode, &tokens, pos, &tables), sample)]).1[0];
         }
     }
 }
@@ -531,18 +538,18 @@ fn greedy_draws_are_the_largest_logit_whatever_the_order() {
     let mut cpu = executor(&program, &weights, exact(3));
     let tables: [[&[u32]; 1]; 3] = [[&[0, 1]], [&[5, 4]], [&[9, 8]]];
     let tokens = host(&[8, 6, 7, 5]);
-    let seq = |slot: u32, role, count: usize| SeqStep {
+    let seq = |slot: u32, phase, count: usize| SeqStep {
         outs: Outs::Last,
         sample: Some(SampleSpec::GREEDY),
-        ..rows(slot, role, &tokens[..count], 0, &tables[slot as usize])
+        ..rows(slot, phase, &tokens[..count], 0, &tables[slot as usize])
     };
-    // Prompt and generated rows mixed: results come in the step's order.
-    let seqs = [seq(1, Role::Prompt, 4), seq(0, Role::Generated, 2), seq(2, Role::Prompt, 3)];
-    let (logits, drawn) = run(&mut cpu, &seqs);
-    assert_eq!(drawn.iter().map(|d| d.slot).collect::<Vec<_>>(), [1, 0, 2]);
-    for (row, drawn) in logits.chunks(193).zip(drawn) {
+    // Prompt and decode rows mixed: results come in the step's order.
+    let seqs = [seq(1, Phase::Prefill, 4), seq(0, Phase::Decode, 2), seq(2, Phase::Prefill, 3)];
+    let (logits, sampled) = run(&mut cpu, &seqs);
+    assert_eq!(sampled.iter().map(|d| d.slot).collect::<Vec<_>>(), [1, 0, 2]);
+    for (row, sampled) in logits.chunks(193).zip(sampled) {
         let best = (0..193).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap();
-        assert_eq!(drawn.token, Some(best as u32));
+        assert_eq!(sampled.token, Some(best as u32));
     }
 }
 
@@ -555,8 +562,8 @@ fn logits_that_are_not_finite_draw_nothing() {
         weights.vectors[last][5] = broken; // the last norm's
         let mut cpu = executor(&program, &Arc::new(weights.clone()), exact(2));
         let tokens = host(&[1, 2]);
-        let (_, drawn) = run(&mut cpu, &[drawing(rows(0, Role::Prompt, &tokens, 0, &[&[0]]), SampleSpec::GREEDY)]);
-        assert_eq!(drawn, [Drawn { slot: 0, token: None }]);
+        let (_, sampled) = run(&mut cpu, &[sampling(rows(0, Phase::Prefill, &tokens, 0, &[&[0]]), SampleSpec::GREEDY)]);
+        assert_eq!(sampled, [Sampled { slot: 0, token: None }]);
     }
 }
 
@@ -573,8 +580,8 @@ fn cache_ops_run_in_order(program: &Program, weights: &Arc<CpuWeights>, kv: KvSt
     let mut cpu = executor(program, weights, CpuOptions { kv: Some(kv), ..exact(1) });
     let tokens = host(&(0..17).collect::<Vec<_>>());
     let [old, new]: [[&[u32]; 1]; 2] = [[&[3, 4]], [&[9, 10]]];
-    let prompt = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Role::Prompt, &tokens[..16], 0, &old) }];
-    let next = |tables| [rows(0, Role::Generated, &tokens[16..], 16, tables)];
+    let prompt = [SeqStep { outs: Outs::None, read_logits: false, ..rows(0, Phase::Prefill, &tokens[..16], 0, &old) }];
+    let next = |tables| [rows(0, Phase::Decode, &tokens[16..], 16, tables)];
     run(&mut cpu, &prompt);
     let expected = run(&mut cpu, &next(&old)).0;
     // Enqueued, not yet run: the copy must come between the two steps, the zeros after both.
@@ -597,8 +604,8 @@ fn what_does_not_fit_is_refused() {
     let weights = random_weights(&program, &[F32], &mut Rng(15));
     let mut cpu = executor(&program, &weights, exact(1));
     let tokens = host(&[1]);
-    let seqs = [rows(0, Role::Prompt, &tokens, 0, &[&[0]])];
-    assert!(cpu.enqueue(&Step { seqs: &[rows(9, Role::Prompt, &tokens, 0, &[&[0]])] }).is_err());
+    let seqs = [rows(0, Phase::Prefill, &tokens, 0, &[&[0]])];
+    assert!(cpu.enqueue(&Step { seqs: &[rows(9, Phase::Prefill, &tokens, 0, &[&[0]])] }).is_err());
     cpu.enqueue(&Step { seqs: &seqs }).unwrap();
     cpu.enqueue(&Step { seqs: &seqs }).unwrap();
     assert!(cpu.enqueue(&Step { seqs: &seqs }).is_err());

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use wgslm::exec::{CacheOp, CpuExecutor, CpuOptions, Executor, Limits, Oracle, Outs, Role, SeqStep, Step};
+use wgslm::exec::{CacheOp, CpuExecutor, CpuOptions, Executor, Limits, Oracle, Outs, Phase, SeqStep, Step};
 use wgslm::model::Program;
 use wgslm::ops::{CpuWeights, ValueId};
 use wgslm::quant::BlockFormat::F32;
@@ -37,7 +37,7 @@ fn part(
     bench: &mut Bench,
     op: &OneOp,
     inputs: &[Vec<f32>],
-    (slot, role): (u32, Role),
+    (slot, phase): (u32, Phase),
     (pos, rows): (usize, usize),
     with_oracle: bool,
 ) -> (Vec<f32>, Vec<f64>) {
@@ -49,7 +49,7 @@ fn part(
         bench.oracle.set_value(id, wide);
     }
     let tokens = host(&vec![0; rows]);
-    let seq = SeqStep { outs: Outs::Last, read_logits: false, ..programs::rows(slot, role, &tokens, pos as u32, &[]) };
+    let seq = SeqStep { outs: Outs::Last, read_logits: false, ..programs::rows(slot, phase, &tokens, pos as u32, &[]) };
     run(&mut bench.cpu, &[seq]);
     let mut expected = Vec::new();
     if with_oracle {
@@ -87,7 +87,7 @@ fn both_forms_agree_with_the_recurrence() {
             for kind in 0..5 {
                 let (mut result, mut expected) = (Vec::new(), Vec::new());
                 for at in cuts(90, kind) {
-                    let (y, exact) = part(&mut bench, &op, &inputs, (1, Role::Prompt), at, threads == 1);
+                    let (y, exact) = part(&mut bench, &op, &inputs, (1, Phase::Prefill), at, threads == 1);
                     result.extend(y);
                     expected.extend(exact);
                 }
@@ -109,17 +109,17 @@ fn roles_change_in_the_middle() {
         let weights = random_weights(&op.program, &[F32], &mut rng);
         let inputs = inputs(&op, 90, &mut rng);
         let mut bench = Bench::new(&op.program, &weights, 2, long(90));
-        // Prompt, generated rows, a second prompt that begins within a tile.
+        // Prompt, decode rows, a second prompt that begins within a tile.
         let (mut result, mut expected) = (Vec::new(), Vec::new());
-        for (pos, rows, role) in [
-            (0, 21, Role::Prompt),
-            (21, 1, Role::Generated),
-            (22, 1, Role::Generated),
-            (23, 30, Role::Prompt),
-            (53, 1, Role::Generated),
-            (54, 36, Role::Prompt),
+        for (pos, rows, phase) in [
+            (0, 21, Phase::Prefill),
+            (21, 1, Phase::Decode),
+            (22, 1, Phase::Decode),
+            (23, 30, Phase::Prefill),
+            (53, 1, Phase::Decode),
+            (54, 36, Phase::Prefill),
         ] {
-            let (y, exact) = part(&mut bench, &op, &inputs, (0, role), (pos, rows), true);
+            let (y, exact) = part(&mut bench, &op, &inputs, (0, phase), (pos, rows), true);
             result.extend(y);
             expected.extend(exact);
         }
@@ -136,19 +136,19 @@ fn long_texts_stay_exact() {
         let mut rng = Rng(7);
         let weights = random_weights(&op.program, &[F32], &mut rng);
         let inputs = inputs(&op, POSITIONS, &mut rng);
-        for (kind, role) in [(0, Role::Prompt), (4, Role::Prompt), (1, Role::Generated)] {
+        for (kind, phase) in [(0, Phase::Prefill), (4, Phase::Prefill), (1, Phase::Decode)] {
             let mut bench = Bench::new(&op.program, &weights, 2, long(POSITIONS));
             let (mut result, mut expected) = (Vec::new(), Vec::new());
             for at in cuts(POSITIONS, kind) {
-                let (y, exact) = part(&mut bench, &op, &inputs, (3, role), at, true);
+                let (y, exact) = part(&mut bench, &op, &inputs, (3, phase), at, true);
                 result.extend(y);
                 expected.extend(exact);
             }
             let distance = nmse(&result, &expected);
             let tail = result.len() * 15 / 16;
             let last = nmse(&result[tail..], &expected[tail..]);
-            println!("{name}, {role:?}, cut {kind}: NMSE {distance:.1e}, of the last 256 positions {last:.1e}");
-            assert!(distance < BOUND && last < BOUND, "{name}, {role:?}: {distance:e}, {last:e}");
+            println!("{name}, {phase:?}, cut {kind}: NMSE {distance:.1e}, of the last 256 positions {last:.1e}");
+            assert!(distance < BOUND && last < BOUND, "{name}, {phase:?}: {distance:e}, {last:e}");
         }
     }
 }
@@ -162,7 +162,7 @@ fn states_are_copied_and_begun_again() {
         let (ours, theirs) = (inputs(&op, 60, &mut rng), inputs(&op, 60, &mut rng));
         let mut bench = Bench::new(&op.program, &weights, 2, long(90));
         let at = |bench: &mut Bench, inputs: &[Vec<f32>], slot, pos, rows| {
-            let (y, exact) = part(bench, &op, inputs, (slot, Role::Prompt), (pos, rows), true);
+            let (y, exact) = part(bench, &op, inputs, (slot, Phase::Prefill), (pos, rows), true);
             assert!(nmse(&y, &exact) < 1e-10, "{name}");
             bits(&y)
         };

@@ -23,14 +23,14 @@ const GGML: &[(BlockFormat, f64, f64)] = &[
     (BlockFormat::MXFP4, 1.143924e-1, 3.143884e-1),
 ];
 
-/// Sums of twelve even draws, which every language adds to the same bits; some of them outliers.
+/// Sums of twelve even samples, which every language adds to the same bits; some of them outliers.
 fn weights(outliers: bool) -> Vec<f32> {
     let mut rng = Rng(7);
-    let mut draw = |i: usize| {
+    let mut sample = |i: usize| {
         let normal = (0..12).map(|_| f64::from(rng.signed())).sum::<f64>() / 2.0;
         (if outliers && i.is_multiple_of(61) { normal * 12.0 } else { normal }) as f32
     };
-    (0..64 * 512).map(&mut draw).collect()
+    (0..64 * 512).map(&mut sample).collect()
 }
 
 /// The root mean square of what encoding changes.

@@ -121,7 +121,7 @@ fn hostile_files_end_as_their_index_says() {
                 (_, "ok" | "nan", Err(e)) => panic!("{}: {e}", case.file),
                 (_, _, Err(e)) => {
                     assert!(says(e, case), "{}: `{e}` has none of {:?}", case.file, case.hint);
-                    assert!(!e.to_string().contains("root:"), "{}: tells what is in another file: {e}", case.file);
+                    assert!(!e.to_string().contains("root:"), "{}: reports what is in another file: {e}", case.file);
                 }
                 (_, _, Ok(_)) => {}
             }

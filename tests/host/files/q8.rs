@@ -1,4 +1,4 @@
-//! Dot products with activations of eight bits.
+//! Dot products with int8 activations.
 
 use wgslm::quant::{BlockFormat, Q8, Simd};
 
@@ -30,15 +30,15 @@ fn activations_are_rounded_to_eight_bits() {
 }
 
 #[test]
-fn whole_number_products_are_those_of_the_rounded_activations() {
+fn integer_dot_products_are_those_of_the_rounded_activations() {
     let mut rng = Rng(11);
     let mut checked = 0;
     for &format in BlockFormat::ALL.iter().filter(|f| f.info().weights > 1) {
         let info = format.info();
         for blocks in [1, 2, 3, 4, 7, 16] {
             let k = blocks * info.weights;
-            let draw = |rng: &mut Rng| (0..k).map(|_| rng.signed() + rng.signed() * rng.signed()).collect::<Vec<_>>();
-            let (w, x) = (draw(&mut rng), draw(&mut rng));
+            let sample = |rng: &mut Rng| (0..k).map(|_| rng.signed() + rng.signed() * rng.signed()).collect::<Vec<_>>();
+            let (w, x) = (sample(&mut rng), sample(&mut rng));
             let mut row = vec![0; blocks * info.bytes];
             format.encode(&w, &mut row).unwrap();
             let mut decoded = vec![0.0; k];

@@ -125,7 +125,7 @@ fn metadata_is_typed() {
     assert_eq!(meta.get::<u32>("llama.expert_count").unwrap(), None);
 
     for (wrong, words) in [
-        (meta.u32("general.architecture").err(), ["general.architecture", "whole number"]),
+        (meta.u32("general.architecture").err(), ["general.architecture", "integer"]),
         (meta.str("llama.block_count").err(), ["5 (u32)", "a string"]),
         (meta.f32("llama.block_count").err(), ["llama.block_count", "a float"]),
         (meta.u32("llama.expert_count").err(), ["llama.expert_count", "missing"]),
@@ -238,7 +238,7 @@ fn types_that_are_not_run_say_so_when_used() {
     // The file's Q3_K (11) as IQ3_S (21), whose blocks are as large.
     let mut file = data_bytes("dequant/quant-types.gguf");
     let name = file.windows(6).position(|w| w == b"q.q3_k").unwrap();
-    let at = name + 6 + 4 + 2 * 8; // behind the name, the number of dimensions and two of them
+    let at = name + 6 + 4 + 2 * 8; // after the name, the number of dimensions and two of them
     assert_eq!(file[at], 11);
     file[at] = 21;
     let model = open_bytes("types.gguf", file).unwrap();

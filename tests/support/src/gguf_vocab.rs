@@ -152,7 +152,7 @@ pub fn gguf_tokenizer(bytes: &[u8]) -> Result<Tokenizer> {
     })
 }
 
-/// How long `f` keeps this thread busy; waiting for a processor that others use does not count (where the system tells).
+/// How long `f` keeps this thread busy; waiting for a processor that others use does not count (where the system reports).
 pub fn busy<T>(f: impl FnOnce() -> T) -> (T, Duration) {
     let on_cpu = || {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;

@@ -20,7 +20,7 @@ pub fn choices(slot: &str) -> Vec<Fragment> {
         "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
         "head_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16, lib::KV_STORE_Q8],
         "cache" => vec![lib::PAGED, lib::VECTORISED],
-        "element" => vec![lib::ONE, lib::FOUR],
+        "element" => vec![lib::SCALAR, lib::VEC4],
         "angles" => vec![lib::ANGLES_TABLE, lib::ANGLES_COMPUTED],
         other => panic!("a kernel has the slot <{other}>, which this test does not know"),
     }

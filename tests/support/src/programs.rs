@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use wgslm::exec::{Limits, Outs, Role, SeqStep, Token};
+use wgslm::exec::{Limits, Outs, Phase, SeqStep, Token};
 use wgslm::file::Bytes;
 use wgslm::model::{Builder, KeyHeads, Out, Program, StoredDecays};
 use wgslm::ops::{
@@ -167,7 +167,7 @@ pub fn llama(shape: Shape) -> Program {
         x = b.add("ffn_residual", x, down);
     }
     b.end_layers();
-    let picked = b.pick(x);
+    let picked = b.gather(x);
     let weight = b.vector("norm.weight", dim);
     let h = b.norm("norm", picked, rms(weight));
     let w = b.weight("embed.weight", vocab, dim);
@@ -215,7 +215,7 @@ pub fn gpt2(shape: Shape) -> Program {
         x = b.add("ffn_residual", x, down);
     }
     b.end_layers();
-    let picked = b.pick(x);
+    let picked = b.gather(x);
     let h = norm(&mut b, "", picked);
     let w = b.weight("embed.weight", vocab, dim);
     let logits = b.linear("logits", h, w, None);
@@ -243,12 +243,12 @@ impl Pool {
 }
 
 /// A part of a sequence whose logits are all read back.
-pub fn rows<'a>(slot: u32, role: Role, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
-    SeqStep { outs: Outs::All, read_logits: true, ..SeqStep::new(slot, role, tokens, pos, tables) }
+pub fn rows<'a>(slot: u32, phase: Phase, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> SeqStep<'a> {
+    SeqStep { outs: Outs::All, read_logits: true, ..SeqStep::new(slot, phase, tokens, pos, tables) }
 }
 
-/// A row whose successor is drawn.
-pub fn drawing<'a>(seq: SeqStep<'a>, sample: SampleSpec) -> SeqStep<'a> {
+/// A row whose successor is sampled.
+pub fn sampling<'a>(seq: SeqStep<'a>, sample: SampleSpec) -> SeqStep<'a> {
     SeqStep { outs: Outs::Last, sample: Some(sample), read_logits: false, ..seq }
 }
 
@@ -297,13 +297,13 @@ fn decay(b: &mut Builder, x: ValueId, heads: u32, max: f32) -> Decay {
 }
 
 /// A convolution, with its name.
-pub fn conv(n: u32, taps: u32) -> (String, OneOp) {
+pub fn conv(n: u32, kernel_size: u32) -> (String, OneOp) {
     let op = OneOp::new(&[n], |b, x| {
-        let weight = b.weight("conv.weight", n, taps);
+        let weight = b.weight("conv.weight", n, kernel_size);
         let bias = (n % 2 == 1).then(|| b.vector("conv.bias", n));
         b.conv("conv", x[0], weight, bias)
     });
-    (format!("conv of {n} columns, {taps} taps"), op)
+    (format!("conv of {n} columns, {kernel_size} kernel_size"), op)
 }
 
 /// A scan, with its name.
@@ -339,14 +339,14 @@ pub fn mamba() -> Program {
         let weight = b.weight(name, n, heads * dim);
         b.linear(name, x, weight, None)
     };
-    let taps = b.weight("conv.weight", heads * dim, 4);
-    let x = b.conv("conv", x, taps, None);
+    let kernel_size = b.weight("conv.weight", heads * dim, 4);
+    let x = b.conv("conv", x, kernel_size, None);
     let (to, out_of, step) =
         (linear(&mut b, "b", x, states), linear(&mut b, "c", x, states), linear(&mut b, "dt", x, heads));
     let decay = decay(&mut b, step, heads, f32::INFINITY);
     let skip = b.vector("d", heads);
     let x = b.scan([x, to, out_of], dim, 1, decay, skip);
-    let x = b.pick(x);
+    let x = b.gather(x);
     let logits = linear(&mut b, "embed.weight", x, 193);
     b.finish(vec![Out::Logits(logits)])
 }

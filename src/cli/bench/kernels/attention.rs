@@ -2,7 +2,7 @@
 //! beside rows one by one; sequences that are searched for beside those that are looked up.
 
 use super::{DIM, Item, Make, one, read};
-use crate::exec::single::{Place, Room, Single, StepBuffer};
+use crate::exec::single::{Place, Single, StepBuffer, StepLimits};
 use crate::gpu::{Buffer, Device, Pipelines};
 use crate::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op};
 use crate::{Error, Result};
@@ -74,7 +74,7 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     all
 }
 
-/// A prompt by cooperative matrices, on a device that has them and was not told to use another form.
+/// A prompt by cooperative matrices, on a device that has them and was not reported to use another form.
 fn cooperative(device: &Device, rows: u32) -> Result<Vec<Item>> {
     // The engine has it only where a self-test found it right; what is measured here was found by nobody.
     let device = device.with_attend_matrices(true);
@@ -161,14 +161,14 @@ impl Attention {
         let Self { heads, kv_heads, divided, .. } = *self;
         let rows = self.rows();
         let most = self.seqs.iter().map(|(_, context)| context.div_ceil(SLOTS)).max().unwrap_or(1);
-        let room = Room {
+        let room = StepLimits {
             rows,
             seqs: self.seqs.len() as u32,
             blocks: most,
             slots: SLOTS,
             pos_ids: true,
             divided,
-            ..Room::default()
+            ..StepLimits::default()
         };
         let step = StepBuffer::new(device, room)?;
         let table = |&(_, context): &(u32, u32)| (&mut *next).take(context.div_ceil(SLOTS) as usize).collect();

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::cli::exit::Exit;
-use crate::exec::single::{Room, Rotation, Single, StepBuffer};
+use crate::exec::single::{Rotation, Single, StepBuffer, StepLimits};
 use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
-use crate::ops::sample::DrawBuffers;
+use crate::ops::sample::SampleBuffers;
 use crate::ops::{
     Act, BlockMove, CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op,
     Pairing, Pointwise, Rope, RopeId, RopeKv, RopeSpec, SampleSpec, Softmax, ValueId, View,
@@ -171,7 +171,7 @@ impl Item {
     }
 }
 
-/// Seconds that a run takes, of so many one behind the other.
+/// Seconds that a run takes, of so many contiguous.
 fn time(device: &Device, item: &mut Item, repeats: u32) -> Result<f64> {
     let started = Instant::now();
     item.plan.submit_times(device, item.counts, repeats);
@@ -247,10 +247,10 @@ fn single(quick: bool) -> Vec<(String, Make)> {
     let spec = SampleSpec { temperature: 0.8, top_k: 40, top_p: 0.95, ..SampleSpec::GREEDY };
     for (spec, how) in [(SampleSpec::GREEDY, "greedy"), (spec, "top-k 40, top-p 0.95")] {
         let make = move |_: &Device, p: &mut Pipelines| {
-            let (plan, counts) = DrawBuffers::single(p, &spec, 152_064)?;
+            let (plan, counts) = SampleBuffers::single(p, &spec, 152_064)?;
             Ok(Item::new(plan, counts, 4.0 * 152_064.0))
         };
-        all.push(one(format!("a draw from 152064, {how}"), make));
+        all.push(one(format!("a sample from 152064, {how}"), make));
     }
     for rows in [1, if quick { 64 } else { 512 }] {
         for (normed, apart, fused) in [
@@ -304,7 +304,7 @@ fn replicated(device: &Device, pipelines: &mut Pipelines, op: KvReplicate, tenso
 
 /// A step of so many rows.
 fn step_of(device: &Device, rows: u32) -> Result<(StepBuffer, StepCounts)> {
-    let step = StepBuffer::new(device, Room { rows, ..Room::default() })?;
+    let step = StepBuffer::new(device, StepLimits { rows, ..StepLimits::default() })?;
     let counts = step.write_run(device, rows, 0, &[])?;
     Ok((step, counts))
 }
@@ -382,7 +382,7 @@ impl Heads {
         let blocks = rows.div_ceil(slots);
         let shape = CacheShape { kv_heads, k_dim: DIM, v_dim: DIM, slots, blocks, storage, layout };
         let room = if layout == KvLayout::Contiguous { 0 } else { blocks };
-        let step = StepBuffer::new(device, Room { rows, blocks: room, ..Room::default() })?;
+        let step = StepBuffer::new(device, StepLimits { rows, blocks: room, ..StepLimits::default() })?;
         let counts = step.write_run(device, rows, 0, &(0..room).rev().collect::<Vec<_>>())?;
         let mut single = Single::new(pipelines, &step);
         let cache = single.cache(&Buffer::new(device, "kv", shape.bytes())?, shape)?;

@@ -1,6 +1,6 @@
 //! What is asked of attention: single rows and tiles of rows over contexts of every length, each with what a model may want.
 
-use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep, Step, Token};
+use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase, SeqStep, Step, Token};
 use wgslm::gpu::Device;
 use wgslm::model::CacheSpec;
 use wgslm::ops::{Attend, Kv, Mask, Op};
@@ -31,14 +31,14 @@ pub struct AttendCase {
     pub slopes: bool,
     /// Positions in a block.
     pub block: u32,
-    pub role: Role,
+    pub phase: Phase,
     /// For each sequence the positions that are there, and the rows that come.
     pub seqs: Vec<(u32, u32)>,
     /// Tiles search for their sequence.
     pub search: bool,
     /// Rows are what their positions make them, however many come at once.
     pub by_position: bool,
-    /// With `by_position`: the position whose values are infinite or no number.
+    /// With `by_position`: the position whose values are infinite or NaN.
     pub broken: Option<u32>,
 }
 
@@ -51,7 +51,7 @@ impl AttendCase {
         sinks: false,
         slopes: false,
         block: 16,
-        role: Role::Generated,
+        phase: Phase::Decode,
         seqs: Vec::new(),
         search: false,
         by_position: false,
@@ -82,7 +82,7 @@ impl AttendCase {
         })
     }
 
-    /// Room for the sequences, and for filling their pages.
+    /// StepLimits for the sequences, and for filling their pages.
     fn limits(&self) -> Limits {
         let end = self.seqs.iter().map(|&(pos, rows)| pos + rows).max().unwrap_or(0);
         let rows = self.seqs.iter().map(|s| s.1).sum::<u32>().max(FILLED * FILLERS);
@@ -129,23 +129,23 @@ impl AttendCase {
             let groups: Vec<[&[u32]; 1]> = together.iter().map(|f| [f.2]).collect();
             let steps = together.iter().zip(&groups).enumerate();
             let seqs: Vec<_> =
-                steps.map(|(i, (f, group))| seq(i, Role::Prompt, 0, &tokens[..f.1 as usize], group)).collect();
+                steps.map(|(i, (f, group))| seq(i, Phase::Prefill, 0, &tokens[..f.1 as usize], group)).collect();
             let positions = together.iter().flat_map(|&(first, rows, _)| first..first + rows).collect();
             self.step(&mut gpu, &mut oracle, &op, positions, &mut rng, &seqs).await;
         }
         let groups: Vec<[&[u32]; 1]> = tables.iter().map(|t| [t.as_slice()]).collect();
         let steps = self.seqs.iter().zip(&groups).enumerate();
-        let part = |(i, (&(pos, rows), group))| seq(i, self.role, pos, &tokens[..rows as usize], group);
+        let part = |(i, (&(pos, rows), group))| seq(i, self.phase, pos, &tokens[..rows as usize], group);
         let seqs: Vec<_> = steps.map(part).collect();
         let canary = vec![CANARY; (limits.rows * self.shape[0] * self.shape[3]) as usize];
-        gpu.set_value(self.role, op.out, &canary);
+        gpu.set_value(self.phase, op.out, &canary);
         let positions = self.seqs.iter().flat_map(|&(pos, rows)| pos..pos + rows).collect();
         self.step(&mut gpu, &mut oracle, &op, positions, &mut rng, &seqs).await;
-        let all = gpu.value(self.role, op.out, limits.rows).await.unwrap();
+        let all = gpu.value(self.phase, op.out, limits.rows).await.unwrap();
         let wanted = oracle.value(op.out).concat();
         let (got, rest) = all.split_at(wanted.len());
         assert!(got.iter().all(|x| *x != CANARY), "{self:?}: an element was not written");
-        assert!(rest.iter().all(|x| *x == CANARY), "{self:?}: a row behind the last was written");
+        assert!(rest.iter().all(|x| *x == CANARY), "{self:?}: a row past the last was written");
         (got.to_vec(), wanted, gpu.modules())
     }
 
@@ -168,7 +168,7 @@ impl AttendCase {
                 true => positions.iter().flat_map(of).collect(),
                 false => rng.normals(positions.len() * width, 1.5),
             };
-            gpu.set_value(seqs[0].role, id, &values);
+            gpu.set_value(seqs[0].phase, id, &values);
             let rows = values.chunks(width).map(|row| row.iter().copied().map(f64::from).collect());
             oracle.set_value(id, rows.collect());
         }
@@ -177,8 +177,8 @@ impl AttendCase {
     }
 }
 
-fn seq<'a>(slot: usize, role: Role, pos: u32, tokens: &'a [Token], tables: &'a [&'a [u32]; 1]) -> SeqStep<'a> {
-    SeqStep { outs: Outs::None, read_logits: false, ..rows(slot as u32, role, tokens, pos, tables) }
+fn seq<'a>(slot: usize, phase: Phase, pos: u32, tokens: &'a [Token], tables: &'a [&'a [u32]; 1]) -> SeqStep<'a> {
+    SeqStep { outs: Outs::None, read_logits: false, ..rows(slot as u32, phase, tokens, pos, tables) }
 }
 
 /// Positions of a filling sequence (a multiple of every block size), and how many come at once.
@@ -197,7 +197,8 @@ pub fn cooperative() -> Vec<AttendCase> {
         [6, 3, 65, 63],
         [1, 1, 1, 1],
     ];
-    let masks = [Mask::Causal, Mask::Window(5), Mask::Full, Mask::Window(70), Mask::Near(9), Mask::Window(0)];
+    let masks =
+        [Mask::Causal, Mask::Window(5), Mask::Full, Mask::Window(70), Mask::BidirectionalWindow(9), Mask::Window(0)];
     let contexts: [&[(u32, u32)]; 5] = [
         &[(15, 1), (0, 1), (16, 1), (31, 3), (7, 2)],
         &[(130, 1), (0, 33), (64, 9)],
@@ -207,7 +208,7 @@ pub fn cooperative() -> Vec<AttendCase> {
     ];
     let case = |(i, shape): (usize, [u32; 4])| AttendCase {
         shape,
-        role: Role::Prompt,
+        phase: Phase::Prefill,
         mask: masks[i % masks.len()],
         softcap: [0.0, 2.0][i / 2 % 2],
         sinks: i % 3 == 1,
@@ -221,7 +222,7 @@ pub fn cooperative() -> Vec<AttendCase> {
     cases.push(AttendCase {
         place: Place::Latent,
         shape: [5, 1, 72, 64],
-        role: Role::Prompt,
+        phase: Phase::Prefill,
         seqs,
         ..AttendCase::PLAIN
     });
@@ -247,7 +248,8 @@ pub fn cases() -> Vec<AttendCase> {
         [3, 3, 32, 8],
         [9, 3, 64, 48],
     ];
-    let masks = [Mask::Causal, Mask::Window(5), Mask::Full, Mask::Window(70), Mask::Near(9), Mask::Window(0)];
+    let masks =
+        [Mask::Causal, Mask::Window(5), Mask::Full, Mask::Window(70), Mask::BidirectionalWindow(9), Mask::Window(0)];
     let contexts: &[&[(u32, u32)]] = &[
         &[(0, 1)],
         &[(15, 1), (0, 1), (16, 1), (31, 3), (7, 2)],
@@ -257,12 +259,12 @@ pub fn cases() -> Vec<AttendCase> {
     ];
     let mut cases = Vec::new();
     for (i, &shape) in shapes.iter().enumerate() {
-        for (j, role) in Role::ALL.into_iter().enumerate() {
+        for (j, phase) in Phase::ALL.into_iter().enumerate() {
             for n in 0..3 {
                 let at = 3 * i + n + j;
                 cases.push(AttendCase {
                     shape,
-                    role,
+                    phase,
                     mask: masks[at % masks.len()],
                     softcap: [0.0, 2.0][at / 2 % 2],
                     sinks: at % 3 == 1,
@@ -282,19 +284,19 @@ pub fn cases() -> Vec<AttendCase> {
             case.seqs.iter_mut().for_each(|s| s.0 = 0); // sequences are whole
         }
     }
-    for role in Role::ALL {
+    for phase in Phase::ALL {
         // Latent attention: one KV head, many query heads.
         for shape in [[16, 1, 72, 64], [5, 1, 576, 512], [2, 1, 13, 6], [2, 1, 521, 518]] {
             let seqs = vec![(40, 5), (0, 1), (700, 1)];
-            cases.push(AttendCase { place: Place::Latent, shape, role, seqs, ..plain.clone() });
+            cases.push(AttendCase { place: Place::Latent, shape, phase, seqs, ..plain.clone() });
         }
         // Long, and everything at once.
         let seqs = vec![(8191, 1), (8192, 1), (1, 1), (4100, 2)];
-        cases.push(AttendCase { role, seqs, shape: [3, 1, 16, 16], ..plain.clone() });
+        cases.push(AttendCase { phase, seqs, shape: [3, 1, 16, 16], ..plain.clone() });
         let seqs = vec![(9000, 1), (3, 1)];
         let mask = Mask::Window(4000);
         let all = AttendCase { softcap: 3.0, sinks: true, slopes: true, mask, ..plain.clone() };
-        cases.push(AttendCase { role, seqs, block: 32, shape: [5, 1, 20, 12], ..all });
+        cases.push(AttendCase { phase, seqs, block: 32, shape: [5, 1, 20, 12], ..all });
     }
     cases
 }

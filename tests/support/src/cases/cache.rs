@@ -1,6 +1,6 @@
 //! Attention as a single op, by each of its kernels, over a cache of any layout and storage type that the host has filled.
 
-use wgslm::exec::single::{Room, Single, StepBuffer};
+use wgslm::exec::single::{Single, StepBuffer, StepLimits};
 use wgslm::gpu::{Buffer, Device, Pipelines};
 use wgslm::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op};
 
@@ -70,7 +70,13 @@ impl CacheCase {
         table.truncate(if layout == KvLayout::Contiguous { 0 } else { needed as usize });
         let (words, kept) = self.filled(&shape, &table, &mut rng);
 
-        let room = Room { rows: rows + 2, seqs: 1, blocks: table.len() as u32, tree: self.tree, ..Room::default() };
+        let room = StepLimits {
+            rows: rows + 2,
+            seqs: 1,
+            blocks: table.len() as u32,
+            tree: self.tree,
+            ..StepLimits::default()
+        };
         let step = StepBuffer::new(device, room).unwrap();
         let counts = match self.tree {
             true => step.write_tree(device, first, &paths(rows), &table),
@@ -119,7 +125,7 @@ impl CacheCase {
         let (mut got, mut wanted) = (Vec::new(), Vec::new());
         for (r, row) in all.chunks(stride(heads * v_dim) as usize).enumerate() {
             let written = if r < rows as usize { (heads * v_dim) as usize } else { 0 };
-            assert!(row[written..].iter().all(|x| *x == CANARY), "{self:?}: behind the result of row {r}");
+            assert!(row[written..].iter().all(|x| *x == CANARY), "{self:?}: past the result of row {r}");
             got.extend_from_slice(&row[..written]);
         }
         for (r, row) in queries.chunks(stride(heads * k_dim) as usize).enumerate() {
@@ -131,7 +137,7 @@ impl CacheCase {
         (nmse(&got, &wanted), pipelines.modules().collect())
     }
 
-    /// A cache that holds random keys and values, and NaN wherever nothing is kept; zeros stand behind a key's elements, as they
+    /// A cache that holds random keys and values, and NaN wherever nothing is kept; zeros stand after a key's elements, as they
     /// are stored.
     fn filled(&self, shape: &CacheShape, table: &[u32], rng: &mut Rng) -> (Vec<u32>, Vec<Kept>) {
         let mut words = vec![0x7fc0_7e00u32; (shape.bytes() / 4) as usize];
@@ -308,7 +314,7 @@ pub fn caches() -> Vec<CacheCase> {
             cases.push(CacheCase { by, storage, layout: KvLayout::ALL[2 * i], shape, sinks: true, ..CacheCase::PLAIN });
         }
     }
-    // Prefixes that leave bits unused, fill them, and are longer; windows that end in front of the tree and within.
+    // Prefixes that leave bits unused, fill them, and are longer; windows that end before the tree and within.
     for (i, (first, rows)) in [(0, 1), (0, 64), (50, 64), (3, 20), (300, 33), (61, 3)].into_iter().enumerate() {
         for by in [By::Rows, By::Tiles] {
             cases.push(CacheCase {

@@ -2,21 +2,25 @@
 
 use super::*;
 
-/// An op as prompt and as generated rows, in such numbers.
+/// An op as prompt and as decode rows, in such numbers.
 fn ops(what: &str, op: &OneOp, format: BlockFormat, rows: &[usize], deviation: f32, bound: f64) -> Vec<Case> {
-    let case = |role, rows| Case {
-        name: format!("{what}, {role:?}, {rows} rows"),
+    let case = |phase, rows| Case {
+        name: format!("{what}, {phase:?}, {rows} rows"),
         formats: vec![format],
         numerics: Numerics::Exact,
         unfused: true,
         tuning: "",
         bound,
-        work: Work::Op { op: op.clone(), role, rows, deviation, wild: false },
+        work: Work::Op { op: op.clone(), phase, rows, deviation, wild: false },
     };
-    Role::ALL.into_iter().flat_map(|role| rows.iter().map(move |&rows| (role, rows))).map(|(r, n)| case(r, n)).collect()
+    Phase::ALL
+        .into_iter()
+        .flat_map(|phase| rows.iter().map(move |&rows| (phase, rows)))
+        .map(|(r, n)| case(r, n))
+        .collect()
 }
 
-/// The same with a wild row among the others.
+/// The same with an extreme row among the others.
 fn wild(case: &Case) -> Case {
     let mut case = case.clone();
     case.name += ", one of them wild";
@@ -52,16 +56,16 @@ pub fn linear() -> Vec<Case> {
 /// Rows and columns of W: below, at and above the tiles of the kernels; the long ones thin, to be short.
 const SHAPES: [(u32, u32); 7] = [(1, 14_336), (7, 4128), (33, 1056), (64, 544), (65, 288), (200, 96), (513, 32)];
 
-/// Matrix times matrix in whole numbers: each format of whole numbers, rows of W and columns and rows of x pair by pair, with every
-/// epilogue. The bound is that of activations in eight bits.
+/// Mat-mat in integers: each format of integers, rows of W and columns and rows of x pair by pair, with every
+/// epilogue. The bound is that of int8 activations.
 pub fn dots() -> Vec<Case> {
     products("matmul = dot", |format| format.has_ints(), 0..7, 5e-4)
 }
 
 /// The same of numbers that are held in f16. Both factors of a term are off by 2.8e-4 (root mean square of 2⁻¹¹ / √3), so a sum of terms
 /// with signs by chance has an NMSE of 1.6e-7, a gated pair of them twice that in the mean; where it is of seven results, up to thrice.
-pub fn halves() -> Vec<Case> {
-    products("matmul = halves", |_| true, 0..7, 1e-6)
+pub fn f16_tiles() -> Vec<Case> {
+    products("matmul = f16", |_| true, 0..7, 1e-6)
 }
 
 /// The same in f32: each format in two of the shapes, up to 513 rows of x.
@@ -74,7 +78,7 @@ pub fn tiles() -> Vec<Case> {
     let tilings = [
         ("matmul = registers\ntile_w = 128", EXACT),
         ("matmul = registers\ntile_w = 128\ntile_x = 128", EXACT),
-        ("matmul = halves\ntile_w = 128", 5e-7),
+        ("matmul = f16\ntile_w = 128", 5e-7),
         ("matmul = dot\ntile_w = 128", 5e-4),
         ("matmul = dot\ntile_x = 128", 5e-4),
     ];
@@ -91,18 +95,18 @@ pub fn cooperative(turn: usize) -> Vec<Case> {
 pub fn tunings() -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, lanes) in [4, 16, 32, 64].into_iter().enumerate() {
-        for (j, fours) in [1, 2, 4].into_iter().enumerate() {
+        for (j, row_vec4s) in [1, 2, 4].into_iter().enumerate() {
             let format = BlockFormat::ALL[(3 * i + j) % BlockFormat::ALL.len()];
             let of = |name: &str, number| format!("{name}.{} = {number}\n", format.info().name);
             let batch = [1, 2, 4][(i + j) % 3].min(64 / lanes);
-            let tuning = [of("lanes", lanes), of("fours", fours), of("fours_batch", batch)].concat().leak();
+            let tuning = [of("lanes", lanes), of("row_vec4s", row_vec4s), of("row_vec4s_batch", batch)].concat().leak();
             let op = OneOp::new(&[768], |b, x| {
                 let w = b.weight("w", 65, 768);
                 b.linear("y", x[0], w, None)
             });
-            let what = format!("linear {format:?}, lanes {lanes}, fours {fours}, fours_batch {batch}");
+            let what = format!("linear {format:?}, lanes {lanes}, row_vec4s {row_vec4s}, row_vec4s_batch {batch}");
             let rows = ops(&what, &op, format, &[1, 7], 1.0, EXACT);
-            let generated = |case: &Case| matches!(case.work, Work::Op { role: Role::Generated, .. });
+            let generated = |case: &Case| matches!(case.work, Work::Op { phase: Phase::Decode, .. });
             cases.extend(rows.into_iter().filter(generated).map(|case| Case { tuning, ..case }));
         }
     }
@@ -155,16 +159,16 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
                 unfused: false,
                 tuning,
                 bound,
-                work: Work::Op { op, role: Role::Prompt, rows, deviation: 1.0, wild: false },
+                work: Work::Op { op, phase: Phase::Prefill, rows, deviation: 1.0, wild: false },
             });
         }
     }
     cases
 }
 
-/// A row of what is no number or huge among others, in each form of products.
-pub fn wild_products() -> Vec<Case> {
-    let forms = [("matmul = registers", EXACT), ("matmul = dot", 5e-4), ("matmul = halves", 1e-6)];
+/// A row of NaN or huge among others, in each form of products.
+pub fn extreme_products() -> Vec<Case> {
+    let forms = [("matmul = registers", EXACT), ("matmul = dot", 5e-4), ("matmul = f16", 1e-6)];
     let tiled =
         forms.into_iter().flat_map(|(tuning, bound)| products(tuning, |f| matches!(f, F16 | Q8_0), 2..4, bound));
     let few = linear().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 9, .. }));
@@ -261,7 +265,7 @@ pub fn moves() -> Vec<Case> {
     let mut cases = Vec::new();
     for (what, op) in [
         ("slice", OneOp::new(&[65], |b, x| b.slice("y", x[0], 7, 33))),
-        ("pick", OneOp::new(&[65], |b, x| b.pick(x[0]))),
+        ("gather", OneOp::new(&[65], |b, x| b.gather(x[0]))),
         // Some ids are clamped.
         ("embed of tokens", OneOp::new(&[], |b, _| b.embed("table", Index::Token, 60, 96, 1.0))),
         ("embed of types", OneOp::new(&[], |b, _| b.embed("table", Index::Type, 2, 96, 1.0))),
@@ -333,7 +337,7 @@ pub fn heads() -> Vec<Case> {
         });
         let format = if k.is_multiple_of(32) { Q8_0 } else { F32 };
         cases.extend(ops(&format!("head_linear {heads} x ({n}, {k})"), &op, format, &[1, 63], 1.0, EXACT));
-        let op = OneOp::new(&[heads * n, heads * k], |b, x| b.join("y", x[0], x[1], heads));
+        let op = OneOp::new(&[heads * n, heads * k], |b, x| b.concat("y", x[0], x[1], heads));
         cases.extend(ops(&format!("join {heads} x {n} + {k}"), &op, F32, &[7], 1.0, 0.0));
         let op = OneOp::new(&[heads * n, 5], |b, x| b.combine("y", x[0], x[1], 2, 1));
         cases.extend(ops(&format!("combine {heads} x {n}"), &op, F32, &[7], 1.0, EXACT));
@@ -369,20 +373,20 @@ pub fn row_wise() -> Vec<Case> {
 /// Positions of a sequence of a recurrent op.
 pub(super) const POSITIONS: usize = 60;
 
-/// One sequence by chunks of `chunk` rows, and from the third step on, with another, all in the same role.
-fn chunks(role: Role, chunk: usize, company: bool) -> Vec<(Role, Vec<Part>)> {
+/// One sequence by chunks of `chunk` rows, and from the third step on, with another, all in the same phase.
+fn chunks(phase: Phase, chunk: usize, company: bool) -> Vec<(Phase, Vec<Part>)> {
     let part = |seq, step: usize| Part { seq, pos: step * chunk, rows: chunk.min(POSITIONS - step * chunk) };
     let step = |i: usize| {
         let mut parts = vec![part(0, i)];
         if company && i >= 2 {
             parts.insert(i % 2, part(1, i - 2));
         }
-        (role, parts)
+        (phase, parts)
     };
     (0..POSITIONS.div_ceil(chunk)).map(step).collect()
 }
 
-fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<(Role, Vec<Part>)>) -> Case {
+fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<(Phase, Vec<Part>)>) -> Case {
     Case {
         name: format!("{name}, {format:?}, {} steps", steps.len()),
         formats: vec![format],
@@ -394,10 +398,10 @@ fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<
     }
 }
 
-/// Recurrent ops: a second sequence joins late, roles change in the middle of a tile, a sequence begins again in its slot.
+/// Recurrent ops: a second sequence joins late, phases change in the middle of a tile, a sequence begins again in its slot.
 pub fn recurrences() -> Vec<Case> {
     let mut cases = Vec::new();
-    let (prompt, generated) = (Role::Prompt, Role::Generated);
+    let (prompt, generated) = (Phase::Prefill, Phase::Decode);
     for op in &recurrent() {
         let at = |seq, pos, rows| Part { seq, pos, rows };
         let steps = vec![
@@ -413,19 +417,19 @@ pub fn recurrences() -> Vec<Case> {
     cases
 }
 
-/// The same sequence cut in every way, as prompt and as generated rows, alone and in company: the same bits of each role.
-pub fn recurrent_cuts(op: &(String, OneOp), role: Role) -> Vec<Case> {
+/// The same sequence cut in every way, as prompt and as decode rows, alone and in company: the same bits of each phase.
+pub fn recurrent_cuts(op: &(String, OneOp), phase: Phase) -> Vec<Case> {
     let cuts = [(60, false), (1, false), (3, true), (16, true), (7, false)];
     let both = [0, 1].map(|seq| Part { seq, pos: 0, rows: POSITIONS });
-    let cuts = cuts.map(|(chunk, company)| chunks(role, chunk, company)).into_iter();
-    cuts.chain([vec![(role, both.to_vec())]]).map(|steps| recurrent_case(op, F32, steps)).collect()
+    let cuts = cuts.map(|(chunk, company)| chunks(phase, chunk, company)).into_iter();
+    cuts.chain([vec![(phase, both.to_vec())]]).map(|steps| recurrent_case(op, F32, steps)).collect()
 }
 
 /// Each format's decoder in the convolution.
 pub fn conv_formats() -> Vec<Case> {
     let of = |&format: &BlockFormat| {
         let op = conv(5, (format.info().weights as u32).max(4));
-        recurrent_case(&op, format, chunks(Role::Prompt, 30, true))
+        recurrent_case(&op, format, chunks(Phase::Prefill, 30, true))
     };
     BlockFormat::ALL.iter().map(of).collect()
 }
@@ -519,11 +523,11 @@ pub fn models() -> Vec<Case> {
             cases.push(model(what, &program, formats, numerics, unfused, 70));
         }
     }
-    // Keys and values in 8 bits, written by each kernel that can: by itself, behind a rotation, behind norms of heads.
+    // Keys and values in 8 bits, written by each kernel that can: by itself, after a rotation, after norms of heads.
     let normed = llama(Shape { head_norms: true, ..shape });
     for (program, unfused) in [(llama(odd), true), (llama(odd), false), (normed, false)] {
         let mut case = model("8-bit pages", &program, &[F32], Numerics::Exact, unfused, 70);
-        case.bound = EIGHT_BIT_MODEL;
+        case.bound = INT8_MODEL;
         if let Work::Model { kv, .. } = &mut case.work {
             *kv = KvStorage::Q8;
         }
@@ -543,23 +547,23 @@ pub fn model_formats() -> Vec<Case> {
     cases
 }
 
-pub fn draws() -> Vec<Case> {
+pub fn samples() -> Vec<Case> {
     let case = |sample: SampleSpec| Case {
-        name: format!("draws at temperature {}", sample.temperature),
+        name: format!("samples at temperature {}", sample.temperature),
         formats: vec![Q8_0],
         numerics: Numerics::Exact,
         unfused: false,
         tuning: "",
         bound: 0.0,
-        work: Work::Draws { program: llama(Shape::SMALL), sample },
+        work: Work::Samples { program: llama(Shape::SMALL), sample },
     };
     [SampleSpec::GREEDY, SampleSpec { temperature: 0.8, seed: 99, ..SampleSpec::GREEDY }].map(case).into()
 }
 
-/// Draws of every kind in small and large vocabularies; logits far apart and close together.
-pub fn all_draws() -> Vec<Case> {
+/// Samples of every kind in small and large vocabularies; logits far apart and close together.
+pub fn all_samples() -> Vec<Case> {
     let case = |(vocab, deviation)| Case {
-        name: format!("draws in a vocabulary of {vocab}, deviation {deviation}"),
+        name: format!("samples in a vocabulary of {vocab}, deviation {deviation}"),
         formats: Vec::new(),
         numerics: Numerics::Exact,
         unfused: false,
@@ -612,7 +616,7 @@ pub fn softmaxes() -> Vec<Case> {
     alone(singles::softmaxes())
 }
 
-/// What a browser runs, which takes a second or two for a case: every fused model, and ops in steps that meet each shape, role
+/// What a browser runs, which takes a second or two for a case: every fused model, and ops in steps that meet each shape, phase
 /// and number of rows somewhere.
 pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
@@ -629,6 +633,6 @@ pub fn for_browsers() -> Vec<Case> {
     let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
     let singles = singles.chain(angles()).chain(each(single_products(), 3));
     let models = models().into_iter().filter(|case| !case.unfused);
-    let draws = draws().into_iter().chain(all_draws().into_iter().take(4));
-    ops.chain(singles).chain(models).chain(model_formats()).chain(draws).collect()
+    let samples = samples().into_iter().chain(all_samples().into_iter().take(4));
+    ops.chain(singles).chain(models).chain(model_formats()).chain(samples).collect()
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 use wgslm::exec::{
-    CpuExecutor, CpuOptions, Drawn, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Role, SeqStep,
-    Step, StepOut, Token,
+    CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase, Sampled,
+    SeqStep, Step, StepOut, Token,
 };
 use wgslm::gpu::Device;
 use wgslm::model::Out;
@@ -23,32 +23,32 @@ use cache::CacheCase;
 pub mod attend;
 mod by_kernel;
 pub mod cache;
-mod draws;
 mod lists;
+mod samples;
 
 pub use by_kernel::of_kernel;
-pub use draws::*;
 pub use lists::*;
+pub use samples::*;
 
 /// NMSE of f32 arithmetic against f64: element by element, and where sums are long.
 pub const EXACT: f64 = 1e-10;
 /// Of attention, whose exponentials differ between drivers.
 const ATTEND: f64 = 1e-9;
-/// Of several ops behind each other whose sums are long.
+/// Of several ops after each other whose sums are long.
 const LONG: f64 = 1e-9;
 /// NMSE with an f16 cache: of attention alone, and of a model.
 const HALF: f64 = 1e-6;
 const HALF_MODEL: f64 = 1e-5;
 /// With one of 8 bits.
-const EIGHT_BIT_MODEL: f64 = 1e-3;
+const INT8_MODEL: f64 = 1e-3;
 
-/// What lies where nothing may be written, and rows of it behind the last.
+/// What lies where nothing may be written, and rows of it after the last.
 const CANARY: f32 = -77_777.0;
 const BEHIND: u32 = 5;
 
-/// The row of inputs that is wild, and what is element `j` of input `i` in it.
-const WILD: usize = 1;
-fn wild_number(i: usize, j: usize) -> f32 {
+/// The row of inputs that is extreme, and what is element `j` of input `i` in it.
+const EXTREME: usize = 1;
+fn extreme_number(i: usize, j: usize) -> f32 {
     [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e38, -3e38][(i + j) % 5]
 }
 
@@ -63,7 +63,7 @@ pub struct Case {
     pub unfused: bool,
     /// What replaces the device's table of tuning.
     pub tuning: &'static str,
-    /// The largest NMSE; of draws, the share of tokens that differ.
+    /// The largest NMSE; of samples, the share of tokens that differ.
     pub bound: f64,
     work: Work,
 }
@@ -79,19 +79,19 @@ pub struct Part {
 
 #[derive(Clone)]
 enum Work {
-    /// One op over random rows; wild: one of them is NaN, infinities and huge numbers.
-    Op { op: OneOp, role: Role, rows: usize, deviation: f32, wild: bool },
+    /// One op over random rows; extreme: one of them is NaN, infinities and huge numbers.
+    Op { op: OneOp, phase: Phase, rows: usize, deviation: f32, wild: bool },
     /// Attention over what sequences have kept.
     Attend(AttendCase),
-    /// One recurrent op over parts of two sequences, in steps that have one role each.
-    Parts { op: OneOp, steps: Vec<(Role, Vec<Part>)> },
+    /// One recurrent op over parts of two sequences, in steps that have one phase each.
+    Parts { op: OneOp, steps: Vec<(Phase, Vec<Part>)> },
     /// Attention as a single op.
     AttendTo(CacheCase),
-    /// Prompts and generated rows of two sequences; the first prompt has `rows` rows.
+    /// Prompts and decode rows of two sequences; the first prompt has `rows` rows.
     Model { program: Program, rows: usize, kv: KvStorage },
-    /// Tokens that are drawn on the device and never seen by the host before they are fed back.
-    Draws { program: Program, sample: SampleSpec },
-    /// Tokens drawn from logits that the host gives, in such a vocabulary.
+    /// Tokens that are sampled on the device and never seen by the host before they are fed back.
+    Samples { program: Program, sample: SampleSpec },
+    /// Tokens sampled from logits that the host gives, in such a vocabulary.
     Picks { vocab: u32, deviation: f32 },
     /// A single op on buffers of the caller's.
     Alone(Alone),
@@ -102,7 +102,9 @@ impl Case {
     pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
         let device = &device.tuned(self.tuning).unwrap();
         match &self.work {
-            Work::Op { op, role, rows, deviation, wild } => self.op(device, op, *role, *rows, *deviation, *wild).await,
+            Work::Op { op, phase, rows, deviation, wild } => {
+                self.op(device, op, *phase, *rows, *deviation, *wild).await
+            }
             Work::AttendTo(case) => case.distance(device).await,
             Work::Attend(case) => {
                 let (got, wanted, modules) = case.outputs(device, self.numerics).await;
@@ -114,7 +116,7 @@ impl Case {
                 (nmse(&got, &wanted), modules)
             }
             Work::Model { program, rows, .. } => self.model(device, program, *rows).await,
-            Work::Draws { program, sample } => self.draws(device, program, *sample).await,
+            Work::Samples { program, sample } => self.samples(device, program, *sample).await,
             Work::Picks { vocab, deviation } => picks(device, *vocab, *deviation).await,
             Work::Alone(alone) => alone.distance(device).await,
         }
@@ -148,7 +150,7 @@ impl Case {
         &self,
         device: &Device,
         op: &OneOp,
-        role: Role,
+        phase: Phase,
         rows: usize,
         deviation: f32,
         wild: bool,
@@ -164,15 +166,15 @@ impl Case {
             Rows::Seqs => self.limits().seqs,
         };
         // Before the inputs, one of which may be the result.
-        gpu.set_value(role, op.out, &vec![CANARY; (room * result.width) as usize]);
+        gpu.set_value(phase, op.out, &vec![CANARY; (room * result.width) as usize]);
         for (i, &id) in op.inputs.iter().enumerate() {
             let width = op.program.value(id).width as usize;
             let mut values = rng.normals(rows * width, deviation);
             if wild {
-                let row = values[WILD * width..].iter_mut().take(width);
-                row.enumerate().for_each(|(j, x)| *x = wild_number(i, j));
+                let row = values[EXTREME * width..].iter_mut().take(width);
+                row.enumerate().for_each(|(j, x)| *x = extreme_number(i, j));
             }
-            gpu.set_value(role, id, &values);
+            gpu.set_value(phase, id, &values);
             oracle
                 .set_value(id, values.chunks(width).map(|row| row.iter().copied().map(f64::from).collect()).collect());
         }
@@ -187,7 +189,7 @@ impl Case {
             types: &types[span.clone()],
             outs: Outs::Last,
             read_logits: false,
-            ..programs::rows(slot, role, &tokens[span], 0, table)
+            ..programs::rows(slot, phase, &tokens[span], 0, table)
         };
         let mut seqs = vec![seq(0, 0..first, &tables[0])];
         if rows > first {
@@ -196,16 +198,16 @@ impl Case {
         run(&mut gpu, &seqs).await;
         oracle.step(&Step { seqs: &seqs }).unwrap();
         let mut wanted = oracle.value(op.out).concat();
-        let mut got = gpu.value(role, op.out, room).await.unwrap();
+        let mut got = gpu.value(phase, op.out, room).await.unwrap();
         let rest = got.split_off(wanted.len());
         assert!(got.iter().all(|x| *x != CANARY), "{}: an element was not written", self.name);
-        assert!(rest.iter().all(|x| *x == CANARY), "{}: a row behind the last was written", self.name);
+        assert!(rest.iter().all(|x| *x == CANARY), "{}: a row past the last was written", self.name);
         if wild {
             // It must not show in other rows. In its own, what is not finite must not become so, and NaN stays NaN.
-            let own = WILD * result.width as usize..(WILD + 1) * result.width as usize;
+            let own = EXTREME * result.width as usize..(EXTREME + 1) * result.width as usize;
             let row = got.drain(own.clone()).zip(wanted.drain(own));
             for (j, (got, wanted)) in row.enumerate() {
-                let nan = (0..op.inputs.len()).any(|i| wild_number(i, j).is_nan());
+                let nan = (0..op.inputs.len()).any(|i| extreme_number(i, j).is_nan());
                 let kept = wanted.is_finite() || if nan { got.is_nan() } else { !got.is_finite() };
                 assert!(kept, "{}: element {j} of the wild row is {got}, not {wanted}", self.name);
             }
@@ -218,7 +220,7 @@ impl Case {
         &self,
         device: &Device,
         op: &OneOp,
-        steps: &[(Role, Vec<Part>)],
+        steps: &[(Phase, Vec<Part>)],
     ) -> (Vec<Vec<(f32, f64)>>, Vec<String>) {
         let mut rng = Rng(5);
         let weights = random_weights(&op.program, &self.formats, &mut rng);
@@ -233,12 +235,12 @@ impl Case {
             })
             .collect();
         let mut results = Vec::new();
-        for (role, parts) in steps {
+        for (phase, parts) in steps {
             for (&id, values) in op.inputs.iter().zip(&inputs) {
                 let width = op.program.value(id).width as usize;
                 let of = |part: &Part| &values[part.seq][part.pos * width..(part.pos + part.rows) * width];
                 let values = parts.iter().map(of).collect::<Vec<_>>().concat();
-                gpu.set_value(*role, id, &values);
+                gpu.set_value(*phase, id, &values);
                 let wide = values.chunks(width).map(|row| row.iter().copied().map(f64::from).collect());
                 oracle.set_value(id, wide.collect());
             }
@@ -246,13 +248,13 @@ impl Case {
             let seq = |part: &Part| SeqStep {
                 outs: Outs::Last,
                 read_logits: false,
-                ..rows(part.seq as u32, *role, &tokens[..part.rows], part.pos as u32, &[])
+                ..rows(part.seq as u32, *phase, &tokens[..part.rows], part.pos as u32, &[])
             };
             let seqs: Vec<_> = parts.iter().map(seq).collect();
             run(&mut gpu, &seqs).await;
             oracle.step(&Step { seqs: &seqs }).unwrap();
             let wanted = oracle.value(op.out);
-            let got = gpu.value(*role, op.out, wanted.len() as u32).await.unwrap();
+            let got = gpu.value(*phase, op.out, wanted.len() as u32).await.unwrap();
             let mut both = got.into_iter().zip(wanted.concat());
             let width = op.program.value(op.out).width as usize;
             results.extend(parts.iter().map(|part| both.by_ref().take(part.rows * width).collect::<Vec<_>>()));
@@ -278,7 +280,7 @@ impl Case {
         let tables = [pool.table(200, &limits()), pool.table(200, &limits())];
         let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
         let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(program.vocab as usize) as u32)).collect();
-        let (generated, prompt) = (Role::Generated, Role::Prompt);
+        let (generated, prompt) = (Phase::Decode, Phase::Prefill);
         let m = n / 2;
         let [at, next] = [n as u32, m as u32];
         let steps: &[&[SeqStep<'_>]] = &[
@@ -303,13 +305,13 @@ impl Case {
         (worst, gpu.modules())
     }
 
-    /// Two steps under way, the token never seen by the host; as the CPU draws them.
-    async fn draws(&self, device: &Device, program: &Program, sample: SampleSpec) -> (f64, Vec<String>) {
+    /// Two steps in flight, the token never seen by the host; as the CPU samples them.
+    async fn samples(&self, device: &Device, program: &Program, sample: SampleSpec) -> (f64, Vec<String>) {
         let weights = random_weights(program, &self.formats, &mut Rng(11));
         let mut gpu = self.gpu(device, program, &weights, false).await;
-        let got = drawn(&mut gpu, sample).await;
+        let got = sampled(&mut gpu, sample).await;
         let cpu = CpuOptions { threads: Some(1), numerics: self.numerics, ..CpuOptions::new(limits()) };
-        let wanted = drawn(&mut CpuExecutor::new(program, weights, cpu).unwrap(), sample).await;
+        let wanted = sampled(&mut CpuExecutor::new(program, weights, cpu).unwrap(), sample).await;
         assert_eq!((got.len(), wanted.len()), (21, 21));
         let different = got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
         (different as f64 / wanted.len() as f64, gpu.modules())
@@ -317,32 +319,32 @@ impl Case {
 }
 
 /// The tokens of a sequence of 21, each fed back on the device.
-async fn drawn(executor: &mut impl Executor, sample: SampleSpec) -> Vec<Option<u32>> {
+async fn sampled(executor: &mut impl Executor, sample: SampleSpec) -> Vec<Option<u32>> {
     let table: Vec<u32> = (0..16).rev().collect();
     let tables = [table.as_slice()];
     let prompt = host(&[3, 1, 4, 1, 5]);
     let mut tokens = Vec::new();
-    executor.enqueue(&Step { seqs: &[drawing(rows(2, Role::Prompt, &prompt, 0, &tables), sample)] }).unwrap();
+    executor.enqueue(&Step { seqs: &[sampling(rows(2, Phase::Prefill, &prompt, 0, &tables), sample)] }).unwrap();
     for pos in 5..25 {
-        let next = [drawing(rows(2, Role::Generated, &[Token::Drawn], pos, &tables), sample)];
+        let next = [sampling(rows(2, Phase::Decode, &[Token::Sampled], pos, &tables), sample)];
         executor.enqueue(&Step { seqs: &next }).unwrap();
         executor.wait().await.unwrap();
-        executor.poll(&mut |_, out| tokens.extend(out.unwrap().drawn.iter().map(|d| d.token)));
+        executor.poll(&mut |_, out| tokens.extend(out.unwrap().sampled.iter().map(|d| d.token)));
     }
     executor.wait().await.unwrap();
-    executor.poll(&mut |_, out| tokens.extend(out.unwrap().drawn.iter().map(|d| d.token)));
+    executor.poll(&mut |_, out| tokens.extend(out.unwrap().sampled.iter().map(|d| d.token)));
     tokens
 }
 
-/// Runs a step to its end; gives its logits and draws.
-pub async fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Drawn>) {
+/// Runs a step to its end; gives its logits and samples.
+pub async fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Sampled>) {
     gpu.enqueue(&Step { seqs }).unwrap();
     let mut result = None;
     while result.is_none() {
         gpu.wait().await.unwrap();
         gpu.poll(&mut |_, out| {
             let out = out.unwrap();
-            result = Some((out.logits.clone(), out.drawn.clone()));
+            result = Some((out.logits.clone(), out.sampled.clone()));
         });
     }
     result.unwrap()

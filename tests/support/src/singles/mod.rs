@@ -1,6 +1,6 @@
 //! What is asked of single ops on buffers of the caller's: rotation and KV writes in every layout, storage type and source of angles,
 //! against f64, down to the last bit that they must not touch.
-use wgslm::exec::single::{Place, Room, Rotation, Single, StepBuffer};
+use wgslm::exec::single::{Place, Rotation, Single, StepBuffer, StepLimits};
 use wgslm::gpu::{Buffer, Device, Pipelines, PlanBuilder, StepCounts};
 use wgslm::ops::{
     BlockMove, CacheShape, Epi, KvLayout, KvReplicate, KvStorage, KvWrite, Linear, NormKind, NormSpec, Op, Pairing,
@@ -172,7 +172,7 @@ impl Turn {
     }
 }
 
-/// Rows that buffers have room for: more than any case has.
+/// Rows that buffers have capacity for: more than any case has.
 const ROWS: u64 = 24;
 /// What lies where nothing may be written: NaN as f32, and as two f16; as bytes, 0 and -2, 127 and -64.
 const CANARY: u32 = 0x7fc0_fe00;
@@ -192,7 +192,8 @@ impl Stand {
         let blocks = tables.iter().map(Vec::len).max().unwrap_or(0) as u32;
         let seqs = if pos_ids { 3 } else { 1 };
         let step =
-            StepBuffer::new(device, Room { rows: ROWS as u32, seqs, blocks, pos_ids, ..Room::default() }).unwrap();
+            StepBuffer::new(device, StepLimits { rows: ROWS as u32, seqs, blocks, pos_ids, ..StepLimits::default() })
+                .unwrap();
         let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
         let counts = match self {
             Self::Run { rows, first } => step.write_run(device, rows, first, tables.first().copied().unwrap_or(&[])),
@@ -202,7 +203,7 @@ impl Stand {
     }
 }
 
-/// A value of random rows, with canaries behind them; multiples of 1/64, which f16 holds exactly.
+/// A value of random rows, with canaries after them; multiples of 1/64, which f16 holds exactly.
 fn value(
     device: &Device,
     single: &mut Single<'_>,
@@ -290,9 +291,11 @@ async fn rope(
 /// The largest error of an angle, as a share of `position * 2⁻²³ + 5e-4` radians.
 async fn far_angles(device: &Device, pipelines: &mut Pipelines, turn: Turn) -> f64 {
     let places = [0, 1, 1000, 8192, 32_768, 131_072].map(|pos| Place { pos, seq: 0 });
-    let step =
-        StepBuffer::new(device, Room { rows: ROWS as u32, seqs: 1, pos_ids: true, any_order: true, ..Room::default() })
-            .unwrap();
+    let step = StepBuffer::new(
+        device,
+        StepLimits { rows: ROWS as u32, seqs: 1, pos_ids: true, any_order: true, ..StepLimits::default() },
+    )
+    .unwrap();
     let counts = step.write_rows(device, &places, &[]).unwrap();
     let mut single = Single::new(pipelines, &step);
     let buffer = Buffer::new(device, "x", ROWS * u64::from(turn.dims) * 4).unwrap();

@@ -45,7 +45,7 @@ impl Kernels {
         json!(modules.iter().filter(|m| !natively(m)).map(modules::name).collect::<Vec<_>>()).to_string()
     }
 
-    /// Runs a case: `{name, distance, bound, modules}`. A distance that is no number is null.
+    /// Runs a case: `{name, distance, bound, modules}`. A distance that is NaN is null.
     pub async fn run(&self, index: usize) -> String {
         let case = &self.cases[index];
         let (distance, modules) = case.distance(&self.device).await;

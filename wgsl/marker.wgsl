@@ -1,4 +1,4 @@
-//! stamp: mark[0] = number[0] ^ salt: the last dispatch of a submission, which tells that it ran
+//! marker: mark[0] = number[0] ^ salt: the last dispatch of a submission, which shows that it ran
 //! number (1) u32 | mark (1) u32
 //! grid: one workgroup of one thread
 //! source: our own
@@ -10,6 +10,6 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> mark: array<u32>;
 
 @compute @workgroup_size(1)
-fn stamp() {
+fn marker() {
     mark[0] = number[0] ^ params.salt;
 }

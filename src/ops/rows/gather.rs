@@ -15,7 +15,7 @@ use crate::ops::oracle::OracleRun;
 ///
 /// x (rows, n) f32 | out (outs, n) f32: from here on a program works on the step's output rows only.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pick {
+pub struct Gather {
     /// (rows, n)
     pub x: ValueId,
     /// Columns.
@@ -24,14 +24,14 @@ pub struct Pick {
     pub out: ValueId,
 }
 
-operands!(Pick, f, Pick { x, out, .. } => {
+operands!(Gather, f, Gather { x, out, .. } => {
     f(Access::Read, x.into());
     f(Access::Write, out.into());
 });
 
-impl Operation for Pick {
+impl Operation for Gather {
     fn name(&self) -> &'static str {
-        "pick"
+        "gather"
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
@@ -42,11 +42,11 @@ impl Operation for Pick {
 
 // CPU
 
-impl CpuForm for Pick {
+impl CpuForm for Gather {
     /// Splits output rows.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
-        for o in run.member.share(run.step.outs.len(), 1) {
+        for o in run.thread.share(run.step.outs.len(), 1) {
             let row = run.step.outs[o] as usize;
             out.slice_mut(o * n..(o + 1) * n).copy_from_slice(x.slice(row * n..(row + 1) * n));
         }
@@ -55,7 +55,7 @@ impl CpuForm for Pick {
 
 // Oracle
 
-impl OracleForm for Pick {
+impl OracleForm for Gather {
     fn oracle(&self, run: &mut OracleRun<'_>) {
         let out = run.step.outs.iter().map(|&row| run.value(self.x)[row as usize].clone()).collect();
         run.set(self.out, out);
@@ -66,16 +66,16 @@ impl OracleForm for Pick {
 
 params! {
     pub(crate) struct Params {
-        fours: u32,
+        vec4s: u32,
     }
 }
 
-impl GpuForm for Pick {
+impl GpuForm for Gather {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let kernel = l.kernel(kernels::PICK);
-        let params = Params { fours: x.stride() / 4 };
+        let kernel = l.kernel(kernels::GATHER);
+        let params = Params { vec4s: x.stride() / 4 };
         let args = [Arg::read(l.step), Arg::read(&x.buffer), Arg::Write(&out.buffer)];
-        l.plan.dispatch(&kernel, &params, &args, [lower::wide(params.fours), Dim::Outs(1), Dim::Fixed(1)])
+        l.plan.dispatch(&kernel, &params, &args, [lower::wide(params.vec4s), Dim::Outs(1), Dim::Fixed(1)])
     }
 }

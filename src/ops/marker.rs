@@ -1,4 +1,4 @@
-//! `stamp`: the mark that a submission leaves behind.
+//! `marker`: the mark that a submission leaves.
 
 use super::kernels;
 use crate::Result;
@@ -21,6 +21,6 @@ pub(crate) fn mark(number: u32) -> u32 {
 
 /// `mark[0] = number[0] ^ SALT`; number (1) u32, mark (1) u32.
 pub(crate) fn dispatch(plan: &mut PlanBuilder<'_>, number: &Buffer, mark: &Buffer) -> Result<()> {
-    let kernel = kernels::STAMP.kernel();
+    let kernel = kernels::MARKER.kernel();
     plan.dispatch(&kernel, &Params { salt: SALT }, &[Arg::read(number), Arg::Write(mark)], [Dim::Fixed(1); 3])
 }

@@ -1,6 +1,6 @@
-//! A team of threads that walks a program together.
+//! A thread_pool of threads that walks a program together.
 //!
-//! [`Team::run`] calls one closure on every member at once (the caller is member 0), [`Member::barrier`] brings them
+//! [`ThreadPool::run`] calls one closure on every thread at once (the caller is thread 0), [`PoolThread::barrier`] brings them
 //! together in between. A token of a small model crosses a hundred barriers, so a barrier is two atomic operations and a
 //! spin; and neither allocates. That is why this is not rayon: its jobs are boxed, and it has no barrier.
 #![allow(unsafe_code, reason = "a closure that borrows is lent to threads that outlive it")]
@@ -12,28 +12,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-/// What every member runs.
+/// What every thread runs.
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) type Job<'a> = dyn Fn(&Member<'_>) + Sync + 'a;
-/// What every member runs. There is one thread here, so that nothing need be shared.
+pub(crate) type Job<'a> = dyn Fn(&PoolThread<'_>) + Sync + 'a;
+/// What every thread runs. There is one thread here, so that nothing need be shared.
 #[cfg(target_arch = "wasm32")]
-pub(crate) type Job<'a> = dyn Fn(&Member<'_>) + 'a;
+pub(crate) type Job<'a> = dyn Fn(&PoolThread<'_>) + 'a;
 
 /// Turns of a spin before a worker sleeps (some 50 µs: the next step of a decoding loop comes sooner), or before a
 /// barrier starts to give its core away (somebody else may need it to arrive).
 const SPINS: u32 = 1500;
 
 /// Threads that run a closure together. Dropping it ends them.
-pub(crate) struct Team {
+pub(crate) struct ThreadPool {
     state: Arc<State>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// A thread of a team while it runs a closure.
-pub(crate) struct Member<'a> {
+/// A thread of a thread_pool while it runs a closure.
+pub(crate) struct PoolThread<'a> {
     /// From 0 to `count - 1`.
     pub(crate) index: usize,
-    /// Members of the team.
+    /// Members of the thread_pool.
     pub(crate) count: usize,
     state: &'a State,
 }
@@ -49,7 +49,7 @@ struct State {
     /// Members that wait at the barrier, and how often it opened.
     arrived: AtomicUsize,
     opened: AtomicUsize,
-    /// A member panicked: nobody may wait for it.
+    /// A thread panicked: nobody may wait for it.
     panicked: AtomicBool,
 }
 
@@ -60,21 +60,21 @@ struct Post {
     stop: bool,
 }
 
-/// A job without its lifetime: [`Team::run`] waits until nobody uses it any more.
+/// A job without its lifetime: [`ThreadPool::run`] waits until nobody uses it any more.
 #[derive(Clone, Copy)]
 struct Lent(*const Job<'static>);
 
-// SAFETY: the closure behind the pointer is `Sync` (or there is only one thread), and `run` keeps it alive.
+// SAFETY: the closure after the pointer is `Sync` (or there is only one thread), and `run` keeps it alive.
 unsafe impl Send for Lent {}
 
-impl Team {
-    /// A team of `count` members, the caller among them; always of one where there are no threads, and of fewer where
+impl ThreadPool {
+    /// A thread_pool of `count` threads, the caller among them; always of one where there are no threads, and of fewer where
     /// the system gives no more.
     pub(crate) fn new(count: usize) -> Self {
         let wanted = if cfg!(target_arch = "wasm32") { 1 } else { count.max(1) };
         let (mut workers, mut gates) = (Vec::new(), Vec::new());
         for index in 1..wanted {
-            // A worker learns of its team when it is complete: how many members it has is known only then.
+            // A worker learns of its thread_pool when it is complete: how many threads it has is known only then.
             let (gate, state) = std::sync::mpsc::channel::<Arc<State>>();
             let body = move || {
                 if let Ok(state) = state.recv() {
@@ -106,19 +106,19 @@ impl Team {
         self.state.count
     }
 
-    /// Runs `job` on every member and returns when all have finished. Allocates nothing.
+    /// Runs `job` on every thread and returns when all have finished. Allocates nothing.
     ///
     /// # Panics
-    /// If the job panicked on any member; the team can be used again.
+    /// If the job panicked on any thread; the thread_pool can be used again.
     pub(crate) fn run(&mut self, job: &Job<'_>) {
         let state = &*self.state;
-        let member = Member { index: 0, count: state.count, state };
+        let thread = PoolThread { index: 0, count: state.count, state };
         if state.count == 1 {
-            return job(&member);
+            return job(&thread);
         }
         state.working.store(state.count - 1, Ordering::Relaxed);
         // SAFETY: only the lifetime changes. Workers use the job before they count themselves out of `working`, and this
-        // function does not return, nor unwind, before that is 0: `own` catches a panic of this member.
+        // function does not return, nor unwind, before that is 0: `own` catches a panic of this thread.
         let lent = Lent(unsafe { std::mem::transmute::<&Job<'_>, &'static Job<'static>>(job) });
         let mut post = state.lock();
         post.job = Some(lent);
@@ -128,20 +128,20 @@ impl Team {
         if sleepers > 0 {
             state.wake.notify_all();
         }
-        let own = state.caught(|| job(&member));
+        let own = state.caught(|| job(&thread));
         wait_until(|| state.working.load(Ordering::Acquire) == 0);
         state.lock().job = None;
         if state.panicked.swap(false, Ordering::Relaxed) {
             state.arrived.store(0, Ordering::Relaxed);
             match own {
                 Err(panic) => resume_unwind(panic),
-                Ok(()) => panic!("a thread of the team panicked"),
+                Ok(()) => panic!("a thread of the thread_pool panicked"),
             }
         }
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         let mut post = self.state.lock();
         post.stop = true;
@@ -154,8 +154,8 @@ impl Drop for Team {
     }
 }
 
-impl Member<'_> {
-    /// Waits until every member has come here. What any wrote before, all can read after.
+impl PoolThread<'_> {
+    /// Waits until every thread has come here. What any wrote before, all can read after.
     pub(crate) fn barrier(&self) {
         let state = self.state;
         if self.count == 1 {
@@ -169,12 +169,12 @@ impl Member<'_> {
         }
         wait_until(|| {
             let open = state.opened.load(Ordering::Acquire) != opened;
-            assert!(open || !state.panicked.load(Ordering::Relaxed), "another thread of the team panicked");
+            assert!(open || !state.panicked.load(Ordering::Relaxed), "another thread of the thread_pool panicked");
             open
         });
     }
 
-    /// The part of `0..n` that is this member's: consecutive, the same for the same n, disjoint from the others', cut at
+    /// The part of `0..n` that is this thread's: consecutive, the same for the same n, disjoint from the others', cut at
     /// multiples of `unit`.
     pub(crate) fn share(&self, n: usize, unit: usize) -> Range<usize> {
         let units = n.div_ceil(unit);
@@ -204,7 +204,7 @@ impl State {
 
     /// A worker's life.
     fn work(&self, index: usize) {
-        let member = Member { index, count: self.count, state: self };
+        let thread = PoolThread { index, count: self.count, state: self };
         let mut seen = 0;
         loop {
             let mut spins = 0;
@@ -227,7 +227,7 @@ impl State {
             let Some(Lent(job)) = job else { continue };
             // SAFETY: `run` waits until `working` is 0, which is not before the line after the next.
             let job = unsafe { &*job };
-            let _ = self.caught(|| job(&member));
+            let _ = self.caught(|| job(&thread));
             self.working.fetch_sub(1, Ordering::Release);
         }
     }
@@ -252,16 +252,16 @@ mod tests {
 
     #[test]
     fn every_member_runs_every_job_and_barriers_order_them() {
-        let mut team = Team::new(3);
+        let mut thread_pool = ThreadPool::new(3);
         let slots: Vec<AtomicUsize> = (0..3).map(|_| AtomicUsize::new(0)).collect();
         for round in 1..200 {
-            team.run(&|member| {
+            thread_pool.run(&|thread| {
                 for step in 0..5 {
-                    slots[member.index].store(round * 10 + step, Ordering::Relaxed);
-                    member.barrier();
-                    let seen = slots[(member.index + 1) % 3].load(Ordering::Relaxed);
+                    slots[thread.index].store(round * 10 + step, Ordering::Relaxed);
+                    thread.barrier();
+                    let seen = slots[(thread.index + 1) % 3].load(Ordering::Relaxed);
                     assert_eq!(seen, round * 10 + step);
-                    member.barrier();
+                    thread.barrier();
                 }
             });
         }
@@ -269,11 +269,11 @@ mod tests {
 
     #[test]
     fn a_sleeping_team_wakes() {
-        let mut team = Team::new(2);
+        let mut thread_pool = ThreadPool::new(2);
         let count = AtomicUsize::new(0);
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(5));
-            team.run(&|_| {
+            thread_pool.run(&|_| {
                 count.fetch_add(1, Ordering::Relaxed);
             });
         }
@@ -282,26 +282,26 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let mut team = Team::new(3);
+        let mut thread_pool = ThreadPool::new(3);
         for bad in 0..3 {
             let run = AssertUnwindSafe(|| {
-                team.run(&|member| {
-                    assert!(member.index != bad, "on purpose");
-                    member.barrier();
+                thread_pool.run(&|thread| {
+                    assert!(thread.index != bad, "on purpose");
+                    thread.barrier();
                 });
             });
             assert!(catch_unwind(run).is_err());
-            team.run(&|member| member.barrier());
+            thread_pool.run(&|thread| thread.barrier());
         }
     }
 
     #[test]
     fn shares_are_disjoint_and_whole() {
         for (n, unit, count) in [(0, 1, 3), (1, 1, 3), (65, 8, 2), (257, 4, 7), (6, 64, 4)] {
-            let state = Team::new(1).state.clone();
+            let state = ThreadPool::new(1).state.clone();
             let mut next = 0;
             for index in 0..count {
-                let share = Member { index, count, state: &state }.share(n, unit);
+                let share = PoolThread { index, count, state: &state }.share(n, unit);
                 assert_eq!(share.start, next);
                 assert!(share.end == n || share.end.is_multiple_of(unit));
                 next = share.end;

@@ -1,23 +1,23 @@
-//! Draws: the CPU's, draw for draw, and as the exact distribution says.
+//! Samples: the CPU's, sample for sample, and as the exact distribution says.
 
 use super::*;
 
 #[test]
 fn gpu_draws_feed_the_next_step_and_are_the_cpus() {
-    let cases = cases::draws();
+    let cases = cases::samples();
     [LAVAPIPE, SWIFTSHADER].into_iter().for_each(|form| check(form, &cases));
 }
 
 #[test]
 fn gpu_draws_of_every_kind_are_the_cpus() {
-    let cases = cases::all_draws();
+    let cases = cases::all_samples();
     check(LAVAPIPE, &cases);
     check(FORMS[1], cases.iter().take(3));
     check(SWIFTSHADER, cases.iter().take(4));
 }
 
-/// The distribution that draws must follow, in f64.
-fn exact(pick: &Pick, seen: &[[u32; 2]]) -> Vec<f64> {
+/// The distribution that samples must follow, in f64.
+fn exact(pick: &Gather, seen: &[[u32; 2]]) -> Vec<f64> {
     let SampleSpec { temperature, top_k, top_p, min_p, penalties, .. } = pick.spec;
     let mut logits: Vec<f64> = pick.logits.iter().copied().map(f64::from).collect();
     for &[token, count] in seen {
@@ -47,7 +47,7 @@ fn exact(pick: &Pick, seen: &[[u32; 2]]) -> Vec<f64> {
     p
 }
 
-/// Rows of a dispatch, and the vocabulary that draws are counted in.
+/// Rows of a dispatch, and the vocabulary that samples are counted in.
 const ROWS: usize = 256;
 const VOCAB: u32 = 64;
 
@@ -55,14 +55,14 @@ fn distribution_logits() -> Vec<f32> {
     Rng(5).normals(VOCAB as usize, 1.5)
 }
 
-/// Draws 102,400 tokens for each setting; what is never to be drawn is not, the rest passes Pearson's test.
-fn draws_follow(executor: &mut impl Executor, specs: &[SampleSpec], name: &str) {
+/// Samples 102,400 tokens for each setting; what is never to be sampled is not, the rest passes Pearson's test.
+fn samples_follow(executor: &mut impl Executor, specs: &[SampleSpec], name: &str) {
     for (i, &spec) in specs.iter().enumerate() {
         let logits = distribution_logits();
         let seen: Vec<_> = if spec.penalties == Penalties::NONE { vec![] } else { vec![[3, 2], [7, 1], [40, 5]] };
         let bias = if i % 2 == 1 { vec![(1, 0.7), (9, -1.5)] } else { vec![] };
         let allowed = (i % 3 == 2).then(|| vec![0x7fff_ffef, 0xffff_fff7]);
-        let pick = |row: usize| Pick {
+        let pick = |row: usize| Gather {
             spec: SampleSpec { seed: row as u64 * 77, ..spec },
             bias: bias.clone(),
             allowed: allowed.clone(),
@@ -77,17 +77,17 @@ fn draws_follow(executor: &mut impl Executor, specs: &[SampleSpec], name: &str) 
                 counts[token.unwrap() as usize] += 1;
             }
         }
-        let draws = f64::from(counts.iter().sum::<u32>());
-        assert!(draws >= 100_000.0);
+        let samples = f64::from(counts.iter().sum::<u32>());
+        assert!(samples >= 100_000.0);
         let (mut chi2, mut freedom) = (0.0, -1.0);
         for (token, (&count, p)) in counts.iter().zip(expected).enumerate() {
             assert!(p > 0.0 || count == 0, "{name}: token {token} of {spec:?}");
             if p > 0.0 {
-                chi2 += (f64::from(count) - draws * p).powi(2) / (draws * p);
+                chi2 += (f64::from(count) - samples * p).powi(2) / (samples * p);
                 freedom += 1.0;
             }
         }
-        // Wilson and Hilferty's approximation of the 0.9999 quantile. The draws are fixed, so this cannot flicker.
+        // Wilson and Hilferty's approximation of the 0.9999 quantile. The samples are fixed, so this cannot flicker.
         let part = 2.0 / (9.0 * f64::max(freedom, 1.0));
         let most = f64::max(freedom, 1.0) * (1.0 - part + 3.72 * part.sqrt()).powi(3);
         assert!(chi2 <= most, "{name}: {chi2} of {most} at {freedom} degrees of {spec:?}");
@@ -114,11 +114,11 @@ fn gpu_draws_follow_the_exact_distribution() {
     let options = CpuOptions { threads: Some(1), keep_values: true, ..CpuOptions::new(limits) };
     let mut cpu = CpuExecutor::new(&op.program, Arc::default(), options).unwrap();
     cpu.set_value(op.inputs[0], &logits).unwrap();
-    draws_follow(&mut cpu, &specs, "CPU");
+    samples_follow(&mut cpu, &specs, "CPU");
     let options = GpuOptions { limits, keep_values: true, ..cases::options(Numerics::Exact) };
     let mut gpu = gpu(LAVAPIPE, &op.program, &Arc::default(), options);
-    gpu.set_value(Role::Generated, op.inputs[0], &logits);
-    draws_follow(&mut gpu, &specs, "lavapipe");
+    gpu.set_value(Phase::Decode, op.inputs[0], &logits);
+    samples_follow(&mut gpu, &specs, "lavapipe");
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn gpu_logits_that_are_not_finite_draw_nothing() {
             weights.vectors[last][5] = broken; // the last norm's
             let mut gpu = gpu(form, &program, &Arc::new(weights.clone()), options(Numerics::Exact));
             let tokens = host(&[1, 2]);
-            let seqs = [drawing(rows(0, Role::Prompt, &tokens, 0, &[&[0]]), SampleSpec::GREEDY)];
-            assert_eq!(run(&mut gpu, &seqs).1, [Drawn { slot: 0, token: None }], "{form:?} {broken}");
+            let seqs = [sampling(rows(0, Phase::Prefill, &tokens, 0, &[&[0]]), SampleSpec::GREEDY)];
+            assert_eq!(run(&mut gpu, &seqs).1, [Sampled { slot: 0, token: None }], "{form:?} {broken}");
         }
     }
 }

@@ -1,9 +1,9 @@
-//! join: out[r, h] = a[r, h] followed by b[r, h], for each of several equal parts of a row
+//! concat: out[r, h] = a[r, h] followed by b[r, h], for each of several equal parts of a row
 //! a (rows, heads * a_dim) f32 | b (rows, heads * b_dim) f32 | out (rows, heads * (a_dim + b_dim)) f32
 //! grid: x one thread for an element, y one row
 //! source: the two halves of a latent query, DeepSeek-V2 2024
 struct Params {
-    rows_at: u32,  // word of step with the number of rows
+    rows_at: u32,  // word of batch with the number of rows
     a_dim: u32,
     b_dim: u32,
     columns: u32,  // heads * (a_dim + b_dim)
@@ -13,15 +13,15 @@ struct Params {
 }
 override WG: u32 = 64u;
 @group(0) @binding(0) var<uniform> params: Params;
-@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> a: array<f32>;
 @group(0) @binding(3) var<storage, read> b: array<f32>;
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
 @compute @workgroup_size(WG)
-fn join(@builtin(global_invocation_id) id: vec3<u32>) {
+fn concat(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
-    if row >= step[params.rows_at] || id.x >= params.columns {
+    if row >= batch[params.rows_at] || id.x >= params.columns {
         return;
     }
     let head = id.x / (params.a_dim + params.b_dim);

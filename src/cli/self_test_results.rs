@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::term;
-use crate::exec::Verdicts;
+use crate::exec::SelfTestResults;
 
 /// The file of this user, if there is a place for one: `wgslm/devices.tsv` in the cache folder.
 fn path() -> Option<PathBuf> {
@@ -16,19 +16,19 @@ fn path() -> Option<PathBuf> {
 }
 
 /// What is known. A file that cannot be read is none.
-pub(super) fn known() -> Arc<Verdicts> {
+pub(super) fn known() -> Arc<SelfTestResults> {
     let text = path().and_then(|path| fs::read(path).ok()).unwrap_or_default();
-    Arc::new(Verdicts::parse(&String::from_utf8_lossy(&text)))
+    Arc::new(SelfTestResults::parse(&String::from_utf8_lossy(&text)))
 }
 
-/// Runs `work`, which may test devices, keeps what they passed and tells of their faults. Where nothing can be kept, the test runs
+/// Runs `work`, which may test devices, keeps what they passed and reports of their faults. Where nothing can be kept, the test runs
 /// again.
-pub(super) fn keeping<T>(work: impl FnOnce(Arc<Verdicts>) -> T) -> T {
-    let verdicts = known();
-    let before = verdicts.text();
-    let result = work(Arc::clone(&verdicts));
-    verdicts.faults().iter().for_each(|fault| term::note(fault));
-    let after = verdicts.text();
+pub(super) fn keeping<T>(work: impl FnOnce(Arc<SelfTestResults>) -> T) -> T {
+    let self_test_results = known();
+    let before = self_test_results.text();
+    let result = work(Arc::clone(&self_test_results));
+    self_test_results.faults().iter().for_each(|fault| term::note(fault));
+    let after = self_test_results.text();
     if let Some(path) = path().filter(|_| after != before) {
         let _ = replace(&path, &after);
     }

@@ -1,9 +1,9 @@
-//! Draws from logits that the host gives: every kind of draw, and the CPU's tokens beside the device's.
+//! Samples from logits that the host gives: every kind of sample, and the CPU's tokens beside the device's.
 
 use super::*;
 
-/// A row of logits and what is drawn from it.
-pub struct Pick {
+/// A row of logits and what is sampled from it.
+pub struct Gather {
     pub spec: SampleSpec,
     pub bias: Vec<(u32, f32)>,
     pub allowed: Option<Vec<u32>>,
@@ -12,32 +12,32 @@ pub struct Pick {
 
 /// A program whose logits are its input.
 pub fn given_logits(vocab: u32) -> OneOp {
-    let mut op = OneOp::new(&[vocab], |b, x| b.pick(x[0]));
+    let mut op = OneOp::new(&[vocab], |b, x| b.gather(x[0]));
     op.program.outs = vec![Out::Logits(op.out)];
     op.program.vocab = vocab;
     op
 }
 
-/// With room for so many draws at once.
-pub fn pick_limits(draws: u32) -> Limits {
-    Limits { rows: draws, seqs: draws, outs: draws, checkpoints: 0, context: 1 << 20, ..limits() }
+/// With capacity for so many samples at once.
+pub fn pick_limits(samples: u32) -> Limits {
+    Limits { rows: samples, seqs: samples, outs: samples, checkpoints: 0, context: 1 << 20, ..limits() }
 }
 
-/// The tokens of a step that draws from every row at a position.
+/// The tokens of a step that samples from every row at a position.
 pub async fn pick(
     executor: &mut impl Executor,
-    picks: &[Pick],
+    picks: &[Gather],
     pos: u32,
     seen: &[Vec<[u32; 2]>],
     pending: u32,
 ) -> Vec<Option<u32>> {
-    pick_and_tell(executor, picks, pos, seen, pending, &|_| None).await.0
+    pick_with_logprobs(executor, picks, pos, seen, pending, &|_| None).await.0
 }
 
 /// The same with probabilities: of how many tokens, by row.
-async fn pick_and_tell(
+async fn pick_with_logprobs(
     executor: &mut impl Executor,
-    picks: &[Pick],
+    picks: &[Gather],
     pos: u32,
     seen: &[Vec<[u32; 2]>],
     pending: u32,
@@ -51,22 +51,22 @@ async fn pick_and_tell(
         logprobs: logprobs(i),
         ..SampleLists::default()
     };
-    let seq = |(i, pick): (usize, &Pick)| SeqStep {
+    let seq = |(i, pick): (usize, &Gather)| SeqStep {
         lists: lists(i),
-        ..drawing(rows(i as u32, Role::Generated, &[Token::Host(0)], pos - 1, &[]), pick.spec)
+        ..sampling(rows(i as u32, Phase::Decode, &[Token::Host(0)], pos - 1, &[]), pick.spec)
     };
     let seqs: Vec<_> = picks.iter().enumerate().map(seq).collect();
     executor.enqueue(&Step { seqs: &seqs }).unwrap();
     executor.wait().await.unwrap();
-    let (mut tokens, mut told) = (Vec::new(), Vec::new());
+    let (mut tokens, mut reported) = (Vec::new(), Vec::new());
     let mut take = |out: &StepOut| {
-        tokens.extend(out.drawn.iter().map(|d| d.token));
-        told.extend_from_slice(&out.logprobs);
+        tokens.extend(out.sampled.iter().map(|d| d.token));
+        reported.extend_from_slice(&out.logprobs);
     };
     while executor.poll(&mut |_, out| take(out.unwrap())) == 0 {
         executor.wait().await.unwrap();
     }
-    (tokens, told)
+    (tokens, reported)
 }
 
 /// Whether probabilities are the same but for rounding.
@@ -76,8 +76,8 @@ fn same_logprobs(a: &[Vec<Logprob>], b: &[Vec<Logprob>]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(row)
 }
 
-/// Every kind of draw, all in one dispatch: filters alone and together, penalties, biases, maps, ties, rows without a token.
-fn all_picks(vocab: u32, deviation: f32) -> Vec<Pick> {
+/// Every kind of sample, all in one dispatch: filters alone and together, penalties, biases, maps, ties, rows without a token.
+fn all_picks(vocab: u32, deviation: f32) -> Vec<Gather> {
     let base = SampleSpec { temperature: 0.8, seed: 0x1234_5678_9abc, ..SampleSpec::GREEDY };
     let penalties = Penalties { repeat: 1.3, presence: 0.2, frequency: 0.15 };
     let specs = [
@@ -116,24 +116,24 @@ fn all_picks(vocab: u32, deviation: f32) -> Vec<Pick> {
         bias.sort_by_key(|(token, _)| *token);
         bias.dedup_by_key(|(token, _)| *token);
         let allowed = (i % 5 == 2).then(|| (0..vocab.div_ceil(32)).map(|_| rng.word() as u32 | 1).collect());
-        picks.push(Pick { spec, bias, allowed, logits });
+        picks.push(Gather { spec, bias, allowed, logits });
     }
     for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut logits = rng.normals(vocab as usize, deviation);
         let at = rng.below(vocab as usize);
         logits[at] = broken;
         let spec = if broken.is_nan() { base } else { SampleSpec { top_k: 5, top_p: 0.5, ..base } };
-        picks.push(Pick { spec, bias: vec![], allowed: None, logits });
+        picks.push(Gather { spec, bias: vec![], allowed: None, logits });
     }
     for top_k in [0, 7] {
         let nothing = Some(vec![0; vocab.div_ceil(32) as usize]);
         let logits = rng.normals(vocab as usize, deviation);
-        picks.push(Pick { spec: SampleSpec { top_k, ..base }, bias: vec![], allowed: nothing, logits });
+        picks.push(Gather { spec: SampleSpec { top_k, ..base }, bias: vec![], allowed: nothing, logits });
     }
     picks
 }
 
-/// The share of tokens that a device draws otherwise than the CPU, over some positions. Penalties see the tokens drawn before, the last
+/// The share of tokens that a device samples otherwise than the CPU, over some positions. Penalties see the tokens sampled before, the last
 /// three of which the host is not supposed to know.
 pub(super) async fn picks(device: &Device, vocab: u32, deviation: f32) -> (f64, Vec<String>) {
     let op = given_logits(vocab);
@@ -151,7 +151,7 @@ pub(super) async fn picks(device: &Device, vocab: u32, deviation: f32) -> (f64, 
     let cpu = CpuOptions { threads: Some(1), keep_values: true, ..CpuOptions::new(limits) };
     let mut cpu = CpuExecutor::new(&op.program, Arc::default(), cpu).unwrap();
     let logits: Vec<f32> = picks.iter().flat_map(|pick| pick.logits.iter().copied()).collect();
-    gpu.set_value(Role::Generated, op.inputs[0], &logits);
+    gpu.set_value(Phase::Decode, op.inputs[0], &logits);
     cpu.set_value(op.inputs[0], &logits).unwrap();
     let mut history: Vec<Vec<u32>> = vec![Vec::new(); picks.len()];
     let (mut different, mut all) = (0, 0);
@@ -164,11 +164,11 @@ pub(super) async fn picks(device: &Device, vocab: u32, deviation: f32) -> (f64, 
         };
         let seen: Vec<Vec<[u32; 2]>> = history.iter().map(counts).collect();
         let pos = 14 + step as u32;
-        // Of none, of the drawn one alone, of a few, of as many as there may be.
+        // Of none, of the sampled one alone, of a few, of as many as there may be.
         let logprobs = |i| if step == 5 { [None, Some(0), Some(3), Some(LOGPROBS)][i % 4] } else { None };
-        let (wanted, told) = pick_and_tell(&mut cpu, &picks, pos, &seen, pending as u32, &logprobs).await;
-        let (got, got_told) = pick_and_tell(&mut gpu, &picks, pos, &seen, pending as u32, &logprobs).await;
-        assert!(same_logprobs(&told, &got_told), "{told:?} {got_told:?}");
+        let (wanted, reported) = pick_with_logprobs(&mut cpu, &picks, pos, &seen, pending as u32, &logprobs).await;
+        let (got, got_told) = pick_with_logprobs(&mut gpu, &picks, pos, &seen, pending as u32, &logprobs).await;
+        assert!(same_logprobs(&reported, &got_told), "{reported:?} {got_told:?}");
         different += got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
         all += wanted.len();
         assert!(wanted[wanted.len() - 5..].iter().all(Option::is_none), "{wanted:?}");

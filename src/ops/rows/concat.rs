@@ -15,7 +15,7 @@ use crate::ops::oracle::OracleRun;
 ///
 /// a (rows, heads * a_dim) | b (rows, heads * b_dim) | out (rows, heads * (a_dim + b_dim)) f32
 #[derive(Clone, Debug, PartialEq)]
-pub struct Join {
+pub struct Concat {
     /// (rows, heads * a_dim)
     pub a: ValueId,
     /// (rows, heads * b_dim)
@@ -30,15 +30,15 @@ pub struct Join {
     pub out: ValueId,
 }
 
-operands!(Join, f, Join { a, b, out, .. } => {
+operands!(Concat, f, Concat { a, b, out, .. } => {
     f(Access::Read, a.into());
     f(Access::Read, b.into());
     f(Access::Write, out.into());
 });
 
-impl Operation for Join {
+impl Operation for Concat {
     fn name(&self) -> &'static str {
-        "join"
+        "concat"
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
@@ -51,13 +51,13 @@ impl Operation for Join {
 
 // CPU
 
-impl CpuForm for Join {
+impl CpuForm for Concat {
     /// Splits heads.
     fn cpu(&self, run: &CpuRun<'_>) {
         let [heads, a_dim, b_dim] = [self.heads, self.a_dim, self.b_dim].map(|n| n as usize);
         let (a, b, out) = (run.value(self.a), run.value(self.b), run.value(self.out));
         let dim = a_dim + b_dim;
-        for head in run.member.share(run.rows(self.out) * heads, 1) {
+        for head in run.thread.share(run.rows(self.out) * heads, 1) {
             let (first, second) = out.slice_mut(head * dim..(head + 1) * dim).split_at_mut(a_dim);
             first.copy_from_slice(a.slice(head * a_dim..(head + 1) * a_dim));
             second.copy_from_slice(b.slice(head * b_dim..(head + 1) * b_dim));
@@ -67,7 +67,7 @@ impl CpuForm for Join {
 
 // Oracle
 
-impl OracleForm for Join {
+impl OracleForm for Concat {
     fn oracle(&self, run: &mut OracleRun<'_>) {
         let row = |(a, b): (&Vec<f64>, &Vec<f64>)| -> Vec<f64> {
             let heads = a.chunks(self.a_dim as usize).zip(b.chunks(self.b_dim as usize));
@@ -92,10 +92,10 @@ params! {
     }
 }
 
-impl GpuForm for Join {
+impl GpuForm for Concat {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (a, b, out) = (l.value(self.a), l.value(self.b), l.value(self.out));
-        let kernel = l.kernel(kernels::JOIN);
+        let kernel = l.kernel(kernels::CONCAT);
         let params = Params {
             rows_at: out.rows_at(),
             a_dim: self.a_dim,

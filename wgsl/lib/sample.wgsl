@@ -1,19 +1,19 @@
-//! draw: what the kernels of a draw share: its settings, in `draws: array<u32>` as ops/sample.rs lays them out, and integer weights
+//! sample: what the kernels of a sample share: its settings, in `samples: array<u32>` as ops/sample.rs lays them out, and integer weights
 struct Params {
     vocab: u32,
     stride: u32,  // elements from a row of logits to the next
     parts: u32,   // of a row of logits
-    lists: u32,   // word of draws where the lists begin, behind the settings
+    lists: u32,   // word of samples where the lists begin, after the settings
     slots: u32,
 }
-// Words of a draw's settings.
-const DRAW_WORDS: u32 = 24u;
+// Words of a sample's settings.
+const SAMPLE_WORDS: u32 = 24u;
 const OUT: u32 = 0u;              // the row of logits
 const SLOT: u32 = 1u;
-const POS: u32 = 2u;              // of the token that is drawn
+const POS: u32 = 2u;              // of the token that is sampled
 const FLAGS: u32 = 3u;
 const SEED: u32 = 4u;             // two words
-const INV_TEMPERATURE: u32 = 6u;  // f32; 0 draws greedily
+const INV_TEMPERATURE: u32 = 6u;  // f32; 0 samples greedily
 const DEPTH_SCALE: u32 = 7u;      // f32: log2(e) / temperature, in units of 2^-16
 const TOP_K: u32 = 8u;            // 0 keeps all
 const TOP_P: u32 = 9u;            // in units of 2^-16; 65536 keeps all
@@ -21,12 +21,12 @@ const DEEPEST: u32 = 10u;         // the largest depth that min-p keeps
 const REPEAT: u32 = 11u;          // f32, and its reciprocal
 const PRESENCE: u32 = 13u;        // f32
 const FREQUENCY: u32 = 14u;       // f32
-const PENDING: u32 = 15u;         // tokens of the penalties that the device drew and the lists lack
+const PENDING: u32 = 15u;         // tokens of the penalties that the device sampled and the lists lack
 const COUNTS: u32 = 16u;          // where in the lists (token, count) begin, and how many
 const BIAS: u32 = 18u;            // where (token, f32) begin, and how many
 const ALLOWED: u32 = 20u;         // where the bits of the allowed tokens begin
-const STOPS: u32 = 21u;           // where tokens begin behind which nothing is drawn, and how many
-const TOP: u32 = 23u;             // tokens whose probability is told, the drawn one included
+const STOPS: u32 = 21u;           // where tokens begin after which nothing is sampled, and how many
+const TOP: u32 = 23u;             // tokens whose probability is reported, the sampled one included
 
 // Flags.
 const FILTERED: u32 = 1u;  // top-k, top-p or min-p
@@ -35,16 +35,16 @@ const ADJUSTED: u32 = 4u;  // penalties or bias
 const MASKED: u32 = 8u;    // some tokens are not allowed
 
 const RING: u32 = 16u;    // tokens that are kept for a slot, by position
-const TOPS: u32 = 21u;    // tokens whose probability is told at most
+const TOPS: u32 = 21u;    // tokens whose probability is reported at most
 const BINS: u32 = 1024u;  // of depths, 32 to a halving of the weight
-const BIN_WORDS: u32 = 2052u;  // of a draw: tokens kept, order of the largest logit, -, -; the bins' lower and upper sums
+const BIN_WORDS: u32 = 2052u;  // of a sample: tokens kept, order of the largest logit, -, -; the bins' lower and upper sums
 
-fn draw_word(d: u32, i: u32) -> u32 {
-    return draws[DRAW_WORDS * d + i];
+fn sample_word(d: u32, i: u32) -> u32 {
+    return samples[SAMPLE_WORDS * d + i];
 }
 
-fn draw_f32(d: u32, i: u32) -> f32 {
-    return bitcast<f32>(draw_word(d, i));
+fn sample_f32(d: u32, i: u32) -> f32 {
+    return bitcast<f32>(sample_word(d, i));
 }
 
 // Words of a map of the vocabulary, a bit a token.

@@ -1,13 +1,13 @@
-//! Stamps: what tells a submission that ran from one that a driver dropped in silence.
+//! CompletionMarkers: what reports a submission that ran from one that a driver dropped in silence.
 
 use super::wgpu;
 use crate::Result;
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
-use crate::ops::stamp;
+use crate::ops::marker;
 
 /// The last dispatch of each submission.
 #[derive(Debug)]
-pub(super) struct Stamps {
+pub(super) struct CompletionMarkers {
     /// The submission's number, as the host writes it.
     number: Buffer,
     /// What the dispatch makes of it.
@@ -19,13 +19,13 @@ pub(super) struct Stamps {
     pub(super) lose: bool,
 }
 
-impl Stamps {
+impl CompletionMarkers {
     pub(super) fn new(pipelines: &mut Pipelines) -> Result<Self> {
         let device = pipelines.device().clone();
         let [number, mark] = ["number", "mark"].map(|label| Buffer::new(&device, label, 4));
         let (number, mark) = (number?, mark?);
         let mut plan = PlanBuilder::new(pipelines);
-        stamp::dispatch(&mut plan, &number, &mark)?;
+        marker::dispatch(&mut plan, &number, &mark)?;
         Ok(Self {
             plan: plan.finish()?,
             number,
@@ -49,11 +49,11 @@ impl Stamps {
     /// Ends what an encoder holds, which is submitted next; gives the mark that its results must bring.
     pub(super) fn end(&mut self, device: &Device, encoder: &mut wgpu::CommandEncoder) -> u32 {
         self.last += 1;
-        // The lower half tells it from all others that may still lie in a buffer.
+        // The lower half reports it from all others that may still lie in a buffer.
         let number = self.last as u32;
         self.number.write(device, 0, &[number]);
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
         self.plan.encode(&mut pass, StepCounts::default());
-        stamp::mark(number)
+        marker::mark(number)
     }
 }

@@ -1,2 +1,0 @@
-//! four: elements that are moved as they are, 128 bits at a time.
-alias elem = vec4<u32>;

@@ -1,2 +1,0 @@
-//! one: elements that are moved as they are, 32 bits at a time.
-alias elem = u32;
