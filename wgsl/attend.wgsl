@@ -7,7 +7,7 @@
 //! For single rows. An item is a KV split, a range of the positions that a row sees, or all of its splits in their order. Splits begin at
 //! multiples of a size that follows from the row's position, and are reduced in their order, here or by attend_reduce: a row's sums
 //! do not depend on how it was split. Within a split, online softmax over tiles of WG
-//! positions: each key is read once for all heads of the workgroup, by FOURS neighbouring threads that take every fourth vec4
+//! positions: each key is read once for all heads of the workgroup, by THREADS_PER_KEY neighbouring threads that take every fourth vec4
 //! of its elements; each value by one thread for four elements. Positions before those that a row
 //! sees and after them are not loaded; of drafts that are not its ancestors, keys are and their scores dropped, values are not.
 const THREADS_PER_KEY: u32 = 4u;  // threads to a key

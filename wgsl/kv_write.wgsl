@@ -50,9 +50,9 @@ fn value4(row: u32, head: u32, i: u32) -> vec4<f32> {
 @compute @workgroup_size(WG)
 fn kv_write(@builtin(global_invocation_id) id: vec3<u32>) {
     let row = id.y;
-    let fours = max(K_DIM, V_DIM) / 4u;
-    let head = id.x / fours;
-    let i = 4u * (id.x % fours);
+    let vec4s = max(K_DIM, V_DIM) / 4u;
+    let head = id.x / vec4s;
+    let i = 4u * (id.x % vec4s);
     if row >= batch[0] || head >= KV_HEADS {
         return;
     }

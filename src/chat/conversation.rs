@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_drawn_stays_as_it_was_drawn() {
+    fn what_was_sampled_stays_as_it_was_sampled() {
         let tokenizer = tokenizer();
         let mut chat = conversation(&tokenizer);
         chat.say("ab");

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeping_team_wakes() {
+    fn a_sleeping_thread_pool_wakes() {
         let mut thread_pool = ThreadPool::new(2);
         let count = AtomicUsize::new(0);
         for _ in 0..3 {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
         let mut thread_pool = ThreadPool::new(3);
         for bad in 0..3 {
             let run = AssertUnwindSafe(|| {

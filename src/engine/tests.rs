@@ -599,7 +599,7 @@ fn rows_can_be_bounded() {
 }
 
 #[test]
-fn a_cancelled_request_is_told_of_at_once() {
+fn a_cancelled_request_is_reported_at_once() {
     let mut bench = Bench::new(TIGHT, 5);
     let id = bench.engine.submit(Request::new((1..30).collect())).unwrap();
     while bench.engine.scheduler.in_flight() == 0 {

@@ -281,7 +281,7 @@ impl CpuExecutor {
             table_stride: batch.table_stride as usize,
             angles: &batch.angles,
             block: self.limits.block as usize,
-            generated: phase == Phase::Decode,
+            decode: phase == Phase::Decode,
         };
         let (weights, values, caches) = (&*self.weights, &*self.buffers, &*self.caches);
         let (scratch, scratch_len, bests) = (&self.scratch, self.scratch_len, &self.bests);
@@ -413,9 +413,9 @@ impl Executor for CpuExecutor {
     }
 
     fn device(&self) -> String {
-        let [prompt, threads] = [Phase::Prefill, Phase::Decode].map(|phase| self.thread_pools.count(phase));
-        let prompt = if prompt == threads { String::new() } else { format!(" ({prompt} for prompts)") };
-        format!("cpu, {threads} thread{}{prompt}", if threads == 1 { "" } else { "s" })
+        let [prefill, threads] = [Phase::Prefill, Phase::Decode].map(|phase| self.thread_pools.count(phase));
+        let prefill = if prefill == threads { String::new() } else { format!(" ({prefill} for prompts)") };
+        format!("cpu, {threads} thread{}{prefill}", if threads == 1 { "" } else { "s" })
     }
 
     async fn plan(&mut self, _: Phase, _: &mut CountFn<'_>) -> Result<()> {

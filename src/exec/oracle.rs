@@ -30,7 +30,7 @@ impl Oracle {
 
     /// An oracle that runs a program for prefill rows and one for decode rows: `fuse`'s.
     pub fn of_phases(programs: PerPhase<Program>, weights: Arc<CpuWeights>, limits: Limits) -> Self {
-        let program = &programs.prompt;
+        let program = &programs.prefill;
         let ropes = program.ropes.clone();
         let group = |cache: &CacheSpec| match cache {
             CacheSpec::Pages { group, .. } => *group,
@@ -55,7 +55,7 @@ impl Oracle {
     /// Runs a step, decode rows first; tokens must come from the host. Gives the output rows' logits, decode rows' first.
     pub fn step(&mut self, step: &Step<'_>) -> Result<Rows64> {
         let mut packed = Packed::default();
-        packed.pack(step, &self.programs.prompt, &self.limits)?;
+        packed.pack(step, &self.programs.prefill, &self.limits)?;
         let mut logits = Rows64::new();
         for phase in Phase::ALL {
             let batch = packed.batch(phase);
@@ -74,7 +74,7 @@ impl Oracle {
                     table_stride: batch.table_stride as usize,
                     angles: &[], // its own
                     block: self.limits.block as usize,
-                    generated: phase == Phase::Decode,
+                    decode: phase == Phase::Decode,
                 },
                 weights: &self.weights,
                 ropes: &|id, pos| (ropes[id.index()].divisors(context), ropes[id.index()].factor(pos)),

@@ -236,7 +236,7 @@ pub mod lib {
         EXPERTS = "lib/experts";
         /// Parameters and bindings of the recurrent kernels, and where states lie.
         RECUR = "lib/recur";
-        /// Matrix times vector, up to its epilogue.
+        /// Mat-vec, up to its epilogue.
         MATVEC = "lib/matvec";
         /// The noise of a sample.
         NOISE = "lib/noise";

@@ -152,8 +152,8 @@ impl Fuser {
                 // A norm needs whole heads, and rotated elements must come in whole words of four pairs: the kernel that
                 // multiplies has four elements at a time.
                 let normed = rope_kv.q_norm.is_some() || rope_kv.k_norm.is_some();
-                let by_fours = !normed && !self.executor.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
-                if by_fours && as_vectors(self.phase, self.rows(linear.x)) {
+                let by_vec4s = !normed && !self.executor.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
+                if by_vec4s && as_vectors(self.phase, self.rows(linear.x)) {
                     let out = rope_kv.out;
                     let op = Op::Linear(Linear { epi: Epi::RopeKv(rope_kv), out, ..linear });
                     self.nodes[last] = Some(Node { layer, op });

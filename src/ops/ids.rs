@@ -60,15 +60,15 @@ impl Phase {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerPhase<T> {
     /// For rows of a prompt.
-    pub prompt: T,
+    pub prefill: T,
     /// For rows that were generated.
-    pub generated: T,
+    pub decode: T,
 }
 
 impl<T> PerPhase<T> {
     /// What `f` makes of each phase.
     pub fn by(mut f: impl FnMut(Phase) -> T) -> Self {
-        Self { prompt: f(Phase::Prefill), generated: f(Phase::Decode) }
+        Self { prefill: f(Phase::Prefill), decode: f(Phase::Decode) }
     }
 
     /// Both, in the order in which a step runs them.
@@ -78,12 +78,12 @@ impl<T> PerPhase<T> {
 
     /// Both, in the order in which a step runs them.
     pub fn each_mut(&mut self) -> [&mut T; 2] {
-        [&mut self.generated, &mut self.prompt]
+        [&mut self.decode, &mut self.prefill]
     }
 
     /// What `f` makes of each.
     pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> PerPhase<U> {
-        PerPhase { prompt: f(self.prompt), generated: f(self.generated) }
+        PerPhase { prefill: f(self.prefill), decode: f(self.decode) }
     }
 }
 
@@ -92,8 +92,8 @@ impl<T> Index<Phase> for PerPhase<T> {
 
     fn index(&self, phase: Phase) -> &T {
         match phase {
-            Phase::Prefill => &self.prompt,
-            Phase::Decode => &self.generated,
+            Phase::Prefill => &self.prefill,
+            Phase::Decode => &self.decode,
         }
     }
 }
@@ -101,8 +101,8 @@ impl<T> Index<Phase> for PerPhase<T> {
 impl<T> IndexMut<Phase> for PerPhase<T> {
     fn index_mut(&mut self, phase: Phase) -> &mut T {
         match phase {
-            Phase::Prefill => &mut self.prompt,
-            Phase::Decode => &mut self.generated,
+            Phase::Prefill => &mut self.prefill,
+            Phase::Decode => &mut self.decode,
         }
     }
 }

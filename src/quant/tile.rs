@@ -85,10 +85,10 @@ fn some<V: Vector, const HALVES: bool, const MINS: bool, const N: usize>(
         for i in 0..N {
             let x = &x[i][g];
             let mut sums = [V::word(x.sum_below(V::BIAS, 0)), V::word(x.sum_below(V::BIAS, 1))];
-            let fours: &[i32; 8] = bytemuck::cast_ref(&x.quants);
+            let words: &[i32; 8] = bytemuck::cast_ref(&x.quants);
             for j in 0..4 {
-                sums[0] = V::dot_signed(sums[0], w[j], V::word(fours[j]));
-                sums[1] = V::dot_signed(sums[1], w[4 + j], V::word(fours[4 + j]));
+                sums[0] = V::dot_signed(sums[0], w[j], V::word(words[j]));
+                sums[1] = V::dot_signed(sums[1], w[4 + j], V::word(words[4 + j]));
             }
             if HALVES {
                 for half in 0..2 {

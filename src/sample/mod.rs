@@ -1,4 +1,4 @@
-//! Drawing tokens: what a request asks for, what of it a device does by itself, and a chain on the CPU for the rest.
+//! Sampling tokens: what a request asks for, what of it a device does by itself, and a chain on the CPU for the rest.
 //!
 //! Penalties and bias → allowed tokens → DRY → temperature → top-k → typical → top-p → min-p → XTC → sample; mirostat in place of all that
 //! lies between the temperature and the sample. A step is a function over the `Candidates`, in a file of its own. What devices sample

@@ -262,7 +262,7 @@ fn after_stop(executor: &mut impl Executor, stops: impl Fn(u32) -> Vec<u32>) -> 
 }
 
 #[test]
-fn gpu_nothing_is_drawn_behind_a_stop() {
+fn gpu_nothing_is_sampled_after_a_stop() {
     let model = open("stories/stories-q8_0.gguf");
     let mut gpu = load_for(&lavapipe(), &model, 2, RING);
     gpu.set_budget(Duration::MAX);

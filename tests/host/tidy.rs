@@ -185,3 +185,78 @@ fn every_kernel_has_cases() {
         assert!(!cases.is_empty(), "{} has no cases in tests/support/src/cases/by_kernel.rs", kernel.name);
     }
 }
+
+/// Words that this project had of its own for what the field has words for, and the field's.
+const NOT_OURS: &[(&str, &str)] = &[
+    ("matrix times vector", "mat-vec"),
+    ("whole number", "integer"),
+    ("whole numbers", "integers"),
+    ("one behind the other", "contiguous"),
+    ("under way", "in flight"),
+    ("in front of", "before"),
+    ("fours", "vec4s, or rows per workgroup"),
+    ("verdict", "self-test result"),
+    ("verdicts", "self-test results"),
+    ("generated rows", "decode rows"),
+    ("prompt rows", "prefill rows"),
+    ("stamps", "completion markers"),
+    ("drawn", "sampled"),
+    ("told", "reported"),
+    ("gone round", "worked around"),
+    ("mended", "fixed"),
+    ("wished", "requested"),
+    ("team", "thread pool"),
+    ("eight bits", "int8, or 8 bits"),
+    ("is no number", "is NaN"),
+    ("is no multiple of", "is not a multiple of"),
+    ("taps", "kernel size"),
+    ("wild", "extreme"),
+];
+
+/// `text` in lower case, with single spaces for all that is no letter or digit: identifiers are words apart, too.
+fn words(text: &str) -> String {
+    let mut words = String::from(" ");
+    let mut before = ' ';
+    for c in text.chars() {
+        if c.is_alphanumeric() {
+            if c.is_uppercase() && before.is_lowercase() {
+                words.push(' '); // DrawEntry is two words
+            }
+            words.extend(c.to_lowercase());
+        } else if !words.ends_with(' ') {
+            words.push(' ');
+        }
+        before = c;
+    }
+    words + " "
+}
+
+#[test]
+fn texts_say_what_the_field_says() {
+    let mut texts: Vec<_> =
+        ["src", "tests", "examples", "benches"].iter().flat_map(|f| files(&root().join(f), "rs")).collect();
+    texts.extend(files(&root().join("wgsl"), "wgsl"));
+    texts.extend(files(&root().join("web/src"), "ts"));
+    texts.extend(files(&root().join("docs"), "md"));
+    texts.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "COMPATIBILITY.md"].map(|name| root().join(name)));
+    let mut found = Vec::new();
+    for path in texts {
+        if path.ends_with("tests/host/tidy.rs") || path.ends_with("docs/benchmarks-history.md") {
+            continue; // the list itself, and what was written before
+        }
+        for (line, text) in read(&path).lines().enumerate() {
+            let text = words(text);
+            for (word, instead) in NOT_OURS {
+                if text.contains(&format!(" {word} ")) {
+                    found.push(format!("{}:{}: \"{word}\"; say \"{instead}\"", path.display(), line + 1));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn words_are_found_in_identifiers() {
+    assert_eq!(words("fn pick_drawn(x: DrawEntry) // K_FOURS"), " fn pick drawn x draw entry k fours ");
+}

@@ -114,7 +114,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
       const [a, b] = await Promise.all([greedy(engine, { prompt: story, max_tokens: 6 }), greedy(engine, { prompt: story, max_tokens: 8 })]);
       const whole = await engine.chat.completions.create({ prompt: story, temperature: 0, max_tokens: 24, stop: ["named"] });
       const seeded = async (seed) => (await engine.chat.completions.create({ prompt: story, temperature: 1, max_tokens: 8, seed })).choices[0].message.content;
-      const draws = [await seeded(1), await seeded(1), await seeded(2)];
+      const samples = [await seeded(1), await seeded(1), await seeded(2)];
       const refused = await engine.chat.completions.create({ prompt: story, tools: [{}] }).catch((error) => error.message);
       const wrong = await engine.chat.completions.create({ prompt: story, temperature: -1 }).catch((error) => error.code + ": " + error.message);
       const left = await engine.dispose();
@@ -125,7 +125,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
       const again = await wgslm.createEngine(new File([blob], "dropped.gguf"));
       const fast = await greedy(again, { prompt: story, max_tokens: 12 });
       const leftAgain = await again.dispose();
-      return { info: engine.info, first, second, third, a, b, whole, draws, refused, wrong, left, gone, fast, leftAgain };
+      return { info: engine.info, first, second, third, a, b, whole, samples, refused, wrong, left, gone, fast, leftAgain };
     }`,
     { story: story.prompt, chat: "Tell me a story about a small fox." },
   );
@@ -145,8 +145,8 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   assert.deepEqual([got.a.ids, got.b.ids], [story.greedy_ids.slice(0, 6), story.greedy_ids.slice(0, 8)]);
   assert.equal(got.whole.choices[0].message.content, got.first.text.split("named")[0]);
   assert.equal(got.whole.choices[0].finish_reason, "stop");
-  assert.equal(got.draws[0], got.draws[1]);
-  assert.notEqual(got.draws[0], got.draws[2]);
+  assert.equal(got.samples[0], got.samples[1]);
+  assert.notEqual(got.samples[0], got.samples[2]);
   assert.match(got.refused, /tools is not supported/);
   assert.match(got.wrong, /^argument: temperature: -1; 0 to 100 works/);
   assert.equal(got.left.buffers, 0);
@@ -180,14 +180,14 @@ limited("the adapter is tested before a model is loaded, once", async (t) => {
   assert.deepEqual(untested.kept, [""]);
   assert.deepEqual(tested.phases, ["test", "load", "compile"]);
   assert.deepEqual([tested.faults, tested.kept.length], [[], 1]);
-  // The families that the model uses, and draws.
-  for (const family of ["rotary Q8_0", "learned F32", "draws"]) assert.match(tested.kept[0], new RegExp(`\t${family}`));
+  // The families that the model uses, and samples.
+  for (const family of ["rotary Q8_0", "learned F32", "samples"]) assert.match(tested.kept[0], new RegExp(`\t${family}`));
   assert.deepEqual(again.kept, tested.kept);
   assert.ok(again.ms < tested.ms, `${again.ms} ms, ${tested.ms} with the test`);
   t.diagnostic(`loaded in ${untested.ms.toFixed(0)} ms untested, ${tested.ms.toFixed(0)} ms tested, ${again.ms.toFixed(0)} ms the next time`);
 });
 
-limited("a turn computes its new tokens only, whatever was drawn before", async () => {
+limited("a turn computes its new tokens only, whatever was sampled before", async () => {
   fresh();
   const turns = await inPage(
     `async (wgslm) => {
@@ -195,7 +195,7 @@ limited("a turn computes its new tokens only, whatever was drawn before", async 
       const [messages, turns] = [[], []];
       for (const content of ["Tell me a story about a small fox.", "And then?", "Why?", "How does it end?"]) {
         messages.push({ role: "user", content });
-        // Hot: drawn ids are often not those that their text is encoded to.
+        // Hot: sampled ids are often not those that their text is encoded to.
         const { choices, usage, timings } = await engine.chat.completions.create({ messages, temperature: 2, seed: messages.length, max_tokens: 24 });
         messages.push(choices[0].message);
         turns.push({ ...usage, ...timings });
@@ -211,7 +211,7 @@ limited("a turn computes its new tokens only, whatever was drawn before", async 
   const kept = turns.map((turn) => turn.prompt_tokens_details.cached_tokens);
   for (let i = 1; i < turns.length; i++) {
     const before = turns[i - 1].prompt_tokens + turns[i - 1].completion_tokens;
-    // The last token of an answer that was cut off has been drawn, not read.
+    // The last token of an answer that was cut off has been sampled, not read.
     assert.ok(kept[i] >= before - 1, `turn ${i + 1}: ${kept[i]} of ${before} tokens were kept`);
     assert.ok(turns[i].prompt_tokens - kept[i] < 24, `turn ${i + 1} computed ${turns[i].prompt_tokens - kept[i]} tokens`);
   }

@@ -16,7 +16,7 @@ const main = document.querySelector("main") as HTMLElement;
 let engine: Engine | undefined;
 let adapter = "";
 let messages: ChatMessage[] = [];
-/** Ends the download or the answer that is under way. */
+/** Ends the download or the answer that is in flight. */
 let running: AbortController | undefined;
 
 function show(state: "unsupported" | "setup" | "chat"): void {

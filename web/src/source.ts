@@ -7,7 +7,7 @@ export interface ByteSource {
   readonly size: number;
   /** Exactly `length` bytes from `offset` on; rejects otherwise. */
   read(offset: number, length: number): Promise<Uint8Array>;
-  /** Ends what is under way. */
+  /** Ends what is in flight. */
   close(): void;
 }
 

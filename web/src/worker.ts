@@ -24,7 +24,7 @@ let engine: WebEngine | undefined;
 let broken: Failure = { code: "disposed", message: "the engine was disposed" };
 /** By the engine's number. */
 const answers = new Map<number, Answer>();
-/** Messages that came while a step was under way. */
+/** Messages that came while a step was in flight. */
 const inbox: ToWorker[] = [];
 let working = false;
 
@@ -72,11 +72,11 @@ async function load({ parts, options }: ToWorker & { type: "load" }): Promise<vo
       const name = part instanceof File ? part.name : "model";
       sources.push(typeof part === "string" ? await UrlSource.open(part) : new BlobSource(part, name));
     }
-    const passed = { ...options, verdicts: await remembered() };
+    const passed = { ...options, selfTestResults: await remembered() };
     engine = await WebEngine.load(sources, JSON.stringify(passed), (phase: "test" | "load" | "compile", done: number, total: number) =>
       post({ type: "progress", phase, done, total }),
     );
-    await remember(engine.verdicts());
+    await remember(engine.self_test_results());
     post({ type: "loaded", info: JSON.parse(engine.info()) });
   } catch (error) {
     post({ type: "error", error: failure(error) });
@@ -86,15 +86,15 @@ async function load({ parts, options }: ToWorker & { type: "load" }): Promise<vo
 }
 
 /** Where the origin's cache has what this GPU has passed of the self-test, in this version of the browser. */
-async function verdicts(): Promise<string> {
+async function resultsAddress(): Promise<string> {
   const { vendor, architecture, device } = (await navigator.gpu?.requestAdapter({ powerPreference: "high-performance" }))?.info ?? {};
   const known = [navigator.userAgent, vendor, architecture, device].map((part) => encodeURIComponent(part ?? ""));
-  return `./wgslm-verdicts?${known.join("&")}`;
+  return `./wgslm-self-test-results?${known.join("&")}`;
 }
 
 async function remembered(): Promise<string> {
   try {
-    const response = await (await caches.open("wgslm")).match(await verdicts());
+    const response = await (await caches.open("wgslm")).match(await resultsAddress());
     return (await response?.text()) ?? "";
   } catch {
     return ""; // a browser that keeps nothing tests each time
@@ -106,7 +106,7 @@ async function remember(passed: string): Promise<void> {
     const cache = await caches.open("wgslm");
     // Those of other versions and GPUs would pile up.
     for (const old of await cache.keys()) await cache.delete(old);
-    await cache.put(await verdicts(), new Response(passed));
+    await cache.put(await resultsAddress(), new Response(passed));
   } catch {
     // as above
   }

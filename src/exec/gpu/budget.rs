@@ -93,7 +93,7 @@ impl GpuExecutor {
         let Limits { rows, context, blocks, block, .. } = self.limits;
         let sizes = sizes.map(|size| size.min(rows).min(context).min(blocks.saturating_mul(block)));
         let (dispatches, nodes) = self.first_layer(phase)?;
-        if dispatches.is_empty() || (self.phases.prompt.program.needs_full_sequence() && phase == Phase::Decode) {
+        if dispatches.is_empty() || (self.phases.prefill.program.needs_full_sequence() && phase == Phase::Decode) {
             return Ok(None);
         }
         let bytes: f64 = self.costs(phase, &[(1, 0)], 1).flatten().map(|cost| cost.bytes).sum();
@@ -104,7 +104,7 @@ impl GpuExecutor {
         };
         let [few, many] = sizes.map(|rows| work(self, rows));
         // A prompt should take no longer than as many rows one by one.
-        let known = self.rates.generated.filter(|_| phase == Phase::Prefill);
+        let known = self.rates.decode.filter(|_| phase == Phase::Prefill);
         if let Some(known) = known.filter(|known| known.byte * few[0] + known.flop * few[1] > TOO_SLOW) {
             return Ok(Some(Rates { start, ..known }));
         }
@@ -122,7 +122,7 @@ impl GpuExecutor {
     fn shrink(&mut self, tile: u32) {
         const DEPTH: u32 = 4096;
         let (budget, Limits { context, seqs, .. }) = (self.pacing.budget.as_secs_f64(), self.limits);
-        let Some(Rates { flop, .. }) = self.rates.prompt else { return };
+        let Some(Rates { flop, .. }) = self.rates.prefill else { return };
         let fits = |rows: u32| {
             let span = [(rows, context.saturating_sub(rows).min(DEPTH))];
             self.costs(Phase::Prefill, &span, 1).flatten().all(|cost| flop * cost.flops <= budget)
@@ -132,7 +132,7 @@ impl GpuExecutor {
             rows = (rows / 2).next_multiple_of(tile);
         }
         // Sequences that a step must hold whole are not divided.
-        if !self.phases.prompt.program.needs_full_sequence() {
+        if !self.phases.prefill.program.needs_full_sequence() {
             self.limits.rows = rows.max(seqs);
         }
     }
@@ -180,10 +180,10 @@ impl GpuExecutor {
     /// Seconds of some of a phase's dispatches for rows from position 0 on, the shorter of two measurements.
     async fn time(&mut self, phase: Phase, rows: u32, dispatches: Range<usize>) -> Result<f64> {
         let blocks: Vec<u32> = (0..rows.div_ceil(self.limits.block)).collect();
-        let tables = vec![&blocks[..]; self.phases.prompt.program.groups as usize];
+        let tables = vec![&blocks[..]; self.phases.prefill.program.groups as usize];
         let tokens = vec![Token::Host(0); rows as usize];
         let seq = SeqStep::new(0, phase, &tokens, 0, &tables);
-        self.packed.pack(&Step { seqs: &[seq] }, &self.phases.prompt.program, &self.limits)?;
+        self.packed.pack(&Step { seqs: &[seq] }, &self.phases.prefill.program, &self.limits)?;
         self.writes.clear();
         self.write(phase);
         self.writes.write(&self.device);
@@ -222,8 +222,8 @@ impl GpuExecutor {
     /// than it may. The second phase begins in the submission that the first one ends in.
     pub(super) fn cuts(&self) -> PerPhase<Vec<usize>> {
         let mut sum = 0.0;
-        let [generated, prompt] = Phase::ALL.map(|phase| self.cuts_of(phase, &mut sum));
-        PerPhase { prompt, generated }
+        let [decode, prefill] = Phase::ALL.map(|phase| self.cuts_of(phase, &mut sum));
+        PerPhase { prefill, decode }
     }
 
     /// The splits of one phase, in whose first submission there are `sum` seconds already.

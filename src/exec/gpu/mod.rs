@@ -198,7 +198,7 @@ impl GpuExecutor {
             Numerics::Exact => KernelTuning::exact(device.caps()),
         };
         let buffers = Buffers {
-            int8_rows: memory::int8_rows(device, &programs.prompt, &tuning, &limits)?,
+            int8_rows: memory::int8_rows(device, &programs.prefill, &tuning, &limits)?,
             caches: memory::caches(device, program, &limits, kv)?,
             sampled: Buffer::new(device, "sampled", u64::from(limits.seqs * RING) * 4)?,
             parts: Buffer::new(device, "parts", u64::from(work_limits.parts.max(1)) * part_bytes)?,
@@ -206,9 +206,9 @@ impl GpuExecutor {
         };
         let shared = sample::Scratch::new(device, limits.seqs, sampled_vocab(program))?;
         let mut pool = memory::Pool::default();
-        let PerPhase { prompt, generated } = programs;
+        let PerPhase { prefill, decode } = programs;
         let mut state = |program| PhaseState::new(device, program, &options, layout.words, &mut pool, &shared);
-        let phases = PerPhase { prompt: state(prompt)?, generated: state(generated)? };
+        let phases = PerPhase { prefill: state(prefill)?, decode: state(decode)? };
         let mut pipelines = Pipelines::new(device);
         let markers = device.checked("kernels", || CompletionMarkers::new(&mut pipelines)).await?;
         Ok(Self {
@@ -264,7 +264,7 @@ impl GpuExecutor {
             caches: &self.buffers.caches,
             step: &state.step,
             angles: &angles,
-            generated: phase == Phase::Decode,
+            decode: phase == Phase::Decode,
             scratch: &state.scratch,
             sorted: None,
             int8_rows: &self.buffers.int8_rows,
@@ -322,7 +322,7 @@ impl GpuExecutor {
 
     /// Columns of what the program pools; 0 if it does not.
     fn pooled_width(&self) -> u64 {
-        let program = &self.phases.prompt.program;
+        let program = &self.phases.prefill.program;
         program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
@@ -356,11 +356,11 @@ impl GpuExecutor {
             words - n
         };
         // In the order in which `give` copies them.
-        let [generated, prompt] = self.phases.each().map(|state| place(state.counts.samples as usize));
-        let mut next_token = PerPhase { prompt, generated };
+        let [decode, prefill] = self.phases.each().map(|state| place(state.counts.samples as usize));
+        let mut next_token = PerPhase { prefill, decode };
         let logprobs = |state: &PhaseState| (state.counts.reporting * LOGPROB_WORDS) as usize;
-        let [generated, prompt] = self.phases.each().map(|state| place(logprobs(state)));
-        let first_logprobs = PerPhase { prompt, generated };
+        let [decode, prefill] = self.phases.each().map(|state| place(logprobs(state)));
+        let first_logprobs = PerPhase { prefill, decode };
         let (mut next, mut next_sample) = (PerPhase::<u64>::default(), PerPhase::<usize>::default());
         let (mut samples, mut reads) = (Vec::new(), Vec::new());
         for seq in step.seqs {
@@ -386,7 +386,7 @@ impl GpuExecutor {
             ticket: Ticket(self.next_ticket),
             samples,
             words,
-            logits: reads.len() * self.phases.prompt.program.vocab as usize,
+            logits: reads.len() * self.phases.prefill.program.vocab as usize,
             pooled: step.seqs.len() * self.pooled_width() as usize,
         };
         (recorded, reads)
@@ -483,7 +483,7 @@ impl Executor for GpuExecutor {
         if self.in_flight() >= self.limits.in_flight as usize {
             return Err(Error::argument("enqueue", format!("{} steps are in flight already", self.in_flight())));
         }
-        self.packed.pack(step, &self.phases.prompt.program, &self.limits)?;
+        self.packed.pack(step, &self.phases.prefill.program, &self.limits)?;
         self.writes.clear();
         for phase in Phase::ALL {
             self.phases[phase].counts = StepCounts::default();

@@ -48,9 +48,9 @@ fn step(gpu: &mut GpuExecutor, phase: Phase, tokens: &[Token], pos: u32) -> Resu
 fn gpu_lost_submissions_are_noticed() {
     for adapter in ["llvmpipe", "swiftshader"] {
         let (_, mut gpu) = load(adapter);
-        let prompt = [1, 7, 9].map(Token::Host);
+        let prefill = [1, 7, 9].map(Token::Host);
         for (i, lost) in [false, true, false, true, true, false].into_iter().enumerate() {
-            for (phase, tokens) in [(Phase::Prefill, &prompt[..]), (Phase::Decode, &prompt[..1])] {
+            for (phase, tokens) in [(Phase::Prefill, &prefill[..]), (Phase::Decode, &prefill[..1])] {
                 gpu.cache(&[CacheOp::Zero { group: GroupId(0), block: 7 }]).unwrap();
                 gpu.markers.lose = lost;
                 let result = step(&mut gpu, phase, tokens, 0);
@@ -69,8 +69,8 @@ fn answers(lost: Option<usize>) -> Vec<(Vec<u32>, Finish)> {
     let mut engine = Engine::new(gpu, &model.program);
     let mut steps = 0;
     let mut answers = Vec::new();
-    for prompt in [[1, 7, 9], [1, 30, 2], [1, 7, 9]] {
-        engine.submit(Request { max_tokens: Some(12), ..Request::new(prompt.to_vec()) }).unwrap();
+    for prefill in [[1, 7, 9], [1, 30, 2], [1, 7, 9]] {
+        engine.submit(Request { max_tokens: Some(12), ..Request::new(prefill.to_vec()) }).unwrap();
         let (mut ids, mut end) = (Vec::new(), None);
         while engine.busy() {
             engine.executor_mut().markers.lose = lost == Some(steps);
@@ -159,7 +159,7 @@ fn gpu_long_steps_are_cut() {
     gpu.profile(true).unwrap();
     let longest = |gpu: &mut GpuExecutor| {
         step(gpu, Phase::Prefill, &tokens, 0).unwrap();
-        let cuts = gpu.cuts().prompt;
+        let cuts = gpu.cuts().prefill;
         let times = block_on(gpu.timings(Phase::Prefill)).unwrap();
         let ends = cuts.iter().copied().chain([times.len()]);
         let mut from = 0;
@@ -199,16 +199,16 @@ fn gpu_roles_share_the_time_of_a_submission() {
     block_on(gpu.calibrate()).unwrap();
     let tokens: Vec<_> = (0..32).map(|i| Token::Host(i * 7 % 100)).collect();
     let tables: [Vec<u32>; 2] = [(0..16).collect(), (16..32).collect()];
-    let [prompt, generated] =
+    let [prefill, decode] =
         [(Phase::Prefill, 32), (Phase::Decode, 1)].map(|(phase, rows)| gpu.predicted(phase, rows, 0).unwrap());
     let mut both = |budget: Duration| {
         gpu.set_budget(budget);
         let submissions = gpu.submissions();
         let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
         let sampled = |seq| SeqStep { outs: Outs::Last, sample: Some(SampleSpec::GREEDY), ..seq };
-        let prompt = sampled(SeqStep::new(0, Phase::Prefill, &tokens, 0, &a));
-        let generated = sampled(SeqStep::new(1, Phase::Decode, &tokens[..1], 0, &b));
-        gpu.enqueue(&Step { seqs: &[prompt, generated] }).unwrap();
+        let prefill = sampled(SeqStep::new(0, Phase::Prefill, &tokens, 0, &a));
+        let decode = sampled(SeqStep::new(1, Phase::Decode, &tokens[..1], 0, &b));
+        gpu.enqueue(&Step { seqs: &[prefill, decode] }).unwrap();
         let mut result = None;
         while result.is_none() {
             block_on(gpu.wait()).unwrap();
@@ -217,7 +217,7 @@ fn gpu_roles_share_the_time_of_a_submission() {
         (result.unwrap(), gpu.submissions() - submissions)
     };
     let (whole, one) = both(Duration::from_secs(9));
-    let (cut, two) = both(prompt.max(generated) + Duration::from_nanos(1));
-    assert_eq!((one, two), (1, 2), "{prompt:?}, {generated:?}");
+    let (cut, two) = both(prefill.max(decode) + Duration::from_nanos(1));
+    assert_eq!((one, two), (1, 2), "{prefill:?}, {decode:?}");
     assert_eq!(cut, whole);
 }

@@ -47,7 +47,7 @@ impl Weights {
         source: &impl WeightSource,
         progress: &mut CountFn<'_>,
     ) -> Result<Self> {
-        let programs = [&programs.prompt, &programs.generated];
+        let programs = [&programs.prefill, &programs.decode];
         let specs = &programs[0].weights;
         // What an op takes as one is contiguous; every other matrix stands alone. With them, how many rows must stay together.
         let mut stacks: Vec<(Vec<WeightId>, u32)> = Vec::new();

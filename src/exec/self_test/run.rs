@@ -119,12 +119,12 @@ async fn compare(
     fn seq<'a>(slot: u32, phase: Phase, pos: usize, tokens: &'a [Token], tables: &'a [&'a [u32]]) -> SeqStep<'a> {
         SeqStep { outs: Outs::Last, ..SeqStep::new(slot, phase, tokens, pos as u32, tables) }
     }
-    let [prompt, generated] = [Phase::Prefill, Phase::Decode];
-    let seqs = [seq(0, prompt, 0, &tokens[..n], &tables[0]), seq(1, prompt, 0, &tokens[7..12], &tables[1])];
+    let [prefill, decode] = [Phase::Prefill, Phase::Decode];
+    let seqs = [seq(0, prefill, 0, &tokens[..n], &tables[0]), seq(1, prefill, 0, &tokens[7..12], &tables[1])];
     both.step(&seqs, &seqs).await?;
     if !program.needs_full_sequence() {
         // Few rows have forms of their own.
-        let few = [seq(1, prompt, 5, &tokens[12..15], &tables[1])];
+        let few = [seq(1, prefill, 5, &tokens[12..15], &tables[1])];
         both.step(&few, &few).await?;
         // A block of the first sequence becomes one of the second's that it does not need, and its states go to slot 2, both
         // through the checkpoint; what was there is gone.
@@ -145,12 +145,12 @@ async fn compare(
         let moved = vec![moved.as_slice(); program.groups as usize];
 
         let sample = program.logits().map(|_| SampleSpec::GREEDY);
-        let first = SeqStep { sample, ..seq(2, generated, n, &tokens[n..n + 1], &moved) };
-        let seqs = [first, seq(1, generated, 8, &tokens[15..18], &tables[1])];
+        let first = SeqStep { sample, ..seq(2, decode, n, &tokens[n..n + 1], &moved) };
+        let seqs = [first, seq(1, decode, 8, &tokens[15..18], &tables[1])];
         let sampled = both.step(&seqs, &seqs).await?.first().copied().flatten();
         let (known, fed) = ([Token::Host(sampled.unwrap_or(0))], [Token::Sampled]);
         let fed = if sampled.is_some() { fed } else { known };
-        let next = |token| [seq(2, generated, n + 1, token, &moved)];
+        let next = |token| [seq(2, decode, n + 1, token, &moved)];
         both.step(&next(&fed), &next(&known)).await?;
     }
     Ok(both.gpu.modules())

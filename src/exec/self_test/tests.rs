@@ -90,7 +90,7 @@ fn embedding() -> (Program, CpuWeights) {
 }
 
 #[test]
-fn gpu_wrong_subgroups_are_left_unused_and_verdicts_are_kept() {
+fn gpu_wrong_subgroups_are_left_unused_and_results_are_kept() {
     let device = device("llvmpipe");
     assert!(device.caps().subgroups.is_some());
     let (program, weights) = embedding();

@@ -57,7 +57,7 @@ pub struct Single<'a> {
     angles: Vec<Angles>,
     pairs: Vec<usize>,
     ops: Vec<Op>,
-    generated: bool,
+    decode: bool,
     fast: bool,
     v1: bool,
     search: bool,
@@ -83,7 +83,7 @@ impl<'a> Single<'a> {
             angles,
             pairs,
             ops,
-            generated: false,
+            decode: false,
             fast: false,
             v1: false,
             search: false,
@@ -93,7 +93,7 @@ impl<'a> Single<'a> {
     /// Attention and products take each row by itself, as rows that are generated one by one want it; without this, they take tiles of
     /// rows that are contiguous.
     pub fn by_rows(&mut self) {
-        self.generated = true;
+        self.decode = true;
     }
 
     /// MatmulTuning and attention of tiles are made in the device's best form, be it of 8 or 16 bits; without this, in f32.
@@ -269,7 +269,7 @@ impl<'a> Single<'a> {
                     "a step without `StepLimits::divided` takes them whole",
                 ));
             }
-            let in_order = matches!(kv, Kv::Packed { .. }) || self.search || !(self.generated || self.v1);
+            let in_order = matches!(kv, Kv::Packed { .. }) || self.search || !(self.decode || self.v1);
             if self.step.room.any_order && in_order {
                 return Err(Error::unsupported(
                     "attention of rows in any order, in tiles, by search or over themselves",
@@ -311,7 +311,7 @@ impl<'a> Single<'a> {
         let switches = Switches { pos_ids: self.step.room.pos_ids, search: self.search, v1: self.v1_blocks() };
         let part_bytes = self.ops.iter().map(|op| op.gpu_needs().kv_split);
         let room = &self.step.room;
-        let parts = if self.generated && !self.v1 { u64::from(room.work_limits().parts) } else { 0 };
+        let parts = if self.decode && !self.v1 { u64::from(room.work_limits().parts) } else { 0 };
         let parts = parts * part_bytes.max().unwrap_or(0);
         let widest = self.sizes.iter().map(|&(_, k)| k).max().filter(|_| self.fast).unwrap_or(0);
         let int8_rows = int8_row_bytes(widest) * u64::from(self.step.room.rows);
@@ -335,7 +335,7 @@ impl<'a> Single<'a> {
             caches: &self.caches,
             step,
             angles: &self.angles,
-            generated: self.generated,
+            decode: self.decode,
             scratch: step,
             sorted: None,
             int8_rows: &int8_rows,

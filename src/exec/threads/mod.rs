@@ -29,31 +29,31 @@ const ROUNDS: usize = 3;
 
 /// A thread_pool for the rows of each phase.
 pub(super) struct ThreadPools {
-    prompt: ThreadPool,
+    prefill: ThreadPool,
     /// None: the same.
-    generated: Option<ThreadPool>,
+    decode: Option<ThreadPool>,
 }
 
 impl ThreadPools {
     /// Of so many threads each; none: as many as suit the model.
     pub(super) fn new(threads: Option<usize>, weights: &CpuWeights, int8: Option<Simd>) -> Self {
-        let [prompt, generated] = threads.map_or_else(|| measured(weights, int8), |n| [n; 2]);
-        let prompt = ThreadPool::new(prompt);
-        Self { generated: (generated != prompt.count()).then(|| ThreadPool::new(generated)), prompt }
+        let [prefill, decode] = threads.map_or_else(|| measured(weights, int8), |n| [n; 2]);
+        let prefill = ThreadPool::new(prefill);
+        Self { decode: (decode != prefill.count()).then(|| ThreadPool::new(decode)), prefill }
     }
 
     pub(super) fn of(&mut self, phase: Phase) -> &mut ThreadPool {
-        match (phase, &mut self.generated) {
+        match (phase, &mut self.decode) {
             (Phase::Decode, Some(thread_pool)) => thread_pool,
-            _ => &mut self.prompt,
+            _ => &mut self.prefill,
         }
     }
 
     /// Members of a phase's thread_pool.
     pub(super) fn count(&self, phase: Phase) -> usize {
-        match (phase, &self.generated) {
+        match (phase, &self.decode) {
             (Phase::Decode, Some(thread_pool)) => thread_pool.count(),
-            _ => self.prompt.count(),
+            _ => self.prefill.count(),
         }
     }
 

@@ -81,7 +81,7 @@ impl<'a> Probe<'a> {
             table_stride: 0,
             angles: &[],
             block: 0,
-            generated: rows == 1,
+            decode: rows == 1,
         };
         let started = Instant::now();
         thread_pool.run(&|thread| {

@@ -166,10 +166,10 @@ impl<'a> Names<'a> {
 
     /// A name in GGUF files; and an expert's number, where they hold all experts in one tensor.
     pub(in crate::model) fn translated(&self, name: &str) -> (String, u32) {
-        let (whole, numbers) = pattern(name);
-        let ending = [".weight", ".bias"].iter().find_map(|suffix| Some((whole.strip_suffix(suffix)?, *suffix)));
+        let (generic, numbers) = pattern(name);
+        let ending = [".weight", ".bias"].iter().find_map(|suffix| Some((generic.strip_suffix(suffix)?, *suffix)));
         // A name that is listed with its ending has none in GGUF files.
-        let spellings = [Some((&whole[..], "")), ending];
+        let spellings = [Some((&generic[..], "")), ending];
         let all = || self.arch.tensors.iter().chain(COMMON);
         let known = |(stem, suffix)| all().find(|(folder, _)| *folder == stem).map(|(_, gguf)| (*gguf, suffix));
         match spellings.into_iter().flatten().find_map(known) {

@@ -71,7 +71,7 @@ impl GpuForm for Attend {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         match l.switches.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
-            None if l.generated => self.turns().try_for_each(|row_vec4s| self.lower_rows(l, row_vec4s)),
+            None if l.decode => self.turns().try_for_each(|row_vec4s| self.lower_rows(l, row_vec4s)),
             None => self.turns().try_for_each(|row_vec4s| match self.cooperative(l, &row_vec4s) {
                 Some(matrices) => self.lower_cooperative(l, row_vec4s, matrices),
                 None => self.lower_tiles(l, row_vec4s),

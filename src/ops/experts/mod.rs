@@ -126,7 +126,7 @@ impl Matrices {
 
     /// Rows of a prompt are grouped by matrix; every other row is multiplied for itself.
     pub(in crate::ops) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let tiles = !l.generated && l.value(self.x).rows == Rows::Step && self.parts.len() <= MOST_SORTED;
+        let tiles = !l.decode && l.value(self.x).rows == Rows::Step && self.parts.len() <= MOST_SORTED;
         if let Some(chosen) = self.chosen.filter(|_| tiles) {
             self.lower_sort(l, chosen)?;
         }

@@ -23,7 +23,7 @@ pub(crate) struct StepRows<'a> {
     /// Positions in a block.
     pub(crate) block: usize,
     /// The rows are generated ones.
-    pub(crate) generated: bool,
+    pub(crate) decode: bool,
 }
 
 impl StepRows<'_> {

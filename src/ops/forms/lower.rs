@@ -160,7 +160,7 @@ pub(crate) struct Lower<'a> {
     /// One for each rope table.
     pub(crate) angles: &'a [Angles],
     /// The rows are generated ones: mat-vec.
-    pub(crate) generated: bool,
+    pub(crate) decode: bool,
     /// What an op's kernels hand each other.
     pub(crate) scratch: &'a Buffer,
     /// The chosen experts whose pairs lie sorted in `scratch`.

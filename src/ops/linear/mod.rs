@@ -420,7 +420,7 @@ impl Linear {
 
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, stored: Stored) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
-        let vectors = l.generated || x.rows != Rows::Step;
+        let vectors = l.decode || x.rows != Rows::Step;
         let form = l.products(segment.format).matmul;
         let mut kernel = if vectors { l.kernel(kernels::MATVEC) } else { l.matmul_kernel(form) };
         let mut params = self.common(l, &mut kernel, segment, bias);

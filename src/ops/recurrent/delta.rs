@@ -115,7 +115,7 @@ impl CpuForm for Delta {
                 let gain = beta.get((row0 + r) * heads + h);
                 Input { q: q.slice(of_key(r)), k: k.slice(of_key(r)), x: v.slice(of_head(r)), gain, g }
             };
-            let rows = (run.step.rows[row0].pos as usize, span.rows as usize, run.step.generated);
+            let rows = (run.step.rows[row0].pos as usize, span.rows as usize, run.step.decode);
             head.rows(state, scratch, rows, input, |r| out.slice_mut(of_head(r)));
         }
     }

@@ -130,7 +130,7 @@ impl Head {
         self,
         state: &mut [f32],
         scratch: &mut [f32],
-        (pos, rows, generated): (usize, usize, bool),
+        (pos, rows, decode): (usize, usize, bool),
         input: impl Fn(usize) -> Input<'i>,
         out: impl Fn(usize) -> &'i mut [f32],
     ) {
@@ -139,7 +139,7 @@ impl Head {
             *state.count = 0.0;
             state.s.fill(0.0);
         }
-        if generated {
+        if decode {
             self.fold(&mut state);
             return (0..rows).for_each(|r| self.step(&mut state, &input(r), out(r)));
         }
@@ -350,7 +350,7 @@ impl Recurrence<'_> {
         self.lower_decay(l)?;
         let [q, keys, x, out] = [self.q, self.keys, self.x, self.out].map(|id| l.value(id));
         let state = l.cache(self.state);
-        let mut kernel = l.kernel(if l.generated { kernels::RECUR_STEP } else { kernels::RECUR_TILE });
+        let mut kernel = l.kernel(if l.decode { kernels::RECUR_STEP } else { kernels::RECUR_TILE });
         let block = self.head.block();
         kernel.set("WG", block);
         kernel.set("CORRECTS", self.head.corrects);

@@ -108,7 +108,7 @@ impl CpuForm for Scan {
                 let (gain, g) = self.decay.cpu(run, heads, row0 + r, h);
                 Input { q: c.slice(of_group(r)), k: b.slice(of_group(r)), x: x.slice(of_head(r)), gain, g }
             };
-            let rows = (run.step.rows[row0].pos as usize, span.rows as usize, run.step.generated);
+            let rows = (run.step.rows[row0].pos as usize, span.rows as usize, run.step.decode);
             head.rows(state, scratch, rows, input, |r| out.slice_mut(of_head(r)));
             for r in 0..span.rows as usize {
                 let direct = x.slice(of_head(r)).iter().map(|x| skip[h] * x);

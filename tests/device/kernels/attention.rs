@@ -57,7 +57,7 @@ fn gpu_v1_attention_refuses_trees() {
 
 /// Values within keys are not stored in 8 bits: known from the program alone.
 #[test]
-fn gpu_refuses_latent_attention_in_eight_bits() {
+fn gpu_refuses_latent_attention_in_int8() {
     let latent = AttendCase { place: cases::attend::Place::Latent, ..AttendCase::PLAIN }.op().program;
     assert!(latent.on_gpu(KvStorage::F16).is_ok());
     assert!(latent.on_gpu(KvStorage::Q8).unwrap_err().to_string().contains("--device cpu"));
@@ -276,24 +276,28 @@ fn gpu_single_attention_is_the_same_however_rows_are_found() {
 
 /// A query that is infinite or NaN spoils its own row and no other; one that is huge finds the position that it points at.
 #[test]
-fn gpu_attention_keeps_wild_queries_to_their_rows() {
+fn gpu_attention_keeps_extreme_queries_to_their_rows() {
     let places = uneven();
     let plain = Rng(8).normals(24 * places.len(), 1.0);
     for form in [LAVAPIPE, SWIFTSHADER] {
         for (look, layout) in LOOKS.into_iter().zip([KvLayout::Paged, KvLayout::Paged, KvLayout::Vectorised]) {
             let run = |q: &[f32]| attended(&device(form), layout, false, &places, q, look);
             let (calm, ..) = run(&plain);
-            for (row, wild) in [(0, f32::NAN), (3, f32::INFINITY), (5, f32::NEG_INFINITY), (8, 1e30), (2, -3e33)] {
+            for (row, extreme) in [(0, f32::NAN), (3, f32::INFINITY), (5, f32::NEG_INFINITY), (8, 1e30), (2, -3e33)] {
                 let mut q = plain.clone();
-                q[24 * row + 9] = wild; // of the second head
+                q[24 * row + 9] = extreme; // of the second head
                 let (got, wanted, _) = run(&q);
                 for (i, (got, calm)) in got.iter().zip(&calm).enumerate() {
                     match i / 8 == 3 * row + 1 {
-                        true if wild.abs() < 1e38 => {
-                            assert!((got - wanted[i]).abs() < 1e-5, "{form:?} {layout:?} {wild}: {got} {}", wanted[i]);
+                        true if extreme.abs() < 1e38 => {
+                            assert!(
+                                (got - wanted[i]).abs() < 1e-5,
+                                "{form:?} {layout:?} {extreme}: {got} {}",
+                                wanted[i]
+                            );
                         }
-                        true => assert!(!got.is_finite(), "{form:?} {layout:?} {wild}: {got}"),
-                        false => assert_eq!(got, calm, "{form:?} {layout:?} {wild}: element {i}"),
+                        true => assert!(!got.is_finite(), "{form:?} {layout:?} {extreme}: {got}"),
+                        false => assert_eq!(got, calm, "{form:?} {layout:?} {extreme}: element {i}"),
                     }
                 }
             }
@@ -427,13 +431,13 @@ fn gpu_attention_by_cooperative_matrices_keeps_rows_apart() {
         let wanted: Vec<_> = wanted.into_iter().map(f64::from).collect();
         let distance = nmse(&calm, &wanted);
         assert!(distance <= 1e-4, "{form:?}, {types}: {distance:e}");
-        for (row, wild) in [(0, f32::NAN), (3, f32::INFINITY), (5, f32::NEG_INFINITY)] {
+        for (row, extreme) in [(0, f32::NAN), (3, f32::INFINITY), (5, f32::NEG_INFINITY)] {
             let mut q = plain.clone();
-            q[24 * row + 9] = wild; // of the second head
+            q[24 * row + 9] = extreme; // of the second head
             for (i, (got, calm)) in run(&q).0.iter().zip(&calm).enumerate() {
                 match i / 8 == 3 * row + 1 {
-                    true => assert!(!got.is_finite(), "{form:?}, {types} {wild}: {got}"),
-                    false => assert_eq!(got, calm, "{form:?}, {types} {wild}: element {i}"),
+                    true => assert!(!got.is_finite(), "{form:?}, {types} {extreme}: {got}"),
+                    false => assert_eq!(got, calm, "{form:?}, {types} {extreme}: element {i}"),
                 }
             }
         }

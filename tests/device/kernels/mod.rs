@@ -135,7 +135,7 @@ fn gpu_tunings_of_products() {
 }
 
 #[test]
-fn gpu_matmul_in_whole_numbers() {
+fn gpu_matmul_in_integers() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::dots()));
 }
 
@@ -145,13 +145,13 @@ fn gpu_matmul_in_f32() {
 }
 
 #[test]
-fn gpu_products_of_wild_rows() {
+fn gpu_matmul_of_extreme_rows() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::extreme_products()));
 }
 
 /// Of software adapters, lavapipe alone has f16.
 #[test]
-fn gpu_matmul_of_halves() {
+fn gpu_matmul_of_f16() {
     check(LAVAPIPE, &cases::f16_tiles());
 }
 

@@ -135,7 +135,7 @@ fn threads_and_chunks_do_not_change_a_bit_of_experts() {
 
 /// Eight-bit activations are near the oracle, and not at it.
 #[test]
-fn experts_in_eight_bits_are_close() {
+fn experts_in_int8_are_close() {
     let op = OneOp::new(&[7, 64], |b, x| experts(b, x, plain(7, 3), [64, 96, 65], false));
     let mut rng = Rng(4);
     let weights = random_weights(&op.program, &[Q8_0], &mut rng);
@@ -175,7 +175,7 @@ fn heads_are_multiplied_cut_and_joined() {
 }
 
 #[test]
-fn clamps_keep_what_is_no_number() {
+fn clamps_keep_nan() {
     let op = OneOp::new(&[65], |b, x| b.clamp("y", x[0], -0.5, 0.75));
     assert_eq!(one_op(&op, &[F32], 5, 1.0, 1).1, 0.0);
     let op = OneOp::new(&[3], |b, x| b.clamp("y", x[0], f32::NEG_INFINITY, 2.0));

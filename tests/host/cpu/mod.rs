@@ -503,7 +503,7 @@ fn eight_bit_activations_are_close_and_do_not_change_with_chunks() {
 }
 
 #[test]
-fn drawn_tokens_feed_the_next_step() {
+fn sampled_tokens_feed_the_next_step() {
     let program = llama(Shape::SMALL);
     let weights = random_weights(&program, &[Q8_0], &mut Rng(11));
     let table: Vec<u32> = (0..16).rev().collect();

@@ -5,7 +5,7 @@ use wgslm::quant::{BlockFormat, Q8, Simd};
 use wgslm_test::Rng;
 
 #[test]
-fn activations_are_rounded_to_eight_bits() {
+fn activations_are_rounded_to_int8() {
     let x: Vec<f32> = (0..64).map(|i| (i - 20) as f32 / if i < 32 { 1.0 } else { 7.0 }).collect();
     let mut out = [Q8::default(); 2];
     Q8::quantize(&x, &mut out);

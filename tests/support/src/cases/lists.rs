@@ -11,7 +11,7 @@ fn ops(what: &str, op: &OneOp, format: BlockFormat, rows: &[usize], deviation: f
         unfused: true,
         tuning: "",
         bound,
-        work: Work::Op { op: op.clone(), phase, rows, deviation, wild: false },
+        work: Work::Op { op: op.clone(), phase, rows, deviation, extreme: false },
     };
     Phase::ALL
         .into_iter()
@@ -21,11 +21,11 @@ fn ops(what: &str, op: &OneOp, format: BlockFormat, rows: &[usize], deviation: f
 }
 
 /// The same with an extreme row among the others.
-fn wild(case: &Case) -> Case {
+fn extreme(case: &Case) -> Case {
     let mut case = case.clone();
-    case.name += ", one of them wild";
-    if let Work::Op { wild, .. } = &mut case.work {
-        *wild = true;
+    case.name += ", one of them extreme";
+    if let Work::Op { extreme, .. } = &mut case.work {
+        *extreme = true;
     }
     case
 }
@@ -159,7 +159,7 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
                 unfused: false,
                 tuning,
                 bound,
-                work: Work::Op { op, phase: Phase::Prefill, rows, deviation: 1.0, wild: false },
+                work: Work::Op { op, phase: Phase::Prefill, rows, deviation: 1.0, extreme: false },
             });
         }
     }
@@ -174,7 +174,7 @@ pub fn extreme_products() -> Vec<Case> {
     let few = linear().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 9, .. }));
     let experts = expert_formats().into_iter().filter(|case| matches!(case.formats[..], [F32 | F16 | Q8_0]));
     let heads = heads().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 63, .. }));
-    tiled.chain(few).chain(experts).chain(heads).map(|case| wild(&case)).collect()
+    tiled.chain(few).chain(experts).chain(heads).map(|case| extreme(&case)).collect()
 }
 
 /// Each format's decoder alone, and in the kernels of W x for few rows and for many.
@@ -210,7 +210,7 @@ pub fn norm() -> Vec<Case> {
                 b.norm("y", x[0], NormSpec { kind, n, weight, bias, eps: 1e-5 })
             });
             let plain = ops(&format!("{kind:?} norm of {groups} groups of {n}"), &op, F32, &[7], 3.0, EXACT);
-            cases.extend(plain.iter().take(usize::from(groups > 1)).map(wild));
+            cases.extend(plain.iter().take(usize::from(groups > 1)).map(extreme));
             cases.extend(plain);
         }
     }
@@ -225,7 +225,7 @@ pub fn pointwise() -> Vec<Case> {
                 let op = OneOp::new(&[n], |b, x| b.act("y", x[0], act));
                 let what = format!("{act:?} of {n}, deviation {deviation}");
                 let plain = ops(&what, &op, F32, &[5], deviation, EXACT);
-                cases.extend(plain.iter().take(usize::from(n == 65 && deviation == 1.0)).map(wild));
+                cases.extend(plain.iter().take(usize::from(n == 65 && deviation == 1.0)).map(extreme));
                 cases.extend(plain);
             }
         }
@@ -235,7 +235,7 @@ pub fn pointwise() -> Vec<Case> {
             ("scale", OneOp::new(&[n], |b, x| b.scale("y", x[0], 0.37))),
         ] {
             let plain = ops(&format!("{what} of {n}"), &op, F32, &[5], 1.0, EXACT);
-            cases.extend(plain.iter().take(usize::from(n == 65)).map(wild));
+            cases.extend(plain.iter().take(usize::from(n == 65)).map(extreme));
             cases.extend(plain);
         }
     }
@@ -253,7 +253,7 @@ pub fn rope() -> Vec<Case> {
             });
             let what = format!("{pairing:?} rope {heads} x {head_dim}, {dims} rotated");
             let plain = ops(&what, &op, F32, &[63], 1.0, EXACT);
-            cases.extend(plain.iter().take(usize::from(head_dim == 65)).map(wild));
+            cases.extend(plain.iter().take(usize::from(head_dim == 65)).map(extreme));
             cases.extend(plain);
         }
     }

@@ -80,7 +80,7 @@ pub struct Part {
 #[derive(Clone)]
 enum Work {
     /// One op over random rows; extreme: one of them is NaN, infinities and huge numbers.
-    Op { op: OneOp, phase: Phase, rows: usize, deviation: f32, wild: bool },
+    Op { op: OneOp, phase: Phase, rows: usize, deviation: f32, extreme: bool },
     /// Attention over what sequences have kept.
     Attend(AttendCase),
     /// One recurrent op over parts of two sequences, in steps that have one phase each.
@@ -102,8 +102,8 @@ impl Case {
     pub async fn distance(&self, device: &Device) -> (f64, Vec<String>) {
         let device = &device.tuned(self.tuning).unwrap();
         match &self.work {
-            Work::Op { op, phase, rows, deviation, wild } => {
-                self.op(device, op, *phase, *rows, *deviation, *wild).await
+            Work::Op { op, phase, rows, deviation, extreme } => {
+                self.op(device, op, *phase, *rows, *deviation, *extreme).await
             }
             Work::AttendTo(case) => case.distance(device).await,
             Work::Attend(case) => {
@@ -153,7 +153,7 @@ impl Case {
         phase: Phase,
         rows: usize,
         deviation: f32,
-        wild: bool,
+        extreme: bool,
     ) -> (f64, Vec<String>) {
         let mut rng = Rng(rows as u64 + 1);
         let weights = random_weights(&op.program, &self.formats, &mut rng);
@@ -170,7 +170,7 @@ impl Case {
         for (i, &id) in op.inputs.iter().enumerate() {
             let width = op.program.value(id).width as usize;
             let mut values = rng.normals(rows * width, deviation);
-            if wild {
+            if extreme {
                 let row = values[EXTREME * width..].iter_mut().take(width);
                 row.enumerate().for_each(|(j, x)| *x = extreme_number(i, j));
             }
@@ -202,14 +202,14 @@ impl Case {
         let rest = got.split_off(wanted.len());
         assert!(got.iter().all(|x| *x != CANARY), "{}: an element was not written", self.name);
         assert!(rest.iter().all(|x| *x == CANARY), "{}: a row past the last was written", self.name);
-        if wild {
+        if extreme {
             // It must not show in other rows. In its own, what is not finite must not become so, and NaN stays NaN.
             let own = EXTREME * result.width as usize..(EXTREME + 1) * result.width as usize;
             let row = got.drain(own.clone()).zip(wanted.drain(own));
             for (j, (got, wanted)) in row.enumerate() {
                 let nan = (0..op.inputs.len()).any(|i| extreme_number(i, j).is_nan());
                 let kept = wanted.is_finite() || if nan { got.is_nan() } else { !got.is_finite() };
-                assert!(kept, "{}: element {j} of the wild row is {got}, not {wanted}", self.name);
+                assert!(kept, "{}: element {j} of the extreme row is {got}, not {wanted}", self.name);
             }
         }
         (nmse(&got, &wanted), gpu.modules())

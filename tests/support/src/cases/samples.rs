@@ -167,8 +167,8 @@ pub(super) async fn picks(device: &Device, vocab: u32, deviation: f32) -> (f64, 
         // Of none, of the sampled one alone, of a few, of as many as there may be.
         let logprobs = |i| if step == 5 { [None, Some(0), Some(3), Some(LOGPROBS)][i % 4] } else { None };
         let (wanted, reported) = pick_with_logprobs(&mut cpu, &picks, pos, &seen, pending as u32, &logprobs).await;
-        let (got, got_told) = pick_with_logprobs(&mut gpu, &picks, pos, &seen, pending as u32, &logprobs).await;
-        assert!(same_logprobs(&reported, &got_told), "{reported:?} {got_told:?}");
+        let (got, got_reported) = pick_with_logprobs(&mut gpu, &picks, pos, &seen, pending as u32, &logprobs).await;
+        assert!(same_logprobs(&reported, &got_reported), "{reported:?} {got_reported:?}");
         different += got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
         all += wanted.len();
         assert!(wanted[wanted.len() - 5..].iter().all(Option::is_none), "{wanted:?}");

@@ -20,7 +20,7 @@ pub struct Heads {
     pub together: bool,
     pub stand: Stand,
     /// A NaN, an infinity and a huge number are among the inputs.
-    pub wild: bool,
+    pub extreme: bool,
     /// The inputs are any f32, which f16 must round.
     pub fine: bool,
 }
@@ -67,7 +67,7 @@ impl Heads {
                 let all = values.chunks_mut(stride).flat_map(|row| &mut row[..width as usize]);
                 all.for_each(|x| *x = rng.normal());
             }
-            if self.wild {
+            if self.extreme {
                 for (row, x) in [(1, f32::NAN), (3, f32::NEG_INFINITY), (4, 1e38)] {
                     values[row * stride + source] = x;
                 }

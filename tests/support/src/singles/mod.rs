@@ -66,7 +66,7 @@ pub enum Alone {
     Softmax {
         rows: u32,
         n: u32,
-        wild: bool,
+        extreme: bool,
     },
     /// Copies and zeros of blocks, of so many words.
     Blocks {
@@ -113,7 +113,7 @@ impl Alone {
             }
             Self::Angles(turn) => far_angles(device, &mut pipelines, *turn).await,
             Self::Replicate { op, both } => replicate(device, &mut pipelines, *op, *both).await,
-            Self::Softmax { rows, n, wild } => softmax(device, &mut pipelines, *rows, *n, *wild).await,
+            Self::Softmax { rows, n, extreme } => softmax(device, &mut pipelines, *rows, *n, *extreme).await,
             Self::Blocks { words } => blocks(device, &mut pipelines, *words).await,
             Self::Product(product) => product.distance(device, &mut pipelines).await,
         };
@@ -398,7 +398,7 @@ async fn replicate(device: &Device, pipelines: &mut Pipelines, op: KvReplicate, 
     0.0
 }
 
-async fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32, wild: bool) -> f64 {
+async fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32, extreme: bool) -> f64 {
     let stride = n + 3;
     let scale = 0.6f32;
     let mut x = Rng(4).normals((rows * stride) as usize, 8.0);
@@ -409,8 +409,8 @@ async fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32, 
             0 => row.fill(-1e30 / scale * 1.5),       // masked as a whole
             1 => row[..last].fill(f32::NEG_INFINITY), // but for one
             2 => row[last] = 1e5,                     // its exponential would overflow
-            3 if wild => row[last] = f32::NAN,
-            4 if wild => row[0] = f32::INFINITY,
+            3 if extreme => row[last] = f32::NAN,
+            4 if extreme => row[0] = f32::INFINITY,
             _ => {}
         }
     }
@@ -427,7 +427,7 @@ async fn softmax(device: &Device, pipelines: &mut Pipelines, rows: u32, n: u32, 
             return WRONG;
         }
         let got = got[..n as usize].iter().map(|w| f32::from_bits(*w));
-        if wild && (r == 3 || r == 4) {
+        if extreme && (r == 3 || r == 4) {
             if got.into_iter().any(|p| !p.is_nan()) {
                 return WRONG;
             }
@@ -545,7 +545,7 @@ pub fn writes() -> Vec<Alone> {
                         normed: heads > 0 && (n / 2) % 2 == 0,
                         together: heads > 0 && n % 5 < 2,
                         stand: if n % 4 < 2 { Stand::Ids } else { Stand::Run { rows: 11, first: 5 } },
-                        wild: n % 11 == 10,
+                        extreme: n % 11 == 10,
                         fine: n % 13 < 6,
                     }));
                     n += 1;
@@ -585,5 +585,5 @@ pub fn products() -> Vec<Alone> {
 /// Softmaxes of odd shapes.
 pub fn softmaxes() -> Vec<Alone> {
     let shapes = [(5, 1, false), (5, 63, true), (7, 65, false), (6, 257, true), (3, 4096, false)];
-    shapes.map(|(rows, n, wild)| Alone::Softmax { rows, n, wild }).into()
+    shapes.map(|(rows, n, extreme)| Alone::Softmax { rows, n, extreme }).into()
 }
