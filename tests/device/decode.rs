@@ -89,7 +89,7 @@ fn decode(model: &Model, request: Request) {
     // A step follows every one that is waited for, but for the last.
     assert!(engine.stalls() <= 1, "{} stalls", engine.stalls());
     assert!(engine.executor().blocked() <= 1, "{} waits with nothing else in flight", engine.executor().blocked());
-    // One submission a token, and no more steps than the run-target_in_flight after the end.
+    // One submission a token, and no more steps than those in flight after the end.
     let submissions = engine.executor().submissions();
     assert!((64..=66).contains(&submissions), "{submissions} submissions");
     // The same again, without a new pipeline.

@@ -65,6 +65,12 @@ const EXCEPTIONS: [(&str, &str); 16] = [
     ("cycler", "no such function"),
 ];
 
+fn fnv1a(bytes: &[u8]) -> String {
+    let hash =
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, b| (hash ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    format!("{hash:016x}")
+}
+
 #[derive(Default)]
 pub(crate) struct Tally {
     cases: usize,
@@ -94,6 +100,16 @@ impl Tally {
                     show(expected)
                 ));
             }
+            Err(e) => self.wrong.push(format!("{name}: {e}")),
+        }
+    }
+
+    /// Of a rendering that is not ours to keep: its length, and FNV-1a over its bytes.
+    pub(crate) fn check_hash(&mut self, name: &str, got: wgslm::Result<String>, bytes: u64, hash: &str) {
+        self.cases += 1;
+        match got {
+            Ok(text) if text.len() as u64 == bytes && fnv1a(text.as_bytes()) == hash => {}
+            Ok(text) => self.wrong.push(format!("{name}: {} bytes, must be {bytes}; gives {text:?}", text.len())),
             Err(e) => self.wrong.push(format!("{name}: {e}")),
         }
     }

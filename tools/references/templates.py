@@ -218,13 +218,25 @@ CASES = [
 ]
 
 
+def digest(outcome):
+    """A rendering holds its template's own words, which are others': only its length and hash are kept."""
+    if "expected" not in outcome:
+        return outcome
+    text = outcome["expected"].encode()
+    fnv1a = 0xCBF29CE484222325
+    for byte in text:
+        fnv1a = (fnv1a ^ byte) * 0x100000001B3 % 2**64
+    return {"bytes": len(text), "fnv1a": f"{fnv1a:016x}"}
+
+
 def main():
     folder = DATA / "chat-templates"
     contexts = json.loads((folder / "contexts.json").read_text(encoding="utf-8"))
     real = []
     for path in sorted(fetched("chat-templates").glob("*.jinja")):
         for name, context in contexts.items():
-            real.append({"template": path.name, "context": name} | outcome(path.read_text(encoding="utf-8"), context))
+            rendered = outcome(path.read_text(encoding="utf-8"), context)
+            real.append({"template": path.name, "context": name} | digest(rendered))
     write_json(folder / "expected.json", real)
     ours = [{"name": name, "template": template, "context": context} | outcome(template, context)
             for name, template, context in CASES]

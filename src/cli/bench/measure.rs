@@ -104,7 +104,7 @@ impl<'a> Runner<'a> {
         self.finish(0).await
     }
 
-    /// Generates as an engine does: greedily, sampled tokens fed back on the device, as many steps target_in_flight as it takes.
+    /// Generates as an engine does: greedily, sampled tokens fed back on the device, as many steps in flight as it takes.
     async fn generate(&mut self, pos: u32, n: u32) -> Result<()> {
         for i in 0..n {
             self.finish(self.executor.target_in_flight() as usize - 1).await?;

@@ -1,4 +1,4 @@
-//! Gemma (Gemma ThreadPool 2024): Llama with scaled embeddings and a gate of GELU.
+//! Gemma (Gemma Team 2024): Llama with scaled embeddings and a gate of GELU.
 
 use super::Arch;
 use crate::Result;

@@ -1,4 +1,4 @@
-//! Gemma 2 (Gemma ThreadPool 2024): norms before and after each block, soft caps, a window in every other layer.
+//! Gemma 2 (Gemma Team 2024): norms before and after each block, soft caps, a window in every other layer.
 
 use super::Arch;
 use crate::Result;

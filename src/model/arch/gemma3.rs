@@ -1,4 +1,4 @@
-//! Gemma 3 (Gemma ThreadPool 2025): most layers see a window and turn by a smaller theta; norms before and after each block.
+//! Gemma 3 (Gemma Team 2025): most layers see a window and turn by a smaller theta; norms before and after each block.
 //! EmbeddingGemma (2025) is one whose rows see both sides.
 
 use super::Arch;

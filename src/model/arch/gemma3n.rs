@@ -1,4 +1,4 @@
-//! Gemma 3n (Gemma ThreadPool 2025): four streams of which a layer works on one and corrects all (AltUp, Baykal et al. 2023),
+//! Gemma 3n (Gemma Team 2025): four streams of which a layer works on one and corrects all (AltUp, Baykal et al. 2023),
 //! low-rank residuals (LAuReL, Menghani et al. 2024), embeddings for each layer, later layers that see the keys and values of
 //! earlier ones.
 

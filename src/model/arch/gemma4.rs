@@ -1,4 +1,4 @@
-//! Gemma 4 (Gemma ThreadPool 2026), dense: embeddings for each layer, heads of two sizes, and later layers that see the keys and
+//! Gemma 4 (Gemma Team 2026), dense: embeddings for each layer, heads of two sizes, and later layers that see the keys and
 //! values of earlier ones.
 
 use super::Arch;

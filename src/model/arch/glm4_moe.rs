@@ -1,4 +1,4 @@
-//! GLM-4.5 (GLM ThreadPool 2025): experts in groups, chosen by sigmoids with a bias, beside one that all rows go through.
+//! GLM-4.5 (GLM Team 2025): experts in groups, chosen by sigmoids with a bias, beside one that all rows go through.
 
 use super::Arch;
 use crate::Result;

@@ -1,4 +1,4 @@
-//! OLMo 2 (ThreadPool OLMo 2024): norms after each block instead of before, and of all queries and keys.
+//! OLMo 2 (Team OLMo 2024): norms after each block instead of before, and of all queries and keys.
 
 use super::Arch;
 use crate::Result;

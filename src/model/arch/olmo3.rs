@@ -1,4 +1,4 @@
-//! OLMo 3 (ThreadPool OLMo 2025): OLMo 2 with a window in three layers of four; only the others are stretched by YaRN.
+//! OLMo 3 (Team OLMo 2025): OLMo 2 with a window in three layers of four; only the others are stretched by YaRN.
 
 use super::Arch;
 use crate::Result;

@@ -1,4 +1,4 @@
-//! Qwen2-MoE (Qwen ThreadPool 2024): Qwen2 with experts in some layers, beside one that all rows go through.
+//! Qwen2-MoE (Qwen Team 2024): Qwen2 with experts in some layers, beside one that all rows go through.
 
 use super::Arch;
 use crate::Result;

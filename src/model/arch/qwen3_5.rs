@@ -1,4 +1,4 @@
-//! Qwen3.5 (Qwen ThreadPool 2026): gated delta nets, gated attention in every fourth layer, dense feed-forward layers.
+//! Qwen3.5 (Qwen Team 2026): gated delta nets, gated attention in every fourth layer, dense feed-forward layers.
 
 use super::Arch;
 use crate::Result;

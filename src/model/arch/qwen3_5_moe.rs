@@ -1,4 +1,4 @@
-//! Qwen3.5 with experts (Qwen ThreadPool 2026): its layers with Qwen3-Next's experts.
+//! Qwen3.5 with experts (Qwen Team 2026): its layers with Qwen3-Next's experts.
 
 use super::{Arch, qwen3_5, qwen3_next};
 use crate::Result;

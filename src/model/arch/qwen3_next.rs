@@ -1,4 +1,4 @@
-//! Qwen3-Next (Qwen ThreadPool 2025): gated delta nets, gated attention in every fourth layer, experts beside one for all rows.
+//! Qwen3-Next (Qwen Team 2025): gated delta nets, gated attention in every fourth layer, experts beside one for all rows.
 
 use super::Arch;
 use crate::Result;

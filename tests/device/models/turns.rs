@@ -68,7 +68,7 @@ fn greedy(prompt: &[u32], n: usize) -> Request {
 #[test]
 fn turns_are_kept_and_taken_back() {
     each_model(|name, model, prompt, expected| {
-        // StepLimits for checkpoints, for few, for none: the same tokens, since positions keep their phases.
+        // Capacity for checkpoints, for few, for none: the same tokens, since positions keep their phases.
         let mut all = Vec::new();
         for checkpoints in [6, 2, 0] {
             let mut bench = Bench::new(model, Limits { checkpoints, ..LIMITS });

@@ -17,8 +17,8 @@ fn templates_of_real_models() {
         let (file, context) = (case["template"].as_str().unwrap(), case["context"].as_str().unwrap());
         let source = String::from_utf8(fetched_bytes(&format!("chat-templates/{file}"))).unwrap();
         let got = render(&source, &contexts[context]);
-        match case["expected"].as_str() {
-            Some(expected) => tally.check(&format!("{file} {context}"), got, expected),
+        match case["fnv1a"].as_str() {
+            Some(hash) => tally.check_hash(&format!("{file} {context}"), got, case["bytes"].as_u64().unwrap(), hash),
             None => {
                 refused += 1;
                 let error = got.expect_err(&format!("{file} {context}: the reference refuses")).to_string();
@@ -51,7 +51,7 @@ impl Rng {
 #[test]
 fn users_make_no_control_tokens_in_chats() {
     let chatml =
-        "{% for m in messages %}{{ '<|im_start|>' + m.phase + '\n' + m.content | trim + '<|im_end|>\n' }}{% endfor %}";
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content | trim + '<|im_end|>\n' }}{% endfor %}";
     let llama2 = "{% for m in messages %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' + eos_token }}{% endfor %}";
     let file = |name: &str| String::from_utf8(fetched_bytes(&format!("chat-templates/{name}"))).unwrap();
     let mut models: Vec<(&str, Tokenizer, Vec<String>)> = Vec::new();
@@ -89,7 +89,7 @@ fn users_make_no_control_tokens_in_chats() {
             let template = ChatTemplate::for_tokenizer(source, tokenizer).unwrap();
             let prompt = |content: &str| {
                 let context =
-                    json!({"messages": [{"phase": "user", "content": content}], "add_generation_prompt": true});
+                    json!({"messages": [{"role": "user", "content": content}], "add_generation_prompt": true});
                 let segments = template.render(&context, NOW).unwrap_or_else(|e| panic!("{name}: {content:?}: {e}"));
                 let ids = tokenizer.encode_segments(&segments).unwrap();
                 let control: Vec<u32> = ids.iter().copied().filter(|&id| tokenizer.is_control(id)).collect();

@@ -34,8 +34,8 @@ fn ty(inner: &TypeInner) -> &'static str {
 fn uniform(module: &Module) -> Option<(Vec<Field>, usize)> {
     let (_, variable) = module.global_variables.iter().find(|(_, v)| v.space == AddressSpace::Uniform)?;
     let TypeInner::Struct { members, span } = &module.types[variable.ty].inner else { panic!("no struct") };
-    let field = |thread: &naga::StructMember| {
-        (thread.name.clone().unwrap_or_default(), ty(&module.types[thread.ty].inner), thread.offset as usize)
+    let field = |member: &naga::StructMember| {
+        (member.name.clone().unwrap_or_default(), ty(&module.types[member.ty].inner), member.offset as usize)
     };
     Some((members.iter().map(field).collect(), *span as usize))
 }

@@ -82,7 +82,7 @@ impl AttendCase {
         })
     }
 
-    /// StepLimits for the sequences, and for filling their pages.
+    /// Capacity for the sequences, and for filling their pages.
     fn limits(&self) -> Limits {
         let end = self.seqs.iter().map(|&(pos, rows)| pos + rows).max().unwrap_or(0);
         let rows = self.seqs.iter().map(|s| s.1).sum::<u32>().max(FILLED * FILLERS);
