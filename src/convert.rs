@@ -21,7 +21,7 @@ pub struct Options {
     pub threads: usize,
 }
 
-/// Writes `file` to `out`; `progress` is reported bytes done and bytes in all. Memory for a few slices of rows is held, or
+/// Writes `file` to `out`; `progress` receives the bytes done and the bytes in total. Memory for a few slices of rows is held, or
 /// for one matrix where its rows change places; not for the model.
 pub async fn convert(
     file: ModelFile,

@@ -24,7 +24,7 @@ fn kv_replicate(@builtin(global_invocation_id) id: vec3<u32>) {
     if i >= params.total {
         return;
     }
-    // Heads of a row lie contiguous, so (r, h) divided by GROUP is the head of x among all rows'.
+    // Heads of a row are contiguous, so (r, h) divided by GROUP is the head of x among all rows'.
     let source = i / (N * GROUP) * N + i % N;
     out[i] = x[source];
     if BOTH {

@@ -1,4 +1,4 @@
-//! How tokens are sampled, as `run` and its conversation are reported: options, named as llama.cpp names them, and settings of the same names.
+//! How tokens are sampled: options of `run`, named as llama.cpp names them, and settings of a conversation by the same names.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

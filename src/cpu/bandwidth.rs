@@ -1,4 +1,4 @@
-//! How much memory a thread_pool of threads reads in a second.
+//! How much memory a thread pool reads in a second.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

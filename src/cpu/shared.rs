@@ -1,4 +1,4 @@
-//! A buffer that all threads of a thread_pool read and write.
+//! A buffer that all threads of a thread pool read and write.
 //!
 //! The rule that every user keeps, as a GPU kernel would: between two barriers an element is written by at most one
 //! thread, and read by others only if nobody writes it. What is whose follows from [`PoolThread::share`](super::PoolThread) and
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
-/// A buffer of numbers, shared by a thread_pool.
+/// A buffer of numbers, shared by a thread pool.
 pub(crate) struct Shared<T> {
     data: Box<[UnsafeCell<T>]>,
 }
@@ -63,7 +63,7 @@ impl<T: Copy + Zeroable> Shared<T> {
         unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(part.as_ptr()), part.len()) }
     }
 
-    /// All of it, while no thread_pool runs.
+    /// All of it, while no thread pool runs.
     pub(crate) fn all_mut(&mut self) -> &mut [T] {
         self.slice_mut(0..self.len())
     }

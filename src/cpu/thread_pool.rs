@@ -1,4 +1,4 @@
-//! A thread_pool of threads that walks a program together.
+//! A thread pool that walks a program together.
 //!
 //! [`ThreadPool::run`] calls one closure on every thread at once (the caller is thread 0), [`PoolThread::barrier`] brings them
 //! together in between. A token of a small model crosses a hundred barriers, so a barrier is two atomic operations and a
@@ -29,11 +29,11 @@ pub(crate) struct ThreadPool {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// A thread of a thread_pool while it runs a closure.
+/// A thread of a thread pool while it runs a closure.
 pub(crate) struct PoolThread<'a> {
     /// From 0 to `count - 1`.
     pub(crate) index: usize,
-    /// Members of the thread_pool.
+    /// Threads of the pool.
     pub(crate) count: usize,
     state: &'a State,
 }
@@ -68,13 +68,13 @@ struct Lent(*const Job<'static>);
 unsafe impl Send for Lent {}
 
 impl ThreadPool {
-    /// A thread_pool of `count` threads, the caller among them; always of one where there are no threads, and of fewer where
+    /// A thread pool of `count` threads, the caller among them; always of one where there are no threads, and of fewer where
     /// the system gives no more.
     pub(crate) fn new(count: usize) -> Self {
         let wanted = if cfg!(target_arch = "wasm32") { 1 } else { count.max(1) };
         let (mut workers, mut gates) = (Vec::new(), Vec::new());
         for index in 1..wanted {
-            // A worker learns of its thread_pool when it is complete: how many threads it has is known only then.
+            // A worker learns of its thread pool when it is complete: how many threads it has is known only then.
             let (gate, state) = std::sync::mpsc::channel::<Arc<State>>();
             let body = move || {
                 if let Ok(state) = state.recv() {
@@ -109,7 +109,7 @@ impl ThreadPool {
     /// Runs `job` on every thread and returns when all have finished. Allocates nothing.
     ///
     /// # Panics
-    /// If the job panicked on any thread; the thread_pool can be used again.
+    /// If the job panicked on any thread; the thread pool can be used again.
     pub(crate) fn run(&mut self, job: &Job<'_>) {
         let state = &*self.state;
         let thread = PoolThread { index: 0, count: state.count, state };
@@ -135,7 +135,7 @@ impl ThreadPool {
             state.arrived.store(0, Ordering::Relaxed);
             match own {
                 Err(panic) => resume_unwind(panic),
-                Ok(()) => panic!("a thread of the thread_pool panicked"),
+                Ok(()) => panic!("a thread of the pool panicked"),
             }
         }
     }
@@ -169,7 +169,7 @@ impl PoolThread<'_> {
         }
         wait_until(|| {
             let open = state.opened.load(Ordering::Acquire) != opened;
-            assert!(open || !state.panicked.load(Ordering::Relaxed), "another thread of the thread_pool panicked");
+            assert!(open || !state.panicked.load(Ordering::Relaxed), "another thread of the pool panicked");
             open
         });
     }

@@ -79,7 +79,7 @@ impl<E: Executor> Engine<E> {
             self.change_caches()?;
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }
-        // A request that was cancelled is reported of at once, whatever of it is still in flight.
+        // A request that was cancelled is reported at once, whatever of it is still in flight.
         if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
             self.stalls += u64::from(self.scheduler.in_flight() == 1);
             self.executor.wait().await?;

@@ -5,7 +5,7 @@
 //! that is not running, least recently used first; then from the running request that was admitted last, which waits to be
 //! computed again. So the oldest request always goes on.
 //!
-//! A request whose tokens are sampled on the device runs target_in_flight: its next row is enqueued before the host has seen the token.
+//! A request whose tokens are sampled on the device runs ahead: its next row is enqueued before the host has seen the token.
 //! A recurrent model's states cannot be truncated. Those of a sequence that stays open are copied to a checkpoint when a turn ends,
 //! when its prompt ends, and now and then within a long prompt; a request that goes on from there, or from any position before,
 //! begins with the nearest checkpoint, or from the start. When all places are taken, the sequence with the most checkpoints gives one.
@@ -595,7 +595,7 @@ impl Scheduler {
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
         kept.user = None;
         kept.last_use = last_use;
-        // Kept are the positions whose next token is known, whatever ran target_in_flight: so it does not depend on timing what of a
+        // Kept are the positions whose next token is known, whatever ran ahead: so it does not depend on timing what of a
         // conversation is computed as generated text and what as the next prompt.
         let known = kept.sequence.len();
         let settled = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };

@@ -1,4 +1,4 @@
-//! The CPU executor: a thread_pool of threads walks the program, each thread does its share of every op.
+//! The CPU executor: a thread pool walks the program, each thread does its share of every op.
 //!
 //! A step that was enqueued waits, packed, until [`poll`](Executor::poll) runs it: there is no thread after the caller's
 //! back, so a step never competes with the caller for a core, and nothing ever blocks. All memory is made once, for the

@@ -85,11 +85,11 @@ pub enum Progress {
     Compiling(u64, u64),
 }
 
-/// Is reported of the [`Progress`] of opening a model. May move between threads with the future that reports to it; in a browser,
+/// Receives the [`Progress`] of opening a model. May move between threads with the future that reports to it; in a browser,
 /// where there is one thread, it need not.
 #[cfg(not(target_arch = "wasm32"))]
 pub type ProgressFn<'a> = dyn FnMut(Progress) + Send + 'a;
-/// Is reported of the [`Progress`] of opening a model.
+/// Receives the [`Progress`] of opening a model.
 #[cfg(target_arch = "wasm32")]
 pub type ProgressFn<'a> = dyn FnMut(Progress) + 'a;
 

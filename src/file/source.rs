@@ -25,11 +25,11 @@ pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 #[cfg(target_arch = "wasm32")]
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// Is reported how much is done, and how much there is in all. May move between threads, as the work does that reports to it;
+/// Receives how much is done, and how much there is in all. May move between threads, as the work does that reports to it;
 /// in a browser, where there is one thread, it need not.
 #[cfg(not(target_arch = "wasm32"))]
 pub type CountFn<'a> = dyn FnMut(u64, u64) + Send + 'a;
-/// Is reported how much is done, and how much there is in all.
+/// Receives how much is done, and how much there is in all.
 #[cfg(target_arch = "wasm32")]
 pub type CountFn<'a> = dyn FnMut(u64, u64) + 'a;
 

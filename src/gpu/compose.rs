@@ -172,7 +172,7 @@ pub mod lib {
         TILE_F32 = "lib/tile_f32";
         /// Tiles hold f16.
         TILE_F16 = "lib/tile_f16";
-        /// MatmulTuning of small matrices by a subgroup.
+        /// Matmul by cooperative matrices.
         COOPERATIVE = "lib/cooperative";
         /// Matrices of 8 x 8 of a subgroup.
         COOPERATIVE_8 = "lib/cooperative_8";

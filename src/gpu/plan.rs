@@ -205,7 +205,7 @@ impl Plan {
         self.submit_times(device, counts, 1);
     }
 
-    /// The same, so many times contiguous.
+    /// The same, so many times in a row.
     pub(crate) fn submit_times(&self, device: &Device, counts: StepCounts, times: u32) {
         let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());

@@ -50,7 +50,7 @@ struct Host {
     counter: wgpu::Buffer,
     pipeline: wgpu::ComputePipeline,
     group: wgpu::BindGroup,
-    /// What its callback for uncaught errors was reported.
+    /// What its callback for uncaught errors received.
     errors: Arc<Mutex<Vec<String>>>,
     /// How often its callback for a lost device was called.
     losses: Arc<AtomicUsize>,

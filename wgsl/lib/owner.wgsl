@@ -1,7 +1,7 @@
 //! owner: which rows a thread stores for, where elements of neighbouring slots share a word.
 //!
 //! Two threads that replace their halves of a word lose one of them. So the first of the step's rows that falls into a word
-//! stores for all of them: the rows of a sequence stand contiguous, at positions that rise by one.
+//! stores for all of them: the rows of a sequence are contiguous, at positions that rise by one.
 
 // Rows that are stored for at this row, itself included; 0: a row before it does that.
 fn rows_owned(row: u32) -> u32 {

@@ -1,6 +1,6 @@
 //! sums_subgroup: many sums over a workgroup of WG threads, by subgroups of any run-time size, and one step through workgroup memory
 //! for all of them: one slot for each SUBGROUP_MIN threads, of which the first thread of a subgroup fills its own. No subgroup is
-//! smaller, and its threads stand contiguous.
+//! smaller, and its threads are contiguous.
 override WG: u32 = 32u;            // threads of a workgroup
 override SUBGROUP_MIN: u32 = 4u;
 override PARTIALS: u32 = 8u;          // slots times the sums; given, since naga 30 panics at such a product as a length

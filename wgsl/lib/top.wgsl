@@ -1,4 +1,4 @@
-//! top: finds a workgroup's candidates contiguous: by their key, from the largest; of equal keys the lowest id first
+//! top: finds a workgroup's candidates in order: by their key, from the largest; of equal keys the lowest id first
 override WG: u32 = 64u;
 const NOTHING: vec2<u32> = vec2<u32>(0u, 0xffffffffu);  // key and id of no candidate
 var<workgroup> sh_first: array<vec2<u32>, WG>;

@@ -1,4 +1,4 @@
-//! CompletionMarkers: what reports a submission that ran from one that a driver dropped in silence.
+//! Completion markers: what distinguishes a submission that ran from one that a driver dropped in silence.
 
 use super::wgpu;
 use crate::Result;
@@ -49,7 +49,7 @@ impl CompletionMarkers {
     /// Ends what an encoder holds, which is submitted next; gives the mark that its results must bring.
     pub(super) fn end(&mut self, device: &Device, encoder: &mut wgpu::CommandEncoder) -> u32 {
         self.last += 1;
-        // The lower half reports it from all others that may still lie in a buffer.
+        // The lower half distinguishes it from all others that may still lie in a buffer.
         let number = self.last as u32;
         self.number.write(device, 0, &[number]);
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());

@@ -7,7 +7,7 @@ use crate::ops::lower::{CacheBuffer, KernelTuning, ValueBuffer};
 use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
-/// WorkCapacity for the rows of x that a prompt's products take as int8, if they do.
+/// Space for the rows of x that a prompt's products take as int8, if they do.
 pub(super) fn int8_rows(device: &Device, prefill: &Program, tuning: &KernelTuning, limits: &Limits) -> Result<Buffer> {
     let row = prefill.nodes.iter().map(|node| node.op.gpu_needs().int8_row).max();
     let row = row.filter(|_| tuning.table.multiplies(Matmul::Dot)).unwrap_or(0);

@@ -44,7 +44,7 @@ pub struct GpuOptions {
     pub numerics: Numerics,
     /// How keys and values are stored; none: as the numerics have it.
     pub kv: Option<KvStorage>,
-    /// WorkCapacity for rows, sequences and cache.
+    /// Capacity for rows, sequences and cache.
     pub limits: Limits,
     /// Runs the canonical program as it is: the oracle of fusion.
     pub unfused: bool,
@@ -166,7 +166,7 @@ fn step_layout(program: &Program, limits: &Limits, work: &WorkLimits) -> StepLay
 }
 
 impl GpuExecutor {
-    /// Loads a program's weights and allocates its steps. `progress` is reported bytes done and bytes in all.
+    /// Loads a program's weights and allocates its steps. `progress` receives the bytes done and the bytes in total.
     pub async fn load(
         device: &Device,
         program: &Program,
@@ -448,7 +448,7 @@ impl GpuExecutor {
         }
     }
 
-    /// How long a submission may take: 8 ms on a device that somebody else uses, too, else 50 ms, unless reported otherwise. Short steps share
+    /// How long a submission may take: 8 ms on a device that somebody else uses, too, else 50 ms, by default. Short steps share
     /// one, long ones are split after [`calibrate`](Self::calibrate); 0 keeps steps apart and whole. Results do not depend on it.
     pub fn set_budget(&mut self, time: Duration) {
         self.pacing.budget = time;

@@ -203,7 +203,7 @@ async fn passes(
     Ok(())
 }
 
-/// What a self_test_result holds for: adapter, driver, form of the kernels, their text.
+/// What a self-test result holds for: adapter, driver, form of the kernels, their text.
 fn key(device: &Device) -> String {
     let caps = device.caps();
     let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };

@@ -190,7 +190,7 @@ impl Both<'_> {
             let distance = nmse(&got, wanted.iter().flatten());
             if distance > bound || distance.is_nan() {
                 let name = &self.gpu.program(phase).value(value).name;
-                let rows = if phase == Phase::Prefill { "prompt" } else { "generated" };
+                let rows = if phase == Phase::Prefill { "prefill" } else { "decode" };
                 let (family, format) = (self.family.name, self.format.info().name);
                 let problem = format!(
                     "{name} of {rows} rows ({family}, {format}) is off by an NMSE of {distance:.0e}, {bound:.0e} is rounding"

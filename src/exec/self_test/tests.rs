@@ -249,7 +249,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("experts", "other.x > found.x", "other.x < found.x"),
     ("experts", "j * params.n + id.x", "id.x"),
     ("experts", "if CHOSEN {", "if !CHOSEN {"),
-    // MatmulTuning in integers.
+    // Matmul in integers.
     ("products", "dots(q_low, v) * (d_low * s.x)", "dots(q_low, v) * d_low"),
     ("products", "chunk_at(min(k16, k16s - 1u) / 2u) + k16 % 2u * HALF_GAP", "16u * k16"),
     ("products", "[from_k / 32u % 4u]", "[0]"),

@@ -27,7 +27,7 @@ const BUDGET: Duration = Duration::from_millis(6);
 /// How often each count is timed, each time at other weights.
 const ROUNDS: usize = 3;
 
-/// A thread_pool for the rows of each phase.
+/// A thread pool for the rows of each phase.
 pub(super) struct ThreadPools {
     prefill: ThreadPool,
     /// None: the same.
@@ -90,7 +90,7 @@ fn measured(weights: &CpuWeights, int8: Option<Simd>) -> [usize; 2] {
             // Members of the last thread_pool spin for a while before they sleep; those of this one must be awake.
             std::thread::sleep(Duration::from_micros(100));
             thread_pools[i].run(&|_| {});
-            // In turns, so that no thread_pool finds its weights where the last one left them in a cache.
+            // In turns, so that no thread pool finds its weights where the last one left them in a cache.
             probe.time(&mut thread_pools[i], rows, windows[(i + round) % ROUNDS].clone())
         });
         thread_pools[chosen].count()

@@ -71,7 +71,7 @@ impl<'a> Probe<'a> {
         at
     }
 
-    /// How long a thread_pool takes to multiply `rows` rows of activations by some pieces, counted round and round.
+    /// How long a thread pool takes to multiply `rows` rows of activations by some pieces, counted round and round.
     pub(super) fn time(&self, thread_pool: &mut ThreadPool, rows: usize, pieces: Range<usize>) -> Duration {
         let step = &StepRows {
             rows: &[],

@@ -41,7 +41,7 @@ pub(super) static ARCH: Arch = Arch {
     build,
 };
 
-/// GGUF files call V2 and V3 the same; the scores of experts report them apart.
+/// GGUF files call V2 and V3 the same; the scores of experts distinguish them.
 fn build(c: &Config<'_>) -> Result<Program> {
     const SIGMOID: u32 = 2;
     if c.is_gguf() && c.maybe_int("expert_gating_func", 0..=3)? != Some(SIGMOID) {

@@ -176,7 +176,7 @@ impl Model {
 }
 
 impl Model {
-    /// The program's weights for a CPU executor, where they lie in the file if that is in memory. `progress` is reported bytes
+    /// The program's weights for a CPU executor, where they lie in the file if that is in memory. `progress` receives bytes
     /// done and bytes in all.
     pub async fn cpu_weights(&self, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
         match &self.quantized {

@@ -296,7 +296,7 @@ impl Located {
     }
 
     /// The weights for a CPU: matrices where they lie, if the file is in memory and holds them by rows; else copies.
-    /// `progress` is reported bytes done and bytes in all.
+    /// `progress` receives the bytes done and the bytes in total.
     pub async fn cpu_weights(&self, file: &ModelFile, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
         let all = self.weights.iter().map(MatrixAt::size).sum();
         let mut done = 0;

@@ -20,7 +20,7 @@ impl Attend {
     ///
     /// None where the other form is taken: among a step's rows, for drafts of a tree, in exact numerics, on a device without such
     /// matrices, for heads that are too large for its workgroup memory.
-    pub(super) fn cooperative(&self, l: &Lower<'_>, row_vec4s: &Range<u32>) -> Option<(Matrices, u32)> {
+    pub(super) fn cooperative(&self, l: &Lower<'_>, value_vec4s: &Range<u32>) -> Option<(Matrices, u32)> {
         let matrices = l.tuning.attend_matrices?;
         if l.layout.tree != 0 || !matches!(self.kv, Kv::Cache(_)) {
             return None;
@@ -30,7 +30,7 @@ impl Attend {
             let queries = rows * (self.k_dim.next_multiple_of(TILE) + 8);
             let f16s = queries + (rows + TILE) * (TILE + 8); // and weights, and a block
             let floats = rows * (TILE + 4) + 3 * rows + 1;
-            let kept = (row_vec4s.len() as u32).div_ceil(TILE / 4) * (rows * TILE / 4).div_ceil(THREADS);
+            let kept = (value_vec4s.len() as u32).div_ceil(TILE / 4) * (rows * TILE / 4).div_ceil(THREADS);
             2 * f16s + 4 * floats <= l.plan.device().caps().workgroup_memory && kept <= MOST
         };
         let heads = (1..=self.heads_together(HEADS)).rev().find(fits)?;
@@ -40,14 +40,14 @@ impl Attend {
     pub(super) fn lower_cooperative(
         &self,
         l: &mut Lower<'_>,
-        row_vec4s: Range<u32>,
+        value_vec4s: Range<u32>,
         (matrices, heads): (Matrices, u32),
     ) -> Lowered {
         let mut kernel = l.kernel(kernels::ATTEND_COOPERATIVE);
         matrices.lower(&mut kernel);
         kernel.set("GROUP_HEADS", heads);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
-        let mut args = self.bind(l, &mut kernel, &row_vec4s);
+        let mut args = self.bind(l, &mut kernel, &value_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;
         let tiles = Dim::Tiles(matrices.side);
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), tiles, Dim::Fixed(1)])

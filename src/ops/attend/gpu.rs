@@ -71,10 +71,10 @@ impl GpuForm for Attend {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         match l.switches.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
-            None if l.decode => self.turns().try_for_each(|row_vec4s| self.lower_rows(l, row_vec4s)),
-            None => self.turns().try_for_each(|row_vec4s| match self.cooperative(l, &row_vec4s) {
-                Some(matrices) => self.lower_cooperative(l, row_vec4s, matrices),
-                None => self.lower_tiles(l, row_vec4s),
+            None if l.decode => self.turns().try_for_each(|value_vec4s| self.lower_rows(l, value_vec4s)),
+            None => self.turns().try_for_each(|value_vec4s| match self.cooperative(l, &value_vec4s) {
+                Some(matrices) => self.lower_cooperative(l, value_vec4s, matrices),
+                None => self.lower_tiles(l, value_vec4s),
             }),
         }
     }
@@ -86,11 +86,11 @@ impl GpuForm for Attend {
 }
 
 impl Attend {
-    /// The row_vec4s of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
+    /// The value_vec4s of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
     /// computed once a turn.
     fn turns(&self) -> impl Iterator<Item = Range<u32>> + use<> {
-        let row_vec4s = self.v_dim.div_ceil(4);
-        (0..row_vec4s).step_by(V_VEC4S as usize).map(move |first| first..row_vec4s.min(first + V_VEC4S))
+        let value_vec4s = self.v_dim.div_ceil(4);
+        (0..value_vec4s).step_by(V_VEC4S as usize).map(move |first| first..value_vec4s.min(first + V_VEC4S))
     }
 
     /// Query heads of a workgroup, of at most `most`: so many that as few as possible are computed in vain.
@@ -100,27 +100,27 @@ impl Attend {
     }
 
     /// For single rows.
-    fn lower_rows(&self, l: &mut Lower<'_>, row_vec4s: Range<u32>) -> Lowered {
+    fn lower_rows(&self, l: &mut Lower<'_>, value_vec4s: Range<u32>) -> Lowered {
         let heads = self.heads_together(HEADS);
-        let threads = l.tuning.table.attend.max((row_vec4s.len() as u32).next_power_of_two());
+        let threads = l.tuning.table.attend.max((value_vec4s.len() as u32).next_power_of_two());
         let mut kernel = l.kernel(kernels::ATTEND);
         kernel.set("WG", threads);
         kernel.set("GROUP_HEADS", heads);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
-        let mut args = self.bind(l, &mut kernel, &row_vec4s);
+        let mut args = self.bind(l, &mut kernel, &value_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.max(&mut kernel);
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Items, Dim::Fixed(1)])?;
 
         let mut merge = l.kernel(kernels::ATTEND_REDUCE);
-        let args = self.bind(l, &mut merge, &row_vec4s);
+        let args = self.bind(l, &mut merge, &value_vec4s);
         l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Merges, Dim::Fixed(1)])
     }
 
     /// For tiles of rows.
-    fn lower_tiles(&self, l: &mut Lower<'_>, row_vec4s: Range<u32>) -> Lowered {
-        // A thread sums up two row_vec4s of a value; it scores four of eight rows.
-        let vec4_pairs = (row_vec4s.len() as u32).div_ceil(2);
+    fn lower_tiles(&self, l: &mut Lower<'_>, value_vec4s: Range<u32>) -> Lowered {
+        // A thread sums up two value_vec4s of a value; it scores four of eight rows.
+        let vec4_pairs = (value_vec4s.len() as u32).div_ceil(2);
         let heads = self.heads_together(HEADS.min(TILED_THREADS / vec4_pairs));
         let threads = (vec4_pairs * heads).next_multiple_of(32);
         let tile = TILED_KEYS * (threads / (2 * heads));
@@ -129,13 +129,13 @@ impl Attend {
         kernel.set("GROUP_HEADS", heads);
         kernel.set("TILE", tile);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
-        let mut args = self.bind(l, &mut kernel, &row_vec4s);
+        let mut args = self.bind(l, &mut kernel, &value_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Tiles(TILE_ROWS), Dim::Fixed(1)])
     }
 
-    /// Sets what the kernels have in common, and gives their arguments, but for keys and values. `row_vec4s`: which of a value.
-    pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, row_vec4s: &Range<u32>) -> Vec<Arg<'a>> {
+    /// Sets what the kernels have in common, and gives their arguments, but for keys and values. `value_vec4s`: which of a value.
+    pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, value_vec4s: &Range<u32>) -> Vec<Arg<'a>> {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.set("BATCH_ITEMS", layout.items);
@@ -147,8 +147,8 @@ impl Attend {
         kernel.set("HAS_SLOPES", self.slopes.is_some());
         kernel.set("HAS_SOFTCAP", self.softcap != 0.0);
         kernel.set("K_VEC4S", self.k_dim.div_ceil(4));
-        kernel.set("V_VEC4S", row_vec4s.len() as u32);
-        kernel.set("V_FROM", row_vec4s.start);
+        kernel.set("V_VEC4S", value_vec4s.len() as u32);
+        kernel.set("V_FROM", value_vec4s.start);
         kernel.set("RAGGED", ragged);
         let (q, out) = (&l.value(self.q).buffer, &l.value(self.out).buffer);
         vec![Arg::read(l.step), Arg::read(q), Arg::read(l.vectors), Arg::Write(out), Arg::Write(l.parts)]

@@ -1,4 +1,4 @@
-//! What a CPU form is given: the step's rows, the buffers, the weights, and the thread of the thread_pool that it runs on.
+//! What a CPU form is given: the step's rows, the buffers, the weights, and the thread of the thread pool that it runs on.
 //!
 //! All threads call the same op at the same time, each does its share of the rows or columns, and the executor puts a
 //! barrier wherever the next op touches what this one wrote.

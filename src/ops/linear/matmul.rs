@@ -65,7 +65,7 @@ impl KernelTuning {
 /// The overrides of a tile that threads make, of `x` rows of x: its threads, and the runs of 16 columns that go through the workgroup's
 /// memory at a time, as many as there is capacity for.
 fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, u32); 3] {
-    // Runs at most, and bytes of each: of floats, or of int8_rows with their scale and what they add up to.
+    // Runs at most, and bytes of each: of floats, or of int8 with their scale and what they add up to.
     let (most, bytes) = match form {
         Matmul::Dot => (4, 16 + 8),
         Matmul::F16 => (2, 16 * 2),
@@ -75,7 +75,7 @@ fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, u32); 3
     [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("TILE_K16", runs)]
 }
 
-/// Bytes of a row of k columns as int8: int8_rows, then a scale for each 32, in whole units of 16 bytes.
+/// Bytes of a row of k columns as int8: the quants, then a scale for each 32, in whole units of 16 bytes.
 pub(crate) fn int8_row_bytes(k: u32) -> u64 {
     (u64::from(k) + u64::from(k / 32) * 4).next_multiple_of(16)
 }

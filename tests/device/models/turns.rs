@@ -12,7 +12,7 @@ use wgslm_test::data;
 const LIMITS: Limits =
     Limits { rows: 64, seqs: 2, outs: 2, block: 4, blocks: 64, context: 128, in_flight: 1, checkpoints: 6 };
 
-/// An engine that collects what it is reported.
+/// An engine that collects what it receives.
 struct Bench {
     engine: Engine<CpuExecutor>,
     reported: Vec<(RequestId, u32)>,

@@ -74,7 +74,7 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     all
 }
 
-/// A prompt by cooperative matrices, on a device that has them and was not reported to use another form.
+/// A prompt by cooperative matrices, on a device that has them and was not set to use another form.
 fn cooperative(device: &Device, rows: u32) -> Result<Vec<Item>> {
     // The engine has it only where a self-test found it right; what is measured here was found by nobody.
     let device = device.with_attend_matrices(true);

@@ -171,7 +171,7 @@ impl Item {
     }
 }
 
-/// Seconds that a run takes, of so many contiguous.
+/// Seconds that a run takes, of so many in a row.
 fn time(device: &Device, item: &mut Item, repeats: u32) -> Result<f64> {
     let started = Instant::now();
     item.plan.submit_times(device, item.counts, repeats);
