@@ -111,3 +111,21 @@ def sentencepiece_ids(processor, vocabulary, text, special):
     for part in re.split("(" + "|".join(map(re.escape, names)) + ")", text):
         ids += [vocabulary.tokens.index(part)] if part in names else processor.encode(part)
     return ids
+
+
+def bert(vocabulary):
+    """Hugging Face's tokenizer over BERT's vocabulary. GGUF files mark the beginnings of words, its own files the rest."""
+    import tokenizers
+    from tokenizers import models, normalizers, pre_tokenizers
+
+    ids = {}
+    for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types)):
+        word = token[1:] if token.startswith("\u2581") else token if kind == 3 or token.startswith("[") else "##" + token
+        ids.setdefault(word, i)
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_special_tokens([
+        tokenizers.AddedToken(token, normalized=False, special=True)
+        for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")])
+    return tokenizer

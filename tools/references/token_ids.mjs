@@ -15,7 +15,7 @@ const cache = process.env.WGSLM_TEST_DATA || path.join(process.env.XDG_CACHE_HOM
 const texts = JSON.parse(fs.readFileSync(path.join(folder, "texts.json")));
 const llama = await getLlama({ gpu: false, build: "never", skipDownload: true, progressLogs: false, maxThreads: 1, logLevel: "error" });
 fs.mkdirSync(path.join(folder, "llama.cpp"), { recursive: true });
-for (const name of ["llama-spm", "gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "refact", "bert-bge"]) {
+for (const name of ["llama-spm", "gpt-2", "llama-bpe", "qwen2", "deepseek-llm", "refact"]) {
   const model = await llama.loadModel({ modelPath: path.join(cache, `vocab-gguf/ggml-vocab-${name}.gguf`), vocabOnly: true });
   const lines = texts.map((text) => {
     const [ids, special] = [false, true].map((parsed) => Array.from(model._model.tokenize(text, parsed)));

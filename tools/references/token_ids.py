@@ -198,6 +198,8 @@ def main():
 
     vocabulary = common.Vocabulary(fetched("models/SmolLM2-135M-Instruct.Q4_1.gguf"))
     write("tokenizers/smollm2", by_tokenizers(common.smollm2(vocabulary)), all_texts)
+    vocabulary = common.Vocabulary(fetched("vocab-gguf/ggml-vocab-bert-bge.gguf"))
+    write("tokenizers/bert-bge", by_tokenizers(common.bert(vocabulary)), all_texts)
     vocabulary = common.Vocabulary(fetched("models/gemma-3-270m-q4_k_m.gguf"))
     processor = common.sentencepiece_bpe(vocabulary)
     write("sentencepiece/gemma3",

@@ -43,16 +43,15 @@ fn reference(name: &str) -> Vec<(String, Vec<u32>, Option<Vec<u32>>)> {
 
 #[test]
 fn texts_of_our_own_as_llama_cpp() {
-    for name in VOCABS {
+    // Not BERT: llama.cpp keeps the first letter of a Hangul syllable only, and drops vowel signs of Indian scripts.
+    for name in VOCABS.into_iter().filter(|name| *name != "bert-bge") {
         let tokenizer = vocab(name);
         let mut tally = Tally::default();
         for (text, expected, special) in reference(&format!("llama.cpp/{name}")) {
-            // BERT cuts a Hangul syllable into its letters; llama.cpp keeps the first of them and loses the rest.
-            if name == "bert-bge" && text.chars().any(|c| ('가'..='힣').contains(&c)) {
-                continue;
-            }
-            // DeepSeek's list of letters lacks the mathematical ones; here they are letters.
-            if name == "deepseek-llm" && text.contains(|c| ('\u{1d400}'..='\u{1d7ff}').contains(&c)) {
+            // DeepSeek's list of letters lacks mathematical and small Armenian ones; here they are letters.
+            if name == "deepseek-llm"
+                && text.contains(|c| matches!(c, '\u{1d400}'..='\u{1d7ff}' | '\u{560}'..='\u{588}'))
+            {
                 continue;
             }
             tally.check(&tokenizer, &text, Special::Plain, &expected);
@@ -62,7 +61,7 @@ fn texts_of_our_own_as_llama_cpp() {
             }
             tally.check(&tokenizer, &text, Special::Parse, special.as_ref().unwrap_or(&expected));
         }
-        tally.finish(name, 300);
+        tally.finish(name, 280);
     }
 }
 
@@ -130,6 +129,7 @@ fn tokenizer_json() {
 #[test]
 fn real_models() {
     let models = [
+        ("tokenizers/bert-bge", "vocab-gguf/ggml-vocab-bert-bge.gguf"),
         ("tokenizers/smollm2", "models/SmolLM2-135M-Instruct.Q4_1.gguf"),
         ("sentencepiece/gemma3", "models/gemma-3-270m-q4_k_m.gguf"),
     ];
