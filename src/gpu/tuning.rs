@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(changed, Tuning { reduce: 64, ..table });
         assert_eq!(changed.numbers()[0], ("reduce", 64));
         // A format's line goes before that of all, wherever it stands.
-        let changed = table.with("row_vec4s.Q4_K = 4\nmatmul.Q8_0 = dot\nfours = 2\nmatmul = registers").unwrap();
+        let changed = table.with("row_vec4s.Q4_K = 4\nmatmul.Q8_0 = dot\nrow_vec4s = 2\nmatmul = registers").unwrap();
         let of = |format| (changed.products(format).row_vec4s, changed.products(format).matmul);
         assert_eq!([Q4_K, Q8_0, F16].map(of), [(4, Matmul::Registers), (2, Matmul::Dot), (2, Matmul::Registers)]);
         assert_eq!(changed.products(Q4_K).lanes, table.products(Q4_K).lanes);
@@ -367,7 +367,7 @@ mod tests {
             ("attend = 24", "a power of two from 16 to 128"),
             ("attend = 8", "a power of two from 16 to 128"),
             ("lanes.F16 = many", "a power of two"),
-            ("lanes.Q4_K = 64\nfours_batch = 2", "Q4_K: lanes times row_vec4s_batch is 128, 64 is the most"),
+            ("lanes.Q4_K = 64\nrow_vec4s_batch = 2", "Q4_K: lanes times row_vec4s_batch is 128, 64 is the most"),
         ] {
             let error = table.with(text).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");

@@ -382,7 +382,7 @@ fn devices_are_listed() {
         assert!(verbose.contains(word), "no {word} in:\n{verbose}");
     }
     let tuning = concat!(env!("CARGO_TARGET_TMPDIR"), "/tuning");
-    std::fs::write(tuning, "reduce = 16 # an experiment\nfours.Q4_K = 1").unwrap();
+    std::fs::write(tuning, "reduce = 16 # an experiment\nrow_vec4s.Q4_K = 1").unwrap();
     let mut tuned = command(&["devices", "--verbose"]);
     tuned.env("WGSLM_TUNING", tuning);
     let verbose = ok(output(tuned));
