@@ -1,4 +1,4 @@
-//! What the CPU forms of the ops stand on: a thread pool, buffers that it shares, vector loops, pages of keys and
+//! What the CPU variants of the ops build on: a thread pool, buffers that it shares, vector loops, pages of keys and
 //! values. Nothing here knows an op.
 
 mod bandwidth;

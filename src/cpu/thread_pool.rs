@@ -19,8 +19,8 @@ pub(crate) type Job<'a> = dyn Fn(&PoolThread<'_>) + Sync + 'a;
 #[cfg(target_arch = "wasm32")]
 pub(crate) type Job<'a> = dyn Fn(&PoolThread<'_>) + 'a;
 
-/// Turns of a spin before a worker sleeps (some 50 µs: the next step of a decoding loop comes sooner), or before a
-/// barrier starts to give its core away (somebody else may need it to arrive).
+/// Iterations of a spin before a worker sleeps (some 50 µs: the next step of a decoding loop comes sooner), or before a
+/// barrier starts to yield its core (somebody else may need it to arrive).
 const SPINS: u32 = 1500;
 
 /// Threads that run a closure together. Dropping it ends them.
@@ -46,7 +46,7 @@ struct State {
     epoch: AtomicUsize,
     /// Workers that have not finished the job.
     working: AtomicUsize,
-    /// Members that wait at the barrier, and how often it opened.
+    /// Threads that wait at the barrier, and how often it opened.
     arrived: AtomicUsize,
     opened: AtomicUsize,
     /// A thread panicked: nobody may wait for it.
@@ -64,17 +64,17 @@ struct Post {
 #[derive(Clone, Copy)]
 struct Lent(*const Job<'static>);
 
-// SAFETY: the closure after the pointer is `Sync` (or there is only one thread), and `run` keeps it alive.
+// SAFETY: the closure behind the pointer is `Sync` (or there is only one thread), and `run` keeps it alive.
 unsafe impl Send for Lent {}
 
 impl ThreadPool {
-    /// A thread pool of `count` threads, the caller among them; always of one where there are no threads, and of fewer where
-    /// the system gives no more.
+    /// A thread pool of `count` threads, the caller among them; always of one where there are no threads, and of fewer
+    /// where the system gives no more.
     pub(crate) fn new(count: usize) -> Self {
         let wanted = if cfg!(target_arch = "wasm32") { 1 } else { count.max(1) };
         let (mut workers, mut gates) = (Vec::new(), Vec::new());
         for index in 1..wanted {
-            // A worker learns of its thread pool when it is complete: how many threads it has is known only then.
+            // A worker learns of its pool when it is complete: how many threads it has is known only then.
             let (gate, state) = std::sync::mpsc::channel::<Arc<State>>();
             let body = move || {
                 if let Ok(state) = state.recv() {
@@ -101,7 +101,7 @@ impl ThreadPool {
         Self { state, workers }
     }
 
-    /// Members.
+    /// Threads.
     pub(crate) fn count(&self) -> usize {
         self.state.count
     }
@@ -174,7 +174,7 @@ impl PoolThread<'_> {
         });
     }
 
-    /// The part of `0..n` that is this thread's: consecutive, the same for the same n, disjoint from the others', cut at
+    /// The part of `0..n` that is this thread's: consecutive, the same for the same n, disjoint from the others', split at
     /// multiples of `unit`.
     pub(crate) fn share(&self, n: usize, unit: usize) -> Range<usize> {
         let units = n.div_ceil(unit);

@@ -74,7 +74,7 @@ fn too_long(tokens: usize, longest: u32) -> Error {
     }
 }
 
-/// Runs inputs that fit in one step; gives their vectors, contiguous.
+/// Runs inputs that fit in one step; returns their vectors, one after another.
 async fn step<E: Executor>(executor: &mut E, program: &Program, inputs: &[Input]) -> Result<Vec<f32>> {
     let limits = executor.limits();
     let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
@@ -112,7 +112,7 @@ pub struct EmbedOptions {
     pub embedding: Embedding,
     /// Tokens of a text at most; none: what the model is meant for, at most 4096.
     pub context: Option<u32>,
-    /// Cuts texts that are too long; else they are errors.
+    /// Truncates texts that are too long; else they are errors.
     pub truncate: bool,
 }
 
@@ -184,7 +184,8 @@ impl Embedder {
         Ok(Input { ids: first.into_iter().chain(ids).chain(last).collect(), types: Vec::new() })
     }
 
-    /// A query and a document as a reranker reads them: `[CLS] query [SEP] document [SEP]`. Cutting shortens the document.
+    /// A query and a document as a reranker reads them: `[CLS] query [SEP] document [SEP]`. Truncation shortens the
+    /// document.
     pub fn pair(&self, query: &str, document: &str) -> Result<Input> {
         let (first, last) = self.tokenizer.frame();
         let query = self.tokenizer.encode(query, Special::Plain)?;
@@ -197,7 +198,7 @@ impl Embedder {
         Ok(Input { ids, types })
     }
 
-    /// The tokens of a text, of which as many are kept as fit beside `others`.
+    /// The tokens of a text, truncated to fit beside `others`.
     fn fit(&self, mut text: Vec<u32>, others: usize) -> Result<Vec<u32>> {
         let all = text.len() + others;
         if all > self.longest as usize {

@@ -9,7 +9,7 @@ use crate::model::Program;
 /// Runs requests on an executor, as many at a time as fit.
 ///
 /// Nothing happens by itself: somebody calls [`step`](Engine::step) as long as [`busy`](Engine::busy).
-/// A request gives the same tokens alone and in any company.
+/// A request gives the same tokens alone and batched with any others.
 #[derive(Debug)]
 pub struct Engine<E> {
     pub(super) executor: E,
@@ -57,7 +57,7 @@ impl<E: Executor> Engine<E> {
     }
 
     /// How often it waited with one step in flight and nothing that could be enqueued after it: the device then idles until
-    /// the host has looked at the result. Tokens that are sampled on the device cause none but at the end of an answer.
+    /// the host has looked at the result. Tokens sampled on the device cause this only at the end of an answer.
     pub fn stalls(&self) -> u64 {
         self.stalls
     }
@@ -79,7 +79,7 @@ impl<E: Executor> Engine<E> {
             self.change_caches()?;
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }
-        // A request that was cancelled is reported at once, whatever of it is still in flight.
+        // The end of a cancelled request is reported at once, whatever of it is still in flight.
         if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
             self.stalls += u64::from(self.scheduler.in_flight() == 1);
             self.executor.wait().await?;
@@ -89,7 +89,7 @@ impl<E: Executor> Engine<E> {
         Ok(self.scheduler.emit())
     }
 
-    /// Copies the states that the scheduler wants kept or taken up again.
+    /// Copies the states that the scheduler wants kept or restored.
     fn change_caches(&mut self) -> Result<()> {
         let ops = self.scheduler.take_cache_ops();
         if ops.is_empty() { Ok(()) } else { self.executor.cache(&ops) }

@@ -21,8 +21,8 @@ pub struct Request {
     pub allowed: Option<Arc<[u32]>>,
     /// Tokens that end the answer; they are not part of it.
     pub stop: Vec<u32>,
-    /// Tells the probability of each token, and those of so many most likely ones, at most 20: as the model gives them, whatever
-    /// the sampling makes of them.
+    /// Reports the probability of each token, and those of so many most likely ones, at most 20: as the model gives them,
+    /// before any sampling filters.
     pub logprobs: Option<u32>,
     /// The sequence to continue, from [`Engine::open`](super::Engine::open): what of `prompt` it has computed before, from the
     /// first token on, is not computed again. None uses a sequence of its own, forgotten at the end.

@@ -5,10 +5,13 @@
 //! that is not running, least recently used first; then from the running request that was admitted last, which waits to be
 //! computed again. So the oldest request always goes on.
 //!
-//! A request whose tokens are sampled on the device runs ahead: its next row is enqueued before the host has seen the token.
-//! A recurrent model's states cannot be truncated. Those of a sequence that stays open are copied to a checkpoint when a turn ends,
-//! when its prompt ends, and now and then within a long prompt; a request that goes on from there, or from any position before,
-//! begins with the nearest checkpoint, or from the start. When all places are taken, the sequence with the most checkpoints gives one.
+//! A request whose tokens are sampled on the device runs ahead: its next row is enqueued before the host has seen
+//! the token.
+//!
+//! A recurrent model's states cannot be truncated. Those of a sequence that stays open are copied to a checkpoint when a
+//! turn ends, when its prompt ends, and now and then within a long prompt. A request that continues from there, or from an
+//! earlier position, starts at the nearest checkpoint, or from the beginning. When all checkpoints are in use, the sequence
+//! with the most of them gives one up.
 //!
 //! Blocks may be given away while steps that use them are in flight, since steps run in order: whoever gets a block
 //! overwrites a position before it reads it.
@@ -232,7 +235,7 @@ impl Scheduler {
         self.rows = rows.max(self.limits.seqs).min(self.limits.rows);
     }
 
-    /// What is to be done to the caches before the next step.
+    /// The operations on the caches before the next step.
     pub(super) fn take_cache_ops(&mut self) -> Vec<CacheOp> {
         std::mem::take(&mut self.cache_ops)
     }
@@ -460,7 +463,7 @@ impl Scheduler {
         let unseen = pos - self.sequences[&s.seq].sequence.len();
         let pending = unseen.min(request.sampling.seen(pos).len() as u32);
         let allowed = request.allowed.as_deref();
-        // A step whose token is sampled in the same submission may follow a stop.
+        // A token that the host has not seen may be a stop token: the device checks for these.
         let stops = if unseen > 0 { &request.stop[..request.stop.len().min(STOPS as usize)] } else { &[] };
         SampleLists { counts, pending, bias: &request.bias, allowed, stops, logprobs: request.logprobs }
     }
@@ -477,7 +480,7 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the states of a sequence, which lie in a slot, if there is a place or one can be made.
+    /// Keeps the states of a sequence, which lie in a slot, if a checkpoint is free or one can be evicted.
     fn checkpoint(&mut self, seq: SeqId, slot: u32) {
         let sequence = &self.sequences[&seq].sequence;
         let positions = sequence.cached();
@@ -492,8 +495,8 @@ impl Scheduler {
         self.cache_ops.push(CacheOp::CopyState { from: slot, to: self.limits.seqs + state });
     }
 
-    /// Takes the place of a checkpoint from the sequence that has the most; of several, from the least recently used one.
-    /// `live` has its states in a slot.
+    /// Takes a checkpoint from the sequence that has the most; of several, from the least recently used one. `live` has its
+    /// states in a slot.
     fn free_state(&mut self, live: SeqId) -> Option<u32> {
         let most =
             |(_, kept): &(&SeqId, &mut Kept)| (kept.sequence.checkpoints().len(), std::cmp::Reverse(kept.last_use));
@@ -513,7 +516,7 @@ impl Scheduler {
         for (id, seq) in requests {
             let Some(kept) = self.sequences.get_mut(&seq) else { continue };
             kept.sequence.evict(&mut self.kv);
-            // A request may have ended since, and another one go on where it was.
+            // A request may have ended since, and another one may continue its sequence.
             let user =
                 kept.user.filter(|user| *user == id || self.requests.get(user).is_some_and(|r| r.slot.is_some()));
             if let Some(user) = user {
@@ -595,8 +598,8 @@ impl Scheduler {
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
         kept.user = None;
         kept.last_use = last_use;
-        // Kept are the positions whose next token is known, whatever ran ahead: so it does not depend on timing what of a
-        // conversation is computed as generated text and what as the next prompt.
+        // The positions whose next token is known are kept, whatever ran ahead. So timing does not decide what part of a
+        // conversation counts as decoded and what as the next prompt.
         let known = kept.sequence.len();
         let settled = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };
         let (open, ran_ahead) = (kept.open, kept.sequence.cached() > settled);

@@ -7,8 +7,8 @@ use crate::kv::{Kv, Table};
 
 /// The tokens of a sequence and their place in the cache.
 ///
-/// A position's phase stays with it for good: when a sequence must be computed again, each row runs in the kernels that it ran in
-/// before, so that the same bits come out.
+/// A position's phase never changes: when a sequence must be computed again, each row runs in the same kernels as before,
+/// so that the same bits come out.
 #[derive(Debug)]
 pub(super) struct Sequence {
     tokens: Vec<u32>,
@@ -54,8 +54,8 @@ impl Sequence {
         self.tokens.get(range.start as usize..range.end as usize)
     }
 
-    /// Turns to a new prompt: keeps what it has in common with it, from the first token on, and adds the rest.
-    /// The last position is computed in any case, for its logits.
+    /// Switches to a new prompt: keeps the common prefix and adds the rest. The last position is computed in any case, for
+    /// its logits.
     pub(super) fn resume(&mut self, prompt: &[u32], kv: &mut Kv) {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
         self.truncate(common as u32);
@@ -75,8 +75,9 @@ impl Sequence {
         self.spans.retain(|s| s.start < len);
     }
 
-    /// Forgets the cache after the first `positions` positions. Of a recurrent model that is not running, what lies after the
-    /// last checkpoint before them goes, too; of one with windows all, if the next row would not find what it sees.
+    /// Truncates the cache to the first `positions` positions. For a recurrent model that is not running, what lies after
+    /// the last checkpoint before them goes, too. For one with windows all goes, if the next row would not find what it
+    /// sees.
     pub(super) fn truncate_to(&mut self, positions: u32, kv: &mut Kv) {
         self.truncate_cache(positions, kv);
         if !kv.window_is_resident(&self.table, self.cached) {
@@ -100,12 +101,12 @@ impl Sequence {
         &self.checkpoints
     }
 
-    /// Notes that the states at the present position are kept in a place.
+    /// Records that the states at the present position are kept as checkpoint `state`.
     pub(super) fn record_checkpoint(&mut self, state: u32) {
         self.checkpoints.push(Checkpoint { positions: self.cached, state });
     }
 
-    /// Gives up a checkpoint: of several, the one whose neighbours are nearest to each other, but not the last.
+    /// Evicts a checkpoint: of several, the one whose neighbours are nearest to each other, but not the last.
     pub(super) fn evict_checkpoint(&mut self, kv: &mut Kv) {
         let gap = |&i: &usize| {
             let before = i.checked_sub(1).map_or(0, |i| self.checkpoints[i].positions);

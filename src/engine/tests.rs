@@ -438,7 +438,7 @@ fn a_recurrent_sequence_goes_back_to_a_checkpoint() {
     // All that was computed: the prompt and three tokens.
     let whole = [&[1, 2, 3, 4], answer.as_slice(), &[8]].concat();
     assert_eq!(bench.answer(turn(whole)).2.reused, 7);
-    // Another way on after the first token of the answer: from the end of the prompt.
+    // Another continuation after the first token of the answer: from the end of the prompt.
     let other = vec![1, 2, 3, 4, answer[0], 9, 9];
     let (tokens, _, usage) = bench.answer(turn(other.clone()));
     assert_eq!(usage.reused, 4);
@@ -459,7 +459,7 @@ fn a_recurrent_sequence_goes_back_to_a_checkpoint() {
 
 #[test]
 fn windows_bound_what_a_long_answer_holds() {
-    // Space for 32 positions: a window of 6, and what is kept for going back a little.
+    // Capacity for 32 positions: a window of 6, and what is kept for going back a little.
     let limits = Limits { blocks: 8, context: 4000, ..TIGHT };
     let request = Request { max_tokens: Some(300), ..Request::new(vec![1, 2, 3]) };
     let mut bench = Bench::of(&windowed(Some(6), 5), limits, 3);

@@ -1,8 +1,8 @@
-//! The CPU executor: a thread pool walks the program, each thread does its share of every op.
+//! The CPU executor: a thread pool walks the program, and each thread does its share of every op.
 //!
-//! A step that was enqueued waits, packed, until [`poll`](Executor::poll) runs it: there is no thread after the caller's
-//! back, so a step never competes with the caller for a core, and nothing ever blocks. All memory is made once, for the
-//! limits; a decoding loop allocates nothing.
+//! A step that was enqueued waits, packed, until [`poll`](Executor::poll) runs it. There is no background thread, so a step
+//! never competes with the caller for a core, and nothing ever blocks. All memory is made once, for the limits; a decoding
+//! loop allocates nothing.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,7 +27,8 @@ use crate::{Error, Result};
 /// How a CPU executor is made.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
-    /// Threads, the caller among them; none: as many as prove to be fastest, for prompts and for decode rows apart.
+    /// Threads, the caller among them; none: as many as prove to be fastest, measured separately for prefill and decode
+    /// rows.
     pub threads: Option<usize>,
     /// Fast: a KV cache in f16, int8 activations.
     pub numerics: Numerics,
@@ -61,7 +62,7 @@ pub struct CpuExecutor {
     kept: bool,
     buffers: Vec<Shared<f32>>,
     caches: Vec<Cache>,
-    /// Of `scratch_len` numbers for each thread.
+    /// `scratch_len` numbers for each thread.
     scratch: Shared<f32>,
     scratch_len: usize,
     rows: Vec<RowEntry>,
@@ -78,8 +79,8 @@ pub struct CpuExecutor {
     out: StepOut,
     /// Rows, output rows and sequences of the last batch.
     last: [usize; 3],
-    /// When the last batch was how far, in nanoseconds from its start: before each node, before sampling, at its end. Empty if
-    /// nobody wants to know.
+    /// When the last batch reached each point, in nanoseconds from its start: before each node, before sampling, at its
+    /// end. Empty unless it is profiled.
     marks: Vec<AtomicU64>,
 }
 
@@ -105,11 +106,11 @@ struct Waiting {
     seqs: Vec<SeqOuts>,
 }
 
-/// What a sequence gives: its output rows within its batch, and where they go in the [`StepOut`], which is in the step's
+/// What a sequence returns: its output rows within its batch, and where they go in the [`StepOut`], which is in the step's
 /// order of sequences and not by phase.
 struct SeqOuts {
     phase: Phase,
-    /// Its number within its batch, and in the step.
+    /// Its index within its batch, and in the step.
     index: [usize; 2],
     slot: u32,
     outs: Range<usize>,
@@ -195,7 +196,7 @@ impl CpuExecutor {
         &self.schedules[phase].program
     }
 
-    /// A value as the last step left it, (rows, width), if values are kept: of the prompt's rows, if there were any. What a
+    /// A value as the last step left it, (rows, width), if values are kept: of the prefill rows, if there were any. What a
     /// fused program skips is never written.
     pub fn value(&self, id: ValueId) -> Option<&[f32]> {
         let value = self.program.values.get(id.index()).filter(|_| self.kept)?;
@@ -325,7 +326,7 @@ impl CpuExecutor {
         }
     }
 
-    /// Takes what a sequence, one of `seqs`, of the batch that just ran gives.
+    /// Collects the results of a sequence, one of `seqs`, of the batch that just ran.
     fn collect(&mut self, seq: &SeqOuts, batch: &Batch, seqs: usize) {
         let vocab = self.program.vocab as usize;
         let members = self.thread_pools.count(seq.phase);
@@ -347,7 +348,8 @@ impl CpuExecutor {
             if sample.reports() {
                 logprobs(row, token, sample.reported - 1, &mut self.out.logprobs[at]);
             }
-            // A request without a token ends; until it does, its rows need some token, and after a stop one that is a stop.
+            // A request without a token ends. Until it does, its rows need some token: a stop token if one was sampled
+            // before.
             ring[(sample.pos % RING) as usize] = token.or(ended).unwrap_or(0);
         }
         if let Some(pooled) = plan.pooled {
@@ -386,7 +388,7 @@ impl CpuExecutor {
         nodes.iter().map(Some).chain([None]).enumerate().filter_map(of).collect()
     }
 
-    /// Bytes a second that as many threads as generate read from memory.
+    /// Bytes a second that the decode threads read from memory.
     pub fn bandwidth(&mut self) -> f64 {
         bandwidth(self.thread_pools.of(Phase::Decode))
     }
@@ -468,7 +470,8 @@ impl Executor for CpuExecutor {
         Ok(())
     }
 
-    /// Runs the oldest step: one a call, so that a caller with several in flight hears of each as soon as it can.
+    /// Runs the oldest step: one for each call, so that a caller with several in flight gets each result as soon as
+    /// possible.
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
         while let Some(queued) = self.queue.pop_front() {
             match queued {
@@ -571,7 +574,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// A buffer for a value: of those that are free, the smallest that is large enough, or else the largest, grown.
+    /// A buffer for a value: the smallest free one that is large enough, or else the largest free one, grown.
     fn take(&mut self, id: usize, len: u64, free: &mut Vec<usize>) -> usize {
         let chosen = if self.keep {
             self.lens.resize(self.lens.len().max(id + 1), 0);
@@ -596,7 +599,7 @@ impl Schedule {
             let value = program.value(id);
             u64::from(limits.room(value.rows)) * u64::from(value.width)
         };
-        // The last node that reads a value: what is a result, or is kept, lives on.
+        // The last node that reads a value; results and kept values live on.
         let mut last_read = vec![None; program.values.len()];
         let mut written = vec![false; program.values.len()];
         for (i, node) in program.nodes.iter().enumerate() {
@@ -652,7 +655,7 @@ fn barriers(program: &Program, places: &[Place]) -> Vec<bool> {
             let thing = match operand {
                 Operand::Value(value) => (false, places[value.index()].buffer),
                 Operand::Cache(cache) => (true, cache.index()),
-                // Which no op writes.
+                // Values that no op writes.
                 Operand::Weight(_) | Operand::Vector(_) | Operand::Rope(_) => return,
             };
             if access.reads() {

@@ -37,7 +37,7 @@ pub enum Numerics {
 }
 
 impl Numerics {
-    /// How keys and values are stored if nobody says otherwise.
+    /// How keys and values are stored by default.
     pub fn kv(self) -> KvStorage {
         match self {
             Self::Exact => KvStorage::F32,
@@ -80,7 +80,7 @@ fn seeded(seed: u64, cache: u64, i: usize) -> f32 {
 }
 
 impl Limits {
-    /// Rows that a value has capacity for, by what they stand for.
+    /// How many rows a value has capacity for, by what its rows stand for.
     pub(crate) fn room(&self, rows: Rows) -> u32 {
         match rows {
             Rows::Step => self.rows,
@@ -109,8 +109,8 @@ pub enum CacheOp {
         /// The block.
         block: u32,
     },
-    /// Copies a state of every recurrent layer: a checkpoint, a way back to one, a fork. The first states are those of the
-    /// slots, `Limits::seqs`; after them are the checkpoints.
+    /// Copies a state of every recurrent layer: to a checkpoint, back from one, or for a fork. The first `Limits::seqs`
+    /// states are those of the slots; the checkpoints follow.
     CopyState {
         /// The state that is read.
         from: u32,
@@ -121,25 +121,27 @@ pub enum CacheOp {
 
 /// Runs the steps of one program.
 ///
-/// Nothing here blocks but [`wait`](Executor::wait), which a browser awaits: a step is enqueued, worked on after the caller's
-/// back, and found by a later [`poll`](Executor::poll). Steps finish in the order in which they were enqueued. Short ones may go to the
-/// device together, when they are enough of them or with the next `poll` or `wait`: so enqueue what is known before.
+/// Nothing here blocks but [`wait`](Executor::wait), which a browser awaits: a step is enqueued, and a later
+/// [`poll`](Executor::poll) delivers its result. Steps finish in the order in which they were enqueued. Short ones may be
+/// submitted to the device together, when there are enough of them or at the next `poll` or `wait`: so enqueue all that is
+/// known before calling those.
 #[allow(async_fn_in_trait, reason = "futures are driven on the thread that owns the executor: none needs Send")]
 pub trait Executor {
     /// What there is capacity for.
     fn limits(&self) -> Limits;
 
-    /// Steps that should be in flight at once, going by those that are and by how long they took: enough for the device to have
-    /// something to do while the host looks at results, and no more, since what is in flight cannot be stopped. At most
+    /// How many steps should be in flight at once, judging by those that are and by how long they took. That is enough to
+    /// keep the device busy while the host reads results, and no more, since what is in flight cannot be stopped. At most
     /// `Limits::in_flight`.
     fn target_in_flight(&self) -> u32 {
         self.limits().in_flight
     }
 
-    /// The device, for people: `cpu, 2 threads` or an adapter's name and driver.
+    /// The device's name for people: `cpu, 2 threads`, or an adapter's name and driver.
     fn device(&self) -> String;
 
-    /// Makes everything that steps of a phase need (pipelines, bind groups), reporting `progress` how much of it is done.
+    /// Makes everything that steps of a phase need (pipelines, bind groups), reporting to `progress` how much of it is
+    /// done.
     async fn plan(&mut self, phase: Phase, progress: &mut CountFn<'_>) -> Result<()>;
 
     /// Starts a step. Fails, with nothing changed, if the step does not fit or too many are in flight.
@@ -148,13 +150,13 @@ pub trait Executor {
     /// Changes the cache, after the steps enqueued so far and before those that follow.
     fn cache(&mut self, ops: &[CacheOp]) -> Result<()>;
 
-    /// Gives every step that has finished since the last call to `done`, and their number back.
+    /// Passes every step that has finished since the last call to `done`, and returns their number.
     fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize;
 
     /// Waits until a step has finished, if one is in flight.
     async fn wait(&mut self) -> Result<()>;
 
-    /// How often [`wait`](Executor::wait) waited for the only step in flight, so that the device had nothing to do while the
-    /// host read its results. Decoding that feeds sampled tokens back on the device keeps a step queued after the one it waits for.
+    /// How often [`wait`](Executor::wait) waited for the only step in flight, so that the device idled while the host read
+    /// its results. Decoding that feeds sampled tokens back on the device keeps another step queued.
     fn blocked(&self) -> u64;
 }

@@ -15,8 +15,8 @@ use crate::{Error, Result};
 /// Where a model shall run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// On a GPU if there is a real one, it has a kernel for every op of the model and it computes rightly, else on the CPU;
-    /// [`SelfTestResults::faults`] reports of one that does not.
+    /// On a GPU, if there is a real one that has a kernel for every op of the model and computes correctly; else on the
+    /// CPU. [`SelfTestResults::faults`] lists the faults of a GPU that does not.
     #[default]
     Auto,
     /// On the best GPU; a software adapter if there is no other.
@@ -42,7 +42,7 @@ impl std::str::FromStr for DeviceChoice {
     }
 }
 
-/// What an executor is made with.
+/// How to make an executor.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Where.
@@ -57,10 +57,10 @@ pub struct Options {
     pub seqs: u32,
     /// Output rows of a step: more than `seqs` only to read the logits of whole prompts.
     pub outs: u32,
-    /// Tokens of prompts in a step, at most: enough for matrix × matrix kernels, and not too much memory. A step cannot be
-    /// stopped, so fewer make [`Engine::cancel`](crate::engine::Engine::cancel) quicker.
+    /// Prefill tokens in a step, at most: enough for mat-mat kernels, and not too much memory. A step cannot be stopped, so
+    /// a smaller limit makes [`Engine::cancel`](crate::engine::Engine::cancel) quicker.
     pub prefill_tokens: u32,
-    /// Memory for the checkpoints of recurrent layers, from which sequences are taken up again.
+    /// Memory for the checkpoints of recurrent layers, from which sequences are resumed.
     pub state_bytes: u64,
     /// Threads of the CPU; none: as many as prove to be fastest when the model is opened.
     pub threads: Option<usize>,
@@ -68,9 +68,9 @@ pub struct Options {
     pub fused: bool,
     /// Lets every value be read after a step, for comparisons.
     pub keep_values: bool,
-    /// What devices have passed of the self-test, to be kept by the caller; none leaves the self-test out.
+    /// Self-test results of devices, to be kept by the caller; none skips the self-test.
     pub self_test_results: Option<Arc<SelfTestResults>>,
-    /// What replaces numbers of a GPU's [`Tuning`](crate::gpu::Tuning), in lines `name = number`: for experiments.
+    /// Overrides for numbers of a GPU's [`Tuning`](crate::gpu::Tuning), in lines `name = number`: for experiments.
     pub tuning: String,
 }
 
@@ -79,9 +79,9 @@ pub struct Options {
 pub enum Progress {
     /// The self-test of a GPU begins.
     Testing,
-    /// Bytes of weights that were loaded, and all.
+    /// Bytes of weights loaded so far, and in all.
     Loading(u64, u64),
-    /// Kernels that were compiled, and all.
+    /// Kernels compiled so far, and in all.
     Compiling(u64, u64),
 }
 
@@ -129,7 +129,8 @@ impl Options {
         /// Positions of a block.
         const BLOCK: u32 = 16;
         let context = self.context.min(program.context);
-        // What needs whole sequences has them in one step; nothing is kept for another, and a sequence begins a block.
+        // A program that needs full sequences gets each in one step: nothing is kept for another, and a sequence begins a
+        // block.
         let (rows, blocks) = match program.needs_full_sequence() {
             true => {
                 let rows = self.prefill_tokens.max(context).max(self.seqs);
@@ -140,14 +141,14 @@ impl Options {
                 (rows, context.div_ceil(BLOCK).saturating_mul(self.seqs))
             }
         };
-        // More than a sequence has blocks would never be of use.
+        // More checkpoints than there are blocks would never be of use.
         let fit = self.state_bytes.checked_div(program.state_bytes()).unwrap_or(0);
         let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);
         Limits { rows, seqs: self.seqs, outs: self.outs, block: BLOCK, blocks, context, in_flight, checkpoints }
     }
 }
 
-/// A device whose kernels compute rightly: the one that is given, or the same with less used of it.
+/// A device whose kernels compute correctly: the given one, or the same with fewer of its features used.
 async fn tested(device: Device, model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<Device> {
     let Some(self_test_results) = &options.self_test_results else { return Ok(device) };
     progress(Progress::Testing);
@@ -158,7 +159,7 @@ async fn tested(device: Device, model: &Model, options: &Options, progress: &mut
     tested
 }
 
-/// Makes everything that steps need before there is one: so that the first is no slower than others.
+/// Makes everything that steps need in advance, so that the first step is no slower than others.
 async fn prepare(executor: &mut impl Executor, progress: &mut ProgressFn<'_>) -> Result<()> {
     for (i, phase) in (0..).zip(Phase::ALL) {
         let mut compiling = |done, all: u64| {
@@ -171,8 +172,8 @@ async fn prepare(executor: &mut impl Executor, progress: &mut ProgressFn<'_>) ->
 }
 
 impl GpuExecutor {
-    /// Makes an executor ready for a model's steps on a device that is open, a caller's own too: kernels tested and compiled,
-    /// weights loaded. [`Options::device`] and [`Options::tuning`] choose nothing here.
+    /// Makes an executor ready for a model's steps on an open device, which may be the caller's own: kernels tested and
+    /// compiled, weights loaded. [`Options::device`] and [`Options::tuning`] have no effect here.
     pub async fn open(
         device: &Device,
         model: &Model,
@@ -298,7 +299,7 @@ impl AnyExecutor {
         }
     }
 
-    /// Bytes a second that the threads which generate read, or that the GPU reads and writes in a copy.
+    /// Bytes a second that the decode threads read, or that the GPU reads and writes in a copy.
     pub async fn bandwidth(&mut self) -> Result<f64> {
         match self {
             Self::Cpu(cpu) => Ok(cpu.bandwidth()),

@@ -1,4 +1,4 @@
-//! The oracle: a whole program in f64, op by op after the formulas. Slow, and the yardstick of both executors.
+//! The oracle: a whole program in f64, op by op, following the formulas. Slow; both executors are measured against it.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! A step, packed: the flat arrays that both executors read. Memory is kept and used again, so that packing a step of a
-//! decoding loop allocates nothing.
+//! A step, packed: the flat arrays that both executors read. Memory is reused, so that packing a step of a decoding loop
+//! allocates nothing.
 
 use super::{Limits, Outs, Phase, Step, Token};
 use crate::model::Program;
@@ -17,7 +17,7 @@ pub struct Batch {
     pub outs: Vec<u32>,
     /// One a token that is sampled.
     pub samples: Vec<SampleEntry>,
-    /// The lists of the samples.
+    /// Their penalty counts, biases and other lists.
     pub lists: Vec<u32>,
     /// For each group, (seqs, table_stride) block ids.
     pub tables: Vec<Vec<u32>>,
@@ -194,7 +194,7 @@ mod tests {
     use crate::exec::SeqStep;
     use crate::model::Builder;
 
-    /// Far positions turn by so many radians that f32 would be off by a hundredth of one; the host has f64.
+    /// At far positions an angle is so many radians that f32 would be off by a hundredth of one; the host computes in f64.
     #[test]
     fn angles_are_right_near_and_far() {
         const POSITIONS: [u32; 6] = [0, 1, 1024, 8192, 32_768, 131_072];
@@ -217,7 +217,7 @@ mod tests {
                 let (s, c) = (f64::from(pos) * divisor).sin_cos();
                 let error = (sine * c - cosine * s).atan2(cosine * c + sine * s).abs();
                 let length = (cosine.hypot(sine) - 1.0).abs();
-                // Less than position * 2⁻²³ + 5e-4, which is what kernels keep that compute angles themselves.
+                // Kernels that compute angles themselves keep to position * 2⁻²³ + 5e-4; the host's error is less.
                 assert!(error < 2e-7 && length < 2e-7, "position {pos}, {divisor} radians each: {error}, {length}");
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::ops::{Logprob, Phase, SampleLists, SampleSpec};
 
-/// One forward pass over some rows of some sequences. A lone chat is a step of one sequence.
+/// One forward pass over some tokens of some sequences. A lone chat is a step of one sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     /// What each sequence brings.
@@ -22,21 +22,21 @@ pub struct SeqStep<'a> {
     pub types: &'a [u32],
     /// Position of the first row; positions before it are in the cache.
     pub pos: u32,
-    /// The blocks of the sequence, for each cache group, that hold positions 0 to the last of this step; [`FREED`](crate::ops::FREED) for those
-    /// that lie outside the window of the group's layers.
+    /// For each cache group, the blocks of the sequence that hold positions 0 to the last of this step;
+    /// [`FREED`](crate::ops::FREED) for those outside the window of the group's layers.
     pub tables: &'a [&'a [u32]],
     /// Which rows give logits.
     pub outs: Outs,
     /// How the next token is sampled from the last row's logits; none samples nothing.
     pub sample: Option<SampleSpec>,
-    /// What the sample must know beside.
+    /// What else the sampler must know.
     pub lists: SampleLists<'a>,
-    /// Reads the logits of the output rows back.
+    /// Whether the logits of the output rows are read back.
     pub read_logits: bool,
 }
 
 impl<'a> SeqStep<'a> {
-    /// Tokens from position `pos` on, of which nothing is asked: neither logits nor a sample.
+    /// Tokens from position `pos` on, without logits or a sample.
     pub fn new(slot: u32, phase: Phase, tokens: &'a [Token], pos: u32, tables: &'a [&'a [u32]]) -> Self {
         let lists = SampleLists::default();
         Self { slot, phase, tokens, types: &[], pos, tables, outs: Outs::None, sample: None, lists, read_logits: false }

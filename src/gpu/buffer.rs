@@ -15,7 +15,7 @@ pub struct Buffer(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     buffer: wgpu::Buffer,
-    /// Somebody else's: it outlives its clones here.
+    /// Somebody else's buffer: it outlives its clones here.
     host: bool,
 }
 
@@ -140,7 +140,7 @@ impl Signal {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Sets the outcome and wakes who waits.
+    /// Sets the outcome and wakes whoever waits.
     pub(crate) fn set(&self, ok: bool) {
         let mut state = self.state();
         state.outcome = Some(ok);

@@ -172,15 +172,15 @@ pub mod lib {
         TILE_F32 = "lib/tile_f32";
         /// Tiles hold f16.
         TILE_F16 = "lib/tile_f16";
-        /// Matmul by cooperative matrices.
+        /// Cooperative matrices, from workgroup memory and back.
         COOPERATIVE = "lib/cooperative";
-        /// Matrices of 8 x 8 of a subgroup.
+        /// Cooperative matrices of 8 x 8.
         COOPERATIVE_8 = "lib/cooperative_8";
-        /// Matrices of 16 x 16 of a subgroup.
+        /// Cooperative matrices of 16 x 16.
         COOPERATIVE_16 = "lib/cooperative_16";
-        /// What f16 holds of f32.
+        /// Clamps f32 to the range of f16.
         F16 = "lib/f16";
-        /// Takes rows of weights apart by chunks.
+        /// Unpacks rows of weights by chunks.
         UNPACK = "lib/unpack";
         /// Reads the step buffer.
         BATCH = "lib/batch";

@@ -47,7 +47,8 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
 /// Lets a device have features that wgpu calls experimental.
 #[allow(unsafe_code, reason = "the token is made by an unsafe call: see SAFETY")]
 pub(super) fn experimental() -> wgpu::ExperimentalFeatures {
-    // SAFETY: it acknowledges that wgpu's own implementation may be wrong. Two kernels use it: attention only after it has computed
-    // rightly on the device (`exec::self_test`), products too wherever an engine opens it with self_test_results, as all of ours do.
+    // SAFETY: it acknowledges that wgpu's own implementation may be wrong. Two kernels use it: attention only after it has
+    // computed correctly on the device (`exec::self_test`), matmul too wherever an engine opens it with self-test results,
+    // as all of ours do.
     unsafe { wgpu::ExperimentalFeatures::enabled() }
 }

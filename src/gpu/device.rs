@@ -48,15 +48,15 @@ pub struct Choice {
     pub name: Option<String>,
     /// Allows software adapters, which are otherwise taken only by number or name.
     pub software: bool,
-    /// Asks for WebGPU's default limits and no features, as a host's device may have them.
+    /// Asks for WebGPU's default limits and no features, as an external device may have them.
     pub default_limits: bool,
-    /// Binds at most so many bytes at a time, as a device of small limits would.
+    /// Binds at most so many bytes at a time, as a device with small limits would.
     pub max_binding: Option<u64>,
     /// Leaves subgroup operations unused.
     pub no_subgroups: bool,
     /// Leaves wgpu's runtime checks in shaders on. They are off natively, because our kernels clamp what comes from outside.
     pub checked: bool,
-    /// What replaces numbers of the device's [`Tuning`], in lines `name = number`: for experiments.
+    /// Overrides for numbers of the device's [`Tuning`], in lines `name = number`: for experiments.
     pub tuning: String,
 }
 
@@ -87,11 +87,11 @@ pub struct Caps {
     pub storage_align: u32,
     /// Whether products of int8 are instructions, as far as can be known.
     pub dot: bool,
-    /// Whether there are numbers of 16 bits.
+    /// Whether shaders may use f16.
     pub f16: bool,
-    /// The small matrices that subgroups multiply at once, if the device has some that fit.
+    /// Cooperative matrices, if the device has some that fit.
     pub cooperative: Option<Matrices>,
-    /// Attention may be made of these, too: it has computed rightly in a self-test.
+    /// Whether attention may use them, too: it has computed correctly in a self-test.
     pub attend_cooperative: bool,
     /// Who made it.
     pub vendor: Vendor,
@@ -100,15 +100,15 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// What a table says for such devices, and why where it is not the usual.
+    /// What the table says for such devices, and why where it differs from the defaults.
     pub fn table(&self) -> (Tuning, Vec<&'static str>) {
         let subgroups = self.subgroups.unwrap_or_default();
         let traits = Traits { kind: self.kind, vendor: self.vendor, driver: &self.driver, subgroups };
         (Tuning::of(&traits), Tuning::reasons(&traits))
     }
 
-    /// The mat-mat variant with matrices of a format, for fast numerics: the requested one, or the next one before it that the
-    /// device and the format have.
+    /// The mat-mat variant for matrices of a format with fast numerics: the requested one, or the next simpler one that the
+    /// device and the format support.
     pub fn matmul(&self, format: BlockFormat) -> Matmul {
         let requested = self.tuning.products(format).matmul;
         let has = |form: &Matmul| match form {
@@ -126,7 +126,8 @@ impl Caps {
         self.tuning.with_matmul(|format, _| self.matmul(format))
     }
 
-    /// The small matrices that attention of prompts is made of with fast numerics: where products with matrices of f16 are, too.
+    /// The cooperative matrices that attention of prompts uses with fast numerics: only where matmul with f16 matrices uses
+    /// them, too.
     pub fn attend_matrices(&self) -> Option<Matrices> {
         self.cooperative.filter(|_| self.attend_cooperative && self.matmul(BlockFormat::F16) == Matmul::Cooperative)
     }
@@ -144,7 +145,7 @@ pub struct Device {
     failed: Arc<OnceLock<String>>,
     checked: bool,
     made: Arc<Mutex<Made>>,
-    /// A host, or a page's screen, works with it, too.
+    /// Whether a caller's program, or a page's screen, uses it, too.
     shared: bool,
     /// What is wrong with its kernels on purpose.
     #[cfg(test)]
@@ -190,7 +191,7 @@ impl Device {
         adapters.iter().enumerate().map(summary).collect()
     }
 
-    /// Opens an adapter; without a wish, the one that the system prefers, if it is no software adapter.
+    /// Opens an adapter; if none is requested, the one that the system prefers, unless it is a software adapter.
     pub async fn open(choice: &Choice) -> Result<Self> {
         let instance = instance();
         let adapter = if cfg!(target_arch = "wasm32") {
@@ -236,7 +237,7 @@ impl Device {
         }
         let mut requested = adapter.request_device(&desc).await;
         if requested.is_err() && matrices.take().is_some() {
-            // What is experimental may be refused; all else need not be missed for it.
+            // Experimental features may be refused; that is no reason to do without the others.
             desc.required_features = features;
             desc.experimental_features = wgpu::ExperimentalFeatures::disabled();
             requested = adapter.request_device(&desc).await;
@@ -262,9 +263,9 @@ impl Device {
         Ok(opened)
     }
 
-    /// Works on a device that somebody else made, with whatever features and limits it has.
+    /// Works on an external device, with whatever features and limits it has.
     ///
-    /// No callback of the host is replaced; a loss is then noticed by a failed read-back.
+    /// No callback of its owner is replaced; a loss is then noticed by a failed read-back.
     pub fn from_host(info: &wgpu::AdapterInfo, device: wgpu::Device, queue: wgpu::Queue) -> Self {
         let limits = device.limits();
         let subgroups = device
@@ -316,12 +317,12 @@ impl Device {
         self.device.features().contains(wgpu::Features::TIMESTAMP_QUERY)
     }
 
-    /// Whether a host, or a page's screen, works with it, too: what is submitted should be short.
+    /// Whether a caller's program, or a page's screen, uses it, too: submissions should be short.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// The same device, with subgroup operations left unused, and the matrices that subgroups multiply.
+    /// The same device, without subgroup operations and cooperative matrices.
     pub(crate) fn without_subgroups(&self) -> Self {
         Self { caps: Arc::new(Caps { subgroups: None, cooperative: None, ..(*self.caps).clone() }), ..self.clone() }
     }
@@ -343,7 +344,7 @@ impl Device {
         Self { caps: Arc::new(Caps { attend_cooperative: used, ..(*self.caps).clone() }), ..self.clone() }
     }
 
-    /// The same device, as if it had such matrices: for tests with what stands in for them, whose f16 take twice their space.
+    /// The same device, as if it had such matrices: for tests with a stand-in, whose f16 take twice their space.
     #[doc(hidden)]
     pub fn with_matrices(&self, matrices: Matrices) -> Self {
         let workgroup_memory = self.caps.workgroup_memory / 2;
@@ -352,7 +353,8 @@ impl Device {
         Self { caps: Arc::new(caps), made: Arc::default(), ..self.clone() }
     }
 
-    /// The same device with kernels that are wrong on purpose: in each that holds the text `from`, its first place becomes `to`.
+    /// The same device with kernels that are wrong on purpose: in each that contains `from`, its first occurrence becomes
+    /// `to`.
     #[cfg(test)]
     pub(crate) fn mutated(&self, from: &'static str, to: &'static str) -> Self {
         Self { mutation: Some((from, to)), ..self.clone() }
@@ -411,7 +413,7 @@ impl Device {
     pub(crate) async fn checked<T>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
-        // What a driver does not compile.
+        // For what a driver does not compile.
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let made = make();
         // All end before anything is awaited: meanwhile, a host may open scopes of its own or make errors of its own.

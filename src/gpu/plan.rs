@@ -50,7 +50,7 @@ pub enum Dim {
     Tiles(u32),
     /// One for an item of the work list.
     Items,
-    /// One for a row whose parts are merged.
+    /// One for a row whose KV splits are reduced.
     Merges,
     /// One for each sample.
     Samples,
@@ -73,7 +73,7 @@ pub struct StepCounts {
     pub seqs: u32,
     /// Items of the work list of rows.
     pub items: u32,
-    /// Rows whose parts are merged.
+    /// Rows whose KV splits are reduced.
     pub merges: u32,
     /// Samples.
     pub samples: u32,
@@ -120,7 +120,7 @@ pub struct Dispatch {
     small: Option<BoundSmall>,
 }
 
-/// Another form of a dispatch, bound alike, for steps of few rows.
+/// Another variant of a dispatch, with the same bindings, for steps of few rows.
 #[derive(Debug)]
 pub(crate) struct Small<'a> {
     pub(crate) kernel: &'a Kernel,

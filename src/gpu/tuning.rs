@@ -1,4 +1,5 @@
-//! What kernels are tuned by: a table by kind of device, vendor and block format, and lines of a file in its place for experiments.
+//! What kernels are tuned by: a table by kind of device, vendor and block format; for experiments, lines of a file override
+//! it.
 //!
 //! Nothing here depends on load or batch. The numbers hold for an executor's life, so results do not change while it runs.
 
@@ -6,21 +7,21 @@ use super::Kind;
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
-/// How mat-mat is computed, for the rows of prompts.
+/// How mat-mat is computed, for prefill rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Matmul {
     /// In f32, by tiles in registers.
     Registers,
-    /// The same of numbers that are held in f16, where numerics are fast.
+    /// The same with operands in f16, for fast numerics.
     F16,
-    /// In int8, four products an instruction, where the block format has them and numerics are fast.
+    /// In int8, four products an instruction, where the block format allows it, for fast numerics.
     Dot,
-    /// In f16 with sums in f32, by cooperative matrices, where numerics are fast.
+    /// In f16 with sums in f32, by cooperative matrices, for fast numerics.
     Cooperative,
 }
 
 impl Matmul {
-    /// From the one that runs everywhere to the one that asks for most.
+    /// From the one that runs everywhere to the most demanding.
     pub const ALL: [Self; 4] = [Self::Registers, Self::F16, Self::Dot, Self::Cooperative];
 
     /// Its name in files.
@@ -50,7 +51,7 @@ pub enum Vendor {
 }
 
 impl Vendor {
-    /// By the vendor's number on the PCI bus; Metal has none, and Apple's devices their maker's name.
+    /// By the vendor's PCI id; Metal has none, but Apple's devices have their maker's name.
     pub(super) fn of(number: u32, name: &str) -> Self {
         match number & 0xffff {
             0x10de => Self::Nvidia,
@@ -63,7 +64,7 @@ impl Vendor {
     }
 }
 
-/// What the table knows a device by.
+/// The traits of a device that the table looks at.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits<'a> {
     pub(super) kind: Kind,
@@ -73,20 +74,20 @@ pub(super) struct Traits<'a> {
     pub(super) subgroups: (u32, u32),
 }
 
-/// What products with matrices of a block format are tuned by.
+/// What matmuls with matrices of a block format are tuned by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatmulTuning {
     /// Threads of a workgroup of the mat-vec kernels.
     pub lanes: u32,
-    /// Vec4s of rows of W that such a workgroup makes, for one row of x.
+    /// Rows of W that such a workgroup computes, in vec4s, for one row of x.
     pub row_vec4s: u32,
-    /// The same for several rows of x. The order of a sum depends on neither.
+    /// The same for several rows of x. The order of summation depends on neither.
     pub row_vec4s_batch: u32,
-    /// Rows of W in a tile of mat-mat, where threads make it.
+    /// Rows of W in a mat-mat tile, unless cooperative matrices compute it.
     pub tile_w: u32,
     /// And rows of x, for prompts of more than a few rows.
     pub tile_x: u32,
-    /// The mat-mat variant that is taken, if the device has it; else the next one before it that it has.
+    /// The preferred mat-mat variant; if the device lacks it, the next simpler one that it has.
     pub matmul: Matmul,
 }
 
@@ -95,7 +96,7 @@ pub struct MatmulTuning {
 pub struct Tuning {
     /// Threads of a workgroup that reduces.
     pub reduce: u32,
-    /// Threads that have a head of `rope_kv` or `norm_rope_kv` together, at most.
+    /// Threads that share a head of `rope_kv` or `norm_rope_kv`, at most.
     pub head: u32,
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
@@ -103,7 +104,7 @@ pub struct Tuning {
     products: [MatmulTuning; BlockFormat::ALL.len()],
 }
 
-/// What differs from the usual on some devices, for some formats.
+/// What differs from the defaults on some devices, for some formats.
 struct Row {
     fits: fn(&Traits<'_>) -> bool,
     formats: fn(BlockFormat) -> bool,
@@ -111,7 +112,7 @@ struct Row {
     why: &'static str,
 }
 
-/// Later rows go before earlier ones. Those of vendors of GPUs follow published figures; nothing was measured on such a device.
+/// Later rows override earlier ones. Those for GPU vendors follow published figures; nothing was measured on such a device.
 const TABLE: &[Row] = &[
     Row {
         fits: |_| true,
@@ -139,8 +140,8 @@ const TABLE: &[Row] = &[
         set: |p| p.row_vec4s = 1,
         why: "lavapipe: one vec4 takes 0.7 to 0.9 of the time of two",
     },
-    // ggml-vulkan.cpp (llama.cpp): mat-vec workgroups of one subgroup, 32 threads on NVIDIA and Apple, which is the usual; 16 on Intel.
-    // MatMulNBits of ONNX Runtime has 16, too: onnxruntime#27834.
+    // ggml-vulkan.cpp (llama.cpp): mat-vec workgroups of one subgroup, 32 threads on NVIDIA and Apple, which is the
+    // default; 16 on Intel. MatMulNBits of ONNX Runtime has 16, too: onnxruntime#27834.
     Row {
         fits: |t| t.vendor == Vendor::Intel,
         formats: |_| true,
@@ -153,7 +154,8 @@ const TABLE: &[Row] = &[
         set: |p| p.lanes = 64,
         why: "AMD: workgroups of a subgroup of 64, as llama.cpp has them",
     },
-    // `rm_iq` of ggml-vulkan.cpp, 8 rows where all subgroups are of 64; what it has elsewhere is four rows, or fewer than we can make.
+    // `rm_iq` of ggml-vulkan.cpp, 8 rows where all subgroups have 64 threads; elsewhere it has four rows, or fewer than our
+    // kernels can make.
     Row {
         fits: |t| t.vendor == Vendor::Amd && t.subgroups == (64, 64),
         formats: BlockFormat::has_codebook,
@@ -200,8 +202,8 @@ const OF_FORMAT: [Entry<MatmulTuning>; 5] = [
 impl Tuning {
     /// What is known to be good for a device.
     pub(super) fn of(traits: &Traits<'_>) -> Self {
-        // The tiles of most GPUs in llama.cpp. Its tiles of floats are in f16 wherever there is f16 (mul_mm.comp), and so are ours where
-        // there are no cooperative matrices: half the memory of a workgroup.
+        // The tiles of most GPUs in llama.cpp. Its tiles of floats are in f16 wherever there is f16 (mul_mm.comp). So are
+        // ours where there are no cooperative matrices: that takes half the workgroup memory.
         let usual = MatmulTuning {
             lanes: 32,
             row_vec4s: 1,
@@ -212,15 +214,16 @@ impl Tuning {
         };
         let (reduce, head, attend, products) = match traits.kind {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
-            // A thread that has a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
-            // On processors a load costs as much as ten multiplications, and registers nothing: many rows for each element of x.
+            // A thread that handles a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
+            // On processors a load costs as much as ten multiplications, and registers cost nothing: many rows for each
+            // element of x.
             // Integer dot products take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
             Kind::Software => {
                 (8, 1, 16, MatmulTuning { lanes: 8, row_vec4s: 4, row_vec4s_batch: 4, matmul: Matmul::Dot, ..usual })
             }
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => (32, 32, 64, usual),
-            // Browsers do not report whether integers are multiplied by an instruction or by a detour.
+            // Browsers do not report whether integer dot products are an instruction or emulated.
             Kind::Other => (32, 32, 64, MatmulTuning { matmul: Matmul::Registers, ..usual }),
         };
         let mut tuning = Self { reduce, head, attend, products: [products; BlockFormat::ALL.len()] };
@@ -230,13 +233,13 @@ impl Tuning {
         tuning
     }
 
-    /// Why products differ from the usual.
+    /// Why matmul settings differ from the defaults.
     pub(super) fn reasons(traits: &Traits<'_>) -> Vec<&'static str> {
         rows(traits).map(|row| row.why).collect()
     }
 
-    /// The same but for what a text says, in lines `name = value`; `#` begins a comment. What is of a format is of all of them, or of
-    /// the one that `name.FORMAT` says, which goes before the others, wherever it stands.
+    /// The same with overrides from a text, in lines `name = value`; `#` begins a comment. A format's setting applies to
+    /// all formats, or with `name.FORMAT` to that one; the latter takes precedence, wherever it stands.
     pub fn with(mut self, text: &str) -> Result<Self> {
         let lines = || text.lines().map(|line| line.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty());
         for of_format in [false, true] {
@@ -255,7 +258,7 @@ impl Tuning {
                 }
             }
         }
-        // What threads have of each sum must lie in a workgroup's memory.
+        // Each thread's share of every sum must fit into workgroup memory.
         if let Some((format, p)) = self.all().find(|(_, p)| p.lanes * p.row_vec4s_batch > 64) {
             let name = format.name();
             let problem =
@@ -291,7 +294,7 @@ impl Tuning {
         BlockFormat::ALL.iter().copied().zip(&mut self.products)
     }
 
-    /// What products with matrices of a format are tuned by.
+    /// What matmuls with matrices of a format are tuned by.
     pub fn products(&self, format: BlockFormat) -> &MatmulTuning {
         &self.products[format.index()]
     }
@@ -302,7 +305,7 @@ impl Tuning {
         self
     }
 
-    /// Whether some format's products are in a form.
+    /// Whether some format uses a mat-mat variant.
     pub(crate) fn multiplies(&self, form: Matmul) -> bool {
         self.products.iter().any(|products| products.matmul == form)
     }
@@ -312,7 +315,7 @@ impl Tuning {
         ENTRIES.iter().map(|(name, field, _)| (*name, *field(&mut self))).collect()
     }
 
-    /// What products are tuned by, and the formats that share it.
+    /// The matmul settings, each with the formats that share it.
     pub fn groups(&self) -> Vec<(MatmulTuning, Vec<BlockFormat>)> {
         let mut groups: Vec<(MatmulTuning, Vec<BlockFormat>)> = Vec::new();
         for (format, products) in BlockFormat::ALL.iter().zip(&self.products) {
@@ -349,7 +352,7 @@ mod tests {
         let changed = table.with("# of an experiment\n\n  reduce = 64 # threads\n").unwrap();
         assert_eq!(changed, Tuning { reduce: 64, ..table });
         assert_eq!(changed.numbers()[0], ("reduce", 64));
-        // A format's line goes before that of all, wherever it stands.
+        // A format's line takes precedence over one for all, wherever it stands.
         let changed = table.with("row_vec4s.Q4_K = 4\nmatmul.Q8_0 = dot\nrow_vec4s = 2\nmatmul = registers").unwrap();
         let of = |format| (changed.products(format).row_vec4s, changed.products(format).matmul);
         assert_eq!([Q4_K, Q8_0, F16].map(of), [(4, Matmul::Registers), (2, Matmul::Dot), (2, Matmul::Registers)]);
@@ -374,7 +377,7 @@ mod tests {
         }
     }
 
-    /// Later rows go before earlier ones, rows of vendors before the usual; every number is one that files may have, too.
+    /// Later rows override earlier ones, rows of vendors the defaults; every number is one that files may set, too.
     #[test]
     fn vendors_have_rows_of_their_own() {
         let of = |vendor, driver, subgroups, format| {

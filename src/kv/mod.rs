@@ -1,8 +1,8 @@
 //! The bookkeeping of the KV cache: which blocks of the executor's storage belong to which sequence.
 //!
-//! Nothing here touches a device: a block is a number below [`Limits::blocks`](crate::exec::Limits), and what it holds is the
-//! executor's business. Blocks are counted by reference, so that sequences can come to share the blocks of a common prefix. A checkpoint of a
-//! recurrent model's states is a number, too.
+//! Nothing here touches a device: a block is a number below [`Limits::blocks`](crate::exec::Limits), and what it holds is
+//! the executor's business. Blocks are counted by reference, so that sequences can come to share the blocks of a common
+//! prefix. A checkpoint of a recurrent model's states is a number, too.
 
 mod pool;
 mod table;
@@ -10,7 +10,7 @@ mod table;
 pub use pool::Pool;
 pub use table::Table;
 
-/// The pools of all cache groups, and the tables that sample from them.
+/// The pools of all cache groups, from which tables take their blocks.
 #[derive(Clone, Debug)]
 pub struct Kv {
     pools: Vec<Pool>,
@@ -116,8 +116,8 @@ impl Kv {
 
     /// Gives back the blocks that lie outside the windows of all rows from position `next` on.
     ///
-    /// A few more are kept, for a sequence that goes a little way back: by the tokens that ran ahead of their end, by a
-    /// template that writes the last turn otherwise.
+    /// A few more are kept, for a sequence that goes back a little: over tokens computed past its end, or because a
+    /// template writes the last turn differently.
     pub fn release_outside_window(&mut self, table: &mut Table, next: u32) {
         const MORE: u32 = 4;
         for (group, window) in self.windows.iter().enumerate() {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::testing::Random;
 
-    /// What the pools and tables must amount to: each sequence owns so many blocks of each group, nobody else's.
+    /// Pools and tables agree with plain counts: each sequence owns so many blocks of each group, and shares none.
     #[test]
     fn a_million_operations_agree_with_counting() {
         let mut random = Random::new(7);

@@ -80,8 +80,8 @@ impl std::str::FromStr for FileType {
 }
 
 impl FileType {
-    /// The format of a tensor. Vectors, also such as are rows of one tensor, and what is small and decides much (norms,
-    /// routers, convolutions), stay in f32.
+    /// The format of a tensor. Vectors, also rows of vectors in one tensor, stay in f32. So do small tensors that decide
+    /// much (norms, routers, convolutions).
     pub fn format_of(&self, at: &Place<'_>) -> BlockFormat {
         let &[.., _, k] = at.shape else { return F32 };
         if !at.name.ends_with(".weight") {
@@ -161,8 +161,8 @@ impl FileType {
 const SSM: [&str; 3] = ["ssm_in", "ssm_out", "ssm_x"];
 
 impl BlockFormat {
-    /// The format, or what stands in for it where a row does not divide into its blocks: one of 32 for one of 256, and
-    /// F16 where not even those fit.
+    /// The format, or a substitute where a row is not a multiple of its blocks: a format with blocks of 32 for one with
+    /// 256, and F16 where not even those fit.
     fn fitting(self, k: u64) -> Self {
         let fits = |format: Self| k.is_multiple_of(format.info().weights as u64);
         let smaller = match self {

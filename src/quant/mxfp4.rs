@@ -24,7 +24,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     wgsl: include_str!("../../wgsl/quant/mxfp4.wgsl"),
 };
 
-/// Twice the numbers of E2M1: whole ones.
+/// Twice the numbers of E2M1, which makes them integers.
 const DOUBLES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// `2^(e - 128)`, for doubles; exact in f32, where the two smallest are subnormal.

@@ -1,4 +1,4 @@
-//! Int8Form scales and eight minima of six bits in twelve bytes, as Q4_K and Q5_K keep them: bytes 0..4 hold scales 0..4,
+//! Eight scales and eight minima of six bits in twelve bytes, as Q4_K and Q5_K keep them: bytes 0..4 hold scales 0..4,
 //! bytes 4..8 minima 0..4, and bytes 8..12 the low four bits of scales 4..8 and, above them, of minima 4..8, whose high two
 //! bits are the top bits of the bytes 0..8. Source: `get_scale_min_k4` in ggml.
 

@@ -1,9 +1,9 @@
-//! Int8 activations, and what a format reports of its weights for integer dot products.
+//! Int8 activations, and what a format says of its weights for integer dot products.
 //!
-//! **The order of summation** is the same in every form, for rows alone (`row_products`) and by tiles (`tile`), so they agree to the
-//! bit: for each 32 weights, or each 16 where those have scales of their own, the products are added in i32, which is exact; the
-//! sum times (the weights' scale times the activations') goes to one running sum, a product and a sum each rounded to f32;
-//! minima have a running sum of their own, subtracted at the end.
+//! **The order of summation** is the same in every variant, for rows alone (`row_products`) and by tiles (`tile`), so they
+//! agree to the bit. For each 32 weights, or each 16 where those have scales of their own, the products are added in i32,
+//! which is exact. That sum times (the weights' scale times the activations') goes to one running sum, a product and a sum
+//! each rounded to f32. Minima have a running sum of their own, subtracted at the end.
 
 use super::fit::ROUND;
 use super::simd::{self, Blocks, Bytes, Simd, Vector};
@@ -20,7 +20,7 @@ pub struct Q8 {
     pub scale: f32,
     /// `scale` times the sum of the quants: what a weight's minimum is multiplied by.
     pub sum: f32,
-    /// -128 times the sum of each half's quants: what corrects products with quants of weights that 128 was added to.
+    /// -128 times the sums of the low and high 16 quants: corrects products with weights' quants that 128 was added to.
     pub corrections: [i32; 2],
     /// From -127 to 127.
     pub quants: [i8; 32],
@@ -63,26 +63,27 @@ impl Q8 {
         }
     }
 
-    /// The quants of each half.
+    /// The low and the high 16 quants.
     #[inline(always)]
     pub(super) fn halves(&self) -> &[[i8; 16]; 2] {
         bytemuck::cast_ref(&self.quants)
     }
 
-    /// `-by` times the sum of a half's quants: what corrects products with quants of weights that are above by so much.
+    /// `-by` times the sum of the low or high 16 quants: corrects products with weights' quants that are too large by that
+    /// much.
     #[inline(always)]
     pub(super) fn sum_below(&self, by: u8, half: usize) -> i32 {
         (self.corrections[half] >> 7) * i32::from(by) // a multiple of 128
     }
 
-    /// `scale` times the sum of a half's quants.
+    /// `scale` times the sum of the low or high 16 quants.
     #[inline(always)]
     pub(super) fn half_sum(&self, half: usize) -> f32 {
         (self.corrections[half] / -128) as f32 * self.scale
     }
 }
 
-/// 32 columns of some rows as integers: in half h, `weight = scale[h] * (quant - ABOVE) - min[h]`.
+/// 32 columns of some rows as integers: for the low (h = 0) and high 16, `weight = scale[h] * (quant - ABOVE) - min[h]`.
 pub(super) struct Group<V: Vector> {
     pub(super) quants: [Bytes<V>; 2],
     pub(super) scale: [V::Floats; 2],
@@ -98,18 +99,18 @@ impl<V: Vector> Group<V> {
     }
 }
 
-/// How a format's blocks give their weights as integers. What is in here must be inlined by attribute: it is compiled
-/// for the instructions of each form.
+/// How a format's blocks give their weights as integers. Functions in here need an inline attribute: they are compiled for
+/// the instruction set of each variant.
 pub(super) trait Unpack<const BYTES: usize> {
     /// Groups of 32 weights in a block.
     const GROUPS: usize;
-    /// The halves of a group have scales (and minima) of their own.
+    /// Whether the low and the high 16 weights of a group have scales (and minima) of their own.
     const HALVES: bool = false;
     /// Whether weights have minima.
     const MINS: bool = false;
-    /// Quants have a sign, and the form's bias.
+    /// Whether quants are signed; then they have the variant's bias.
     const SIGNED: bool = false;
-    /// Otherwise they are below 64, and this much above what they stand for.
+    /// What is added to unsigned quants, which are below 64.
     const ABOVE: u8 = 0;
 
     /// Calls `each` with the groups of a block of some rows, in order.
@@ -118,7 +119,7 @@ pub(super) trait Unpack<const BYTES: usize> {
 
 type Products = fn(simd: Simd, tiles: &[Tile], x: &[&[Q8]], out: &mut [[f32; LANES]]);
 
-/// A format's products with int8 activations, in a form.
+/// A format's int8 kernels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Int8Form {
     /// `out[i] = row i · x`, for the first [`LANES`] rows, or as many as `w` has; further results mean nothing.

@@ -1,4 +1,4 @@
-//! Sixteen rows of weights times one row of activations, straight from the file's blocks: what decoding does.
+//! Sixteen rows of weights times one row of activations, straight from the file's blocks: used for decoding.
 
 use super::q8::{LANES, Q8, Unpack};
 use super::simd::{Bytes, Vector, each_group};
@@ -21,7 +21,7 @@ pub(super) fn body<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(
             #[inline(always)]
             |g, group| {
                 let x = &x[g];
-                // How far quants are above what they stand for.
+                // How much larger quants are than what they stand for.
                 let above = if U::SIGNED { V::BIAS } else { U::ABOVE };
                 if U::HALVES {
                     for half in 0..2 {

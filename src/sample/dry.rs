@@ -2,7 +2,8 @@
 
 use super::Candidates;
 
-/// Takes `multiplier * base^(n - allowed)` from the logit of a token that would make a repetition of n tokens longer, n at least `allowed`.
+/// Subtracts `multiplier * base^(n - allowed)` from the logit of a token that would extend a repetition of n tokens, n at
+/// least `allowed`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dry {
     /// 0 takes nothing. 0 to 100.
@@ -20,7 +21,7 @@ impl Dry {
     pub const NONE: Self = Self { multiplier: 0.0, base: 1.75, allowed: 2, last_n: 0 };
 }
 
-/// Repetitions longer than those allowed by more than this are taken for so long.
+/// Repetitions that exceed those allowed by more than this count as this long.
 const LONGEST: usize = 64;
 
 pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
@@ -30,7 +31,7 @@ pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
     let from = if dry.last_n == 0 { 0 } else { tokens.len().saturating_sub(dry.last_n as usize) };
     let tokens = &tokens[from..];
     let most = LONGEST.saturating_add(dry.allowed as usize);
-    // For each token, the longest end of the text that has been there before, with this token after it.
+    // For each token, the longest suffix of the text that has occurred before, followed by this token.
     let mut repeated = std::collections::BTreeMap::<u32, usize>::new();
     for (end, &next) in tokens.iter().enumerate().skip(1) {
         let back = tokens[..end].iter().rev().zip(tokens.iter().rev()).take(most);

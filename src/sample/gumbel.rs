@@ -1,4 +1,4 @@
-//! The Gumbel-max sample, as `ops/sample.rs` defines it for devices.
+//! Gumbel-max sampling, as `ops/sample.rs` defines it for devices.
 
 use super::{Candidate, Candidates, by_likelihood};
 use crate::ops::sample::{gumbel as noise, noise_key};

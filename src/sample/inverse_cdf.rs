@@ -1,9 +1,9 @@
-//! The inverse-CDF sample.
+//! Sampling by the inverse CDF.
 
 use super::Candidates;
 use crate::ops::sample::{gumbel, noise_key};
 
-/// A uniform number in (0, 1): the one after the Gumbel noise -ln(-ln u) of an id that no token has.
+/// A uniform number u in (0, 1): recovered from the Gumbel noise -ln(-ln u) of an id that no token has.
 pub(super) fn uniform(seed: u64, pos: u32, id: u32) -> f64 {
     let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
     (-(-f64::from(gumbel(key, id))).exp()).exp()
@@ -16,6 +16,6 @@ pub(super) fn inverse_cdf(c: &mut Candidates, seed: u64, pos: u32) -> Option<u32
         rest -= **weight;
         rest < 0.0
     });
-    // Rounding may leave a rest after the last token.
+    // Rounding may leave a remainder after the last token.
     passed.map(|(c, _)| c.id).or(c.list.last().map(|c| c.id))
 }

@@ -1,8 +1,8 @@
 //! Sampling tokens: what a request asks for, what of it a device does by itself, and a chain on the CPU for the rest.
 //!
-//! Penalties and bias → allowed tokens → DRY → temperature → top-k → typical → top-p → min-p → XTC → sample; mirostat in place of all that
-//! lies between the temperature and the sample. A step is a function over the `Candidates`, in a file of its own. What devices sample
-//! by themselves ([`Sampling::on_device`]) does not come here.
+//! Penalties and bias → allowed tokens → DRY → temperature → top-k → typical → top-p → min-p → XTC → sample; mirostat
+//! replaces all that lies between the temperature and the sample. Each step is a function over the `Candidates`, in a file
+//! of its own. What devices sample by themselves ([`Sampling::on_device`]) does not come here.
 
 mod dry;
 mod gumbel;
@@ -37,15 +37,15 @@ pub struct Sampling {
     pub top_p: f32,
     /// Only tokens at least this likely, relative to the most likely, remain; 0 keeps all. 0 to 1.
     pub min_p: f32,
-    /// What tokens lose that were seen: repeat more than 0, at most 10; presence and frequency -10 to 10.
+    /// Penalties on tokens already seen: repeat more than 0, at most 10; presence and frequency -10 to 10.
     pub penalties: Penalties,
-    /// The last so many tokens, of prompt and answer, are those that penalties see; at most 4096.
+    /// How many of the last tokens, of prompt and answer, penalties look at; at most 4096.
     pub last_n: u32,
     /// Only the most typical tokens whose probabilities reach this sum remain; 1 keeps all. More than 0, at most 1.
     pub typical: f32,
-    /// Now and then takes the most likely tokens away.
+    /// Removes the most likely tokens now and then.
     pub xtc: Xtc,
-    /// Takes logits from tokens that would go on with a repetition.
+    /// Lowers the logits of tokens that would continue a repetition.
     pub dry: Dry,
     /// Holds the surprise of the text at a level, in place of all filters.
     pub mirostat: Mirostat,
@@ -144,7 +144,7 @@ pub(crate) fn counts(tokens: &[u32]) -> Vec<[u32; 2]> {
     sorted.chunk_by(|a, b| a == b).map(|same| [same[0], same.len() as u32]).collect()
 }
 
-/// What a chain knows of a request beside its [`Sampling`].
+/// What else a chain knows of a request, besides its [`Sampling`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
     /// Of prompt and answer: the token that follows them is sampled.
@@ -207,7 +207,7 @@ impl Candidates {
     }
 }
 
-/// Logits are finite here; zeros of either sign are equal, as they are on devices.
+/// Logits are finite here; zeros of either sign compare equal, as they do on devices.
 fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
@@ -220,7 +220,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Samples the token that follows those that are known; none if a logit is NaN or infinite, or no token is allowed.
+    /// Samples the token that follows the known ones; none if a logit is NaN or infinite, or no token is allowed.
     pub fn sample(
         &mut self,
         sampling: &Sampling,
@@ -415,7 +415,7 @@ mod tests {
         let xtc = |probability, threshold| sampled(&sampling(|s| s.xtc = Xtc { probability, threshold }), &logits, &[]);
         assert_eq!(kept(&xtc(1.0, 0.15)), [2, 3]);
         assert_eq!(kept(&xtc(1.0, 0.35)), [0, 1, 2, 3]);
-        // Every second time: the most likely is sampled half as often.
+        // Every second time: the most likely token is sampled half as often.
         let halved = xtc(0.5, 0.15)[0];
         assert!((320..480).contains(&halved), "{halved}");
     }
@@ -453,7 +453,7 @@ mod tests {
         }
     }
 
-    /// What the device does and what the chain does by f64 is the same, but where a sum lies on an edge.
+    /// The device's samples and those of the f64 chain are the same, except where a sum lies on an edge.
     #[test]
     fn the_devices_filters_are_the_chains() {
         let mut chain = Chain::default();

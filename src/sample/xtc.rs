@@ -2,12 +2,13 @@
 
 use super::{Candidates, inverse_cdf};
 
-/// Takes the most likely tokens away, so that the text is less expected; the least likely of them stays.
+/// Removes the most likely tokens, so that the text is less expected; the least likely of them stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xtc {
     /// How often; 0 never. 0 to 1.
     pub probability: f32,
-    /// Tokens at least this likely are taken away, but for the last of them. 0 to 1; above 0.5 there are no two of them.
+    /// Tokens at least this likely are removed, except the least likely of them. 0 to 1; above 0.5 there are never two of
+    /// them.
     pub threshold: f32,
 }
 

@@ -1,7 +1,7 @@
-//! How long steps take, predicted from what their nodes cost; and where a step is split, so that each of its submissions is short.
+//! How long steps take, predicted from what their nodes cost; and where a step is split, so that its submissions are short.
 //!
-//! A cost model in two rates a phase, seconds a byte of weights and seconds an operation, as in a roofline; both are measured on the
-//! model's own first layer when it is loaded.
+//! A cost model as in a roofline, with two rates a phase: seconds a byte of weights and seconds an operation. Both are
+//! measured on the model's own first layer when it is loaded.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::ops::{Cost, Load, Rows, WeightId};
 pub(super) const SHARED: Duration = Duration::from_millis(8);
 /// On a device of our own.
 pub(super) const OWN: Duration = Duration::from_millis(50);
-/// Seconds of a measurement that is long enough to be believed.
+/// Seconds of a measurement that is long enough to be reliable.
 const ENOUGH: f64 = 2e-3;
 /// Seconds of a measurement after which there is no further one.
 const SLOW: f64 = 5e-2;
-/// Seconds that a measurement may take, going by what is known.
+/// Seconds that a measurement may take, by prediction.
 const TOO_SLOW: f64 = 0.5;
 
 /// What the nodes of a phase's steps take: each so many seconds for its start, its bytes and its operations.
@@ -41,8 +41,8 @@ pub(super) struct Rates {
 }
 
 impl Rates {
-    /// Seconds for a byte and for an operation, from one or two measurements of (bytes, operations, seconds), the second of more rows.
-    /// Neither is negative, whatever noise says.
+    /// Seconds for a byte and for an operation, from one or two measurements of (bytes, operations, seconds), the second of
+    /// more rows. Neither is negative, whatever noise says.
     fn solved([b, f, t]: [f64; 3], more: Option<[f64; 3]>) -> [f64; 2] {
         let [by_bytes, by_flops] = [[t / b, 0.0], [0.0, t / f]];
         let Some([b2, f2, t2]) = more.filter(|[_, f2, _]| *f2 > f) else {
@@ -64,7 +64,7 @@ impl Rates {
 /// Rows of a sequence in a step, and the position of the first.
 pub(super) type Span = (u32, u32);
 
-/// The largest tiles that products of prompts with such matrices have.
+/// The largest mat-mat tiles for the formats of these weights.
 pub(super) fn largest_tile(tuning: &KernelTuning, weights: &Weights) -> Tile {
     let tiles = weights.matrices.iter().map(|matrix| tuning.tile(matrix.format));
     let larger = |a: Tile, b: Tile| Tile { w: a.w.max(b.w), x: a.x.max(b.x), few: a.few.max(b.few) };
@@ -72,9 +72,10 @@ pub(super) fn largest_tile(tuning: &KernelTuning, weights: &Weights) -> Tile {
 }
 
 impl GpuExecutor {
-    /// Measures the first layer with rows of each phase, from which [`predicted`](Self::predicted) goes on, and lowers `Limits::rows`
-    /// while a node of a prompt should take longer than a submission may: kernels are divided by their rows, down to a tile of them.
-    /// Takes some 20 ms on a GPU, tenths of a second on a processor. Only while nothing is in the cache; results do not depend on it.
+    /// Measures the first layer with rows of each phase; [`predicted`](Self::predicted) extrapolates from it. Lowers
+    /// `Limits::rows` while a prefill node should take longer than a submission may: kernels are split by rows, down to one
+    /// tile. Takes some 20 ms on a GPU, tenths of a second on a processor. Only while nothing is in the cache; results do
+    /// not depend on it.
     pub async fn calibrate(&mut self) -> Result<()> {
         if self.pacing.budget.is_zero() {
             return Ok(());
@@ -88,7 +89,8 @@ impl GpuExecutor {
         Ok(())
     }
 
-    /// What steps of a phase take, by the first layer with so few and so many rows; none where there is nothing to measure.
+    /// The rates of a phase's steps, from timing the first layer with two numbers of rows; none where there is nothing to
+    /// measure.
     async fn measured(&mut self, phase: Phase, sizes: [u32; 2]) -> Result<Option<Rates>> {
         let Limits { rows, context, blocks, block, .. } = self.limits;
         let sizes = sizes.map(|size| size.min(rows).min(context).min(blocks.saturating_mul(block)));
@@ -103,7 +105,7 @@ impl GpuExecutor {
             [cost.bytes + nodes as f64 * start, cost.flops]
         };
         let [few, many] = sizes.map(|rows| work(self, rows));
-        // A prompt should take no longer than as many rows one by one.
+        // A prompt should take no longer than its rows decoded one by one.
         let known = self.rates.decode.filter(|_| phase == Phase::Prefill);
         if let Some(known) = known.filter(|known| known.byte * few[0] + known.flop * few[1] > TOO_SLOW) {
             return Ok(Some(Rates { start, ..known }));
@@ -117,8 +119,8 @@ impl GpuExecutor {
         Ok(Some(Rates { byte, flop, start }))
     }
 
-    /// Lowers `Limits::rows`, by whole tiles, until what grows with the rows fits into a submission's time, node by node; at a depth that
-    /// most prompts stay below.
+    /// Lowers `Limits::rows`, by whole tiles, until the time that grows with the rows fits into a submission's, node by
+    /// node. It assumes a depth that most prompts stay below.
     fn shrink(&mut self, tile: u32) {
         const DEPTH: u32 = 4096;
         let (budget, Limits { context, seqs, .. }) = (self.pacing.budget.as_secs_f64(), self.limits);
@@ -131,13 +133,14 @@ impl GpuExecutor {
         while rows > tile && !fits(rows) {
             rows = (rows / 2).next_multiple_of(tile);
         }
-        // Sequences that a step must hold whole are not divided.
+        // Full sequences are not split.
         if !self.phases.prefill.program.needs_full_sequence() {
             self.limits.rows = rows.max(seqs);
         }
     }
 
-    /// How long a step of so many rows of one sequence from a position on should take; none before [`calibrate`](Self::calibrate).
+    /// How long a step should take that has so many rows of one sequence, from a position on; none before
+    /// [`calibrate`](Self::calibrate).
     pub fn predicted(&self, phase: Phase, rows: u32, pos: u32) -> Option<Duration> {
         Some(Duration::from_secs_f64(self.node_times(phase, &[(rows, pos)], 1)?.sum()))
     }
@@ -187,7 +190,7 @@ impl GpuExecutor {
         self.writes.clear();
         self.write(phase);
         self.writes.write(&self.device);
-        // Drivers finish their compiling in the first run, whose time may be that of nothing else.
+        // Drivers finish compiling in the first run, whose time may be mostly that.
         let mut seconds = self.time_once(phase, dispatches.clone(), 1).await?;
         if seconds >= SLOW {
             seconds = seconds.min(self.time_once(phase, dispatches.clone(), 1).await?);
@@ -218,7 +221,7 @@ impl GpuExecutor {
         Ok(started.elapsed().as_secs_f64() / f64::from(times))
     }
 
-    /// The dispatches of each phase's forward plan before which a submission of the packed step ends, so that none takes longer
+    /// The dispatches of each phase's forward plan at which the packed step is split, so that no submission takes longer
     /// than it may. The second phase begins in the submission that the first one ends in.
     pub(super) fn cuts(&self) -> PerPhase<Vec<usize>> {
         let mut sum = 0.0;

@@ -17,7 +17,7 @@ impl GpuExecutor {
         Ok(rows.flat_map(|row| &row[..value.width as usize]).copied().collect())
     }
 
-    /// Sets a value that no op makes: the input of a program that is not a model's. Rows are as wide as the value.
+    /// Sets a value that no op writes: the input of a program that is not a model's. Rows are as wide as the value.
     pub fn set_value(&self, phase: Phase, id: ValueId, rows: &[f32]) {
         let value = &self.phases[phase].values.buffers[id.index()];
         let stride = value.stride() as usize;
@@ -28,8 +28,8 @@ impl GpuExecutor {
         value.buffer.write(&self.device, 0, &padded);
     }
 
-    /// Lets rows, and tiles of a prompt's rows, search for their sequence on the device, instead of looking it up in what the host
-    /// made. The same bits. Only before the first step.
+    /// Lets kernels find the sequence of a row, or of a tile of prefill rows, by a search on the device instead of in the
+    /// host's list. The bits are the same. Only before the first step.
     pub fn search_for_tiles(&mut self) {
         self.switches.search = true;
     }
@@ -39,7 +39,7 @@ impl GpuExecutor {
         &self.phases[phase].program
     }
 
-    /// Fills all caches with a bit pattern: tests put NaN into pages and states that nobody owns.
+    /// Fills all caches with a bit pattern: tests put NaN into pages and states that no sequence owns.
     pub fn fill_cache(&self, word: u32) {
         for cache in &self.buffers.caches {
             let words = vec![word; (cache.buffer.size() / 4) as usize];
@@ -47,14 +47,14 @@ impl GpuExecutor {
         }
     }
 
-    /// Fills all pages with seeded random numbers, the same as a CPU executor of the same limits: numbered without what pads
-    /// keys and values here.
+    /// Fills all pages with seeded random numbers, the same as a CPU executor of the same limits. Elements are numbered
+    /// without the padding of keys and values.
     pub fn seed_caches(&self, seed: u64) {
         for (cache, number) in self.buffers.caches.iter().zip(0..).filter(|(cache, _)| cache.shape.kv_heads > 0) {
             let storage = cache.shape.storage;
             let mut words = vec![0u32; (cache.buffer.size() / 4) as usize];
             if storage == KvStorage::Q8 {
-                words.fill((1.0f32 / 127.0).to_bits()); // the scales, after a block's elements
+                words.fill((1.0f32 / 127.0).to_bits()); // the scales, which follow a block's elements
                 let elements = cache.shape.scale_word(0, 0, 0, false) as usize;
                 words.chunks_exact_mut(cache.shape.block_words() as usize).for_each(|block| block[..elements].fill(0));
             }

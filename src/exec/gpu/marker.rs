@@ -1,16 +1,16 @@
-//! Completion markers: what distinguishes a submission that ran from one that a driver dropped in silence.
+//! Completion markers: they distinguish a submission that ran from one that a driver dropped.
 
 use super::wgpu;
 use crate::Result;
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::ops::marker;
 
-/// The last dispatch of each submission.
+/// The marker dispatch, which is the last of each submission.
 #[derive(Debug)]
 pub(super) struct CompletionMarkers {
     /// The submission's number, as the host writes it.
     number: Buffer,
-    /// What the dispatch makes of it.
+    /// The marker that the dispatch writes.
     pub(super) mark: Buffer,
     plan: Plan,
     last: u64,
@@ -46,10 +46,10 @@ impl CompletionMarkers {
         self.last
     }
 
-    /// Ends what an encoder holds, which is submitted next; gives the mark that its results must bring.
+    /// Ends what an encoder holds, which is submitted next; returns the marker that its results must contain.
     pub(super) fn end(&mut self, device: &Device, encoder: &mut wgpu::CommandEncoder) -> u32 {
         self.last += 1;
-        // The lower half distinguishes it from all others that may still lie in a buffer.
+        // The low 32 bits distinguish it from all others that may still lie in a buffer.
         let number = self.last as u32;
         self.number.write(device, 0, &[number]);
         let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());

@@ -1,4 +1,4 @@
-//! The GPU executor's memory beside the weights: values, coloured by when they are needed, and caches.
+//! The GPU executor's memory beside the weights: values, which share buffers by lifetime, and caches.
 
 use crate::exec::{CacheOp, Limits};
 use crate::gpu::{Buffer, Device, Matmul, PlanBuilder};
@@ -7,7 +7,7 @@ use crate::ops::lower::{CacheBuffer, KernelTuning, ValueBuffer};
 use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
-/// Space for the rows of x that a prompt's products take as int8, if they do.
+/// A buffer for the rows of x that prefill matmuls quantise to int8, if they do.
 pub(super) fn int8_rows(device: &Device, prefill: &Program, tuning: &KernelTuning, limits: &Limits) -> Result<Buffer> {
     let row = prefill.nodes.iter().map(|node| node.op.gpu_needs().int8_row).max();
     let row = row.filter(|_| tuning.table.multiplies(Matmul::Dot)).unwrap_or(0);
@@ -27,7 +27,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Gives each value a buffer from its first use to its last (`keep`: for good).
+    /// Gives each value a buffer from its first use to its last (`keep`: for ever).
     ///
     /// Results of the program are never shared: they are read after the other phase's program has run.
     pub(super) fn new(

@@ -1,6 +1,6 @@
 //! The GPU executor: a program's plans, the buffers of its steps, and the ring of steps in flight.
 //!
-//! Short steps of decoding are recorded until they are as many as a submission should take, or until somebody wants results.
+//! Short decode steps are recorded until they fill a submission, or until somebody wants results.
 //!
 //! Three kinds of step data are three kinds of buffers, since wgpu tracks usage by whole buffers: what the host writes (the
 //! step and its angles, one of each a phase), what the device keeps (the sampled tokens), and what it gives back (results).
@@ -71,7 +71,7 @@ pub struct GpuExecutor {
     pacing: SubmissionPacing,
     markers: CompletionMarkers,
     kv: KvStorage,
-    /// The largest that products of prompts have.
+    /// The largest tile of prefill matmuls.
     tile: Tile,
     /// How long steps of each phase take.
     rates: PerPhase<Option<Rates>>,
@@ -92,7 +92,7 @@ struct Buffers {
     caches: Vec<CacheBuffer>,
     /// The tokens sampled last, by slot.
     sampled: Buffer,
-    /// Parts of attention, until they are merged.
+    /// KV splits of attention, until they are reduced.
     parts: Buffer,
     /// Rows of x as int8.
     int8_rows: Buffer,
@@ -166,7 +166,7 @@ fn step_layout(program: &Program, limits: &Limits, work: &WorkLimits) -> StepLay
 }
 
 impl GpuExecutor {
-    /// Loads a program's weights and allocates its steps. `progress` receives the bytes done and the bytes in total.
+    /// Loads a program's weights and allocates its steps. `progress` receives the bytes done and the bytes in all.
     pub async fn load(
         device: &Device,
         program: &Program,
@@ -241,7 +241,7 @@ impl GpuExecutor {
         })
     }
 
-    /// The plan of a phase, made if it is new. Pipelines of a browser are compiled behind our back.
+    /// The plan of a phase, made if it is new. Browsers compile its pipelines in the background.
     fn make_plan(&mut self, phase: Phase) -> Result<()> {
         let state = &mut self.phases[phase];
         if state.plan.is_some() {
@@ -326,7 +326,7 @@ impl GpuExecutor {
         program.pooled().map_or(0, |pooled| u64::from(program.value(pooled).width))
     }
 
-    /// A buffer for so many bytes of results, marks among them.
+    /// A buffer for so many bytes of results, completion markers among them.
     fn staging(&mut self, bytes: u64) -> Result<Buffer> {
         if let Some(at) = self.idle_staging.iter().position(|b| b.size() >= bytes) {
             return Ok(self.idle_staging.swap_remove(at));
@@ -339,16 +339,17 @@ impl GpuExecutor {
         self.recording.as_ref().map_or(0, Recording::len) + self.in_flight.iter().map(Submission::len).sum::<usize>()
     }
 
-    /// Whether a step may share a submission: it decodes a row of each sequence (not a text again that the cache lost), and gives no
-    /// more than samples.
+    /// Whether a step may share a submission: it decodes one row of each sequence (it does not recompute a text that the
+    /// cache lost), and returns no more than samples.
     fn is_short(&self, step: &Step<'_>) -> bool {
         let short = |seq: &SeqStep<'_>| seq.phase == Phase::Decode && seq.tokens.len() == 1 && !seq.read_logits;
         let decodes = step.seqs.iter().all(short);
         decodes && self.pooled_width() == 0 && self.timer.is_none()
     }
 
-    /// Where the results of a packed step will lie, and the rows of logits that it reads. Results of a phase lie in its buffers in the
-    /// order of its batch; they are given back in the order of the step: tokens of both phases, probabilities of both, logits, pooled rows.
+    /// Where the results of a packed step will lie, and the rows of logits that it reads. Results of a phase lie in its
+    /// buffers in the order of its batch. They are returned in the order of the step: tokens of both phases, probabilities
+    /// of both, logits, pooled rows.
     fn results(&self, step: &Step<'_>) -> (Recorded, Vec<(Phase, u64)>) {
         let mut words = 0;
         let mut place = |n: usize| {
@@ -448,8 +449,9 @@ impl GpuExecutor {
         }
     }
 
-    /// How long a submission may take: 8 ms on a device that somebody else uses, too, else 50 ms, by default. Short steps share
-    /// one, long ones are split after [`calibrate`](Self::calibrate); 0 keeps steps apart and whole. Results do not depend on it.
+    /// Sets how long a submission may take; the default is 8 ms on a device that somebody else uses, too, else 50 ms. Short
+    /// steps share a submission, long ones are split after [`calibrate`](Self::calibrate); 0 does neither. Results do not
+    /// depend on it.
     pub fn set_budget(&mut self, time: Duration) {
         self.pacing.budget = time;
     }
@@ -502,7 +504,7 @@ impl Executor for GpuExecutor {
         let mut recording = match self.recording.take() {
             Some(recording) => recording,
             None => {
-                // Steps that follow are like the first, but for a request more or less.
+                // The steps that follow are about as large as the first.
                 let steps = if short { u64::from(self.pacing.steps()) } else { 1 };
                 let parts = 1 + cuts.each().into_iter().map(Vec::len).sum::<usize>() as u64;
                 let staging = self.staging(recorded.bytes() * steps + MARK * parts)?;
@@ -527,7 +529,7 @@ impl Executor for GpuExecutor {
         self.submit();
         let mut plan = PlanBuilder::new(&mut self.pipelines);
         memory::cache_ops(&mut plan, &self.buffers.caches, &self.limits, ops)?;
-        // With the step that follows, they are lost or noticed together.
+        // Submitted with the next step, so that both are lost or noticed together.
         self.moves.push(plan.finish()?);
         Ok(())
     }
@@ -551,7 +553,7 @@ impl Executor for GpuExecutor {
         let Some(first) = self.in_flight.front() else { return Ok(()) };
         self.device.tick();
         if first.mapped.get().is_none() {
-            // With another submission after it, the device works on while the host reads.
+            // If another submission is queued, the device works on while the host reads.
             self.blocked += u64::from(self.in_flight.len() == 1);
             self.device.finish_submission(first.index.clone())?;
             first.mapped.wait().await;
@@ -564,7 +566,7 @@ impl Executor for GpuExecutor {
     }
 }
 
-/// All samples if one of them is such, else none.
+/// The number of samples if one of them is such, else 0.
 fn count(samples: &[SampleEntry], is: fn(&SampleEntry) -> bool) -> u32 {
     if samples.iter().any(is) { samples.len() as u32 } else { 0 }
 }

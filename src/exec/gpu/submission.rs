@@ -1,7 +1,8 @@
-//! Steps on their way to the device and back: recorded, submitted one or several at a time, read.
+//! Steps on their way to the device and back: recorded, submitted alone or together, read.
 //!
-//! Steps of a submission run one after another. What the host writes for the first is written before the submission; for each
-//! further one it is copied within it, from a buffer that holds all of it, over what the step before has read.
+//! Steps of a submission run one after another. What the host writes for the first is written before the submission. For
+//! each further step, a copy within the submission overwrites what the step before has read, from a buffer that holds all
+//! of it.
 
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ use crate::{Error, Result};
 
 /// Submissions of one step that should be in flight: the device works on two while the host looks at a third.
 pub(super) const TARGET_SUBMISSIONS: u32 = 3;
-/// A token that is none.
+/// The id that stands for no token.
 const NONE: u32 = u32::MAX;
 /// Bytes that the host may write for the steps of a submission after the first.
 pub(super) const UPLOAD: u64 = 1 << 20;
 
-/// Bytes of the mark that each part of a step leaves among its results.
+/// Bytes of the completion marker that each submission of a step leaves among its results.
 pub(super) const MARK: u64 = 4;
 
 /// What the host writes for a step.
@@ -49,7 +50,7 @@ impl Writes {
         self.words.len() as u64 * 4
     }
 
-    /// Before all that is submitted from now on.
+    /// Writes it before all that is submitted from now on.
     pub(super) fn write(&self, device: &Device) {
         let mut words = &*self.words;
         for (buffer, word, n) in &self.places {
@@ -59,7 +60,7 @@ impl Writes {
         }
     }
 
-    /// After what the encoder holds, through a buffer from a byte on.
+    /// Copies it after what the encoder holds, through `upload` from a byte on.
     fn copy(&self, device: &Device, encoder: &mut wgpu::CommandEncoder, upload: &Buffer, mut at: u64) {
         upload.write(device, at / 4, &self.words);
         for (buffer, word, n) in &self.places {
@@ -78,9 +79,9 @@ pub(super) struct Recording {
     /// Bytes of results, and of what the host wrote for steps after the first.
     results: u64,
     uploaded: u64,
-    /// With the bytes where their results begin.
+    /// Each with the byte where its results begin.
     steps: Vec<(u64, Recorded)>,
-    /// Where marks will be, and which.
+    /// The byte of each completion marker, and its value.
     marks: Vec<(u64, u32)>,
     /// Whether more steps may join: see [`SubmissionPacing`].
     short: bool,
@@ -162,7 +163,7 @@ impl Recording {
         self.uploaded + writes.bytes() <= UPLOAD && self.results + results + MARK <= self.staging.size()
     }
 
-    /// What the host writes for the step that follows.
+    /// Writes what the host has for the step that follows.
     pub(super) fn write(&mut self, device: &Device, writes: &Writes, upload: &Buffer) {
         if self.steps.is_empty() {
             return writes.write(device);
@@ -240,7 +241,7 @@ pub(super) struct Submission {
     staging: Buffer,
     results: u64,
     steps: Vec<(u64, Recorded)>,
-    /// What stands where among the results, if all of it ran.
+    /// The byte and value of each completion marker, if all of it ran.
     marks: Vec<(u64, u32)>,
 }
 
@@ -249,7 +250,8 @@ impl Submission {
         self.steps.len()
     }
 
-    /// Gives the results of each step to `done`, once they are mapped (or `ok` says that they cannot be), and the staging buffer back.
+    /// Gives the results of each step to `done`, once they are mapped (or `ok` says that they cannot be), and returns the
+    /// staging buffer.
     pub(super) fn read(self, ok: bool, out: &mut StepOut, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> Buffer {
         let view = match ok {
             true => self.staging.raw().get_mapped_range(0..self.results.max(4)).map_err(|e| e.to_string()),
@@ -274,7 +276,7 @@ impl Submission {
     }
 }
 
-/// How many steps of decoding a submission takes: as many as fit into its time, going by the last ones.
+/// How many decode steps a submission takes: as many as fit into its time, judging by the last ones.
 #[derive(Debug)]
 pub(super) struct SubmissionPacing {
     /// A submission's time.
@@ -311,10 +313,10 @@ impl SubmissionPacing {
         }
     }
 
-    /// So many steps took so long.
+    /// Learns that so many steps took so long.
     fn learn(&mut self, time: Duration, steps: usize) {
         let step = time.as_secs_f64() / steps as f64;
-        // A saturating cast; one step says little of many.
+        // A saturating cast. One step says little about many, so the number at most doubles.
         self.steps = ((self.budget.as_secs_f64() / step.max(1e-6)) as u32).clamp(1, self.most.min(2 * self.steps));
     }
 }
@@ -335,7 +337,7 @@ mod tests {
         // Steps of 1 ms: twice as many each time, up to half of those that may be in flight.
         assert_eq!([1.0; 5].map(|ms| steps(&mut pacing, ms)), [2, 4, 8, 8, 8]);
         assert_eq!(pacing.target_in_flight(), 16);
-        // Of 9 ms: 50 hold five. Of 60: one. Then growth again.
+        // Of 9 ms: five fit into 50 ms. Of 60: one. Then it grows again.
         assert_eq!([9.0, 60.0, 1.0].map(|ms| steps(&mut pacing, ms)), [5, 1, 2]);
         assert_eq!((pacing.target_in_flight(), SubmissionPacing::new(3, OWN).target_in_flight()), (4, 3));
         pacing.budget = Duration::ZERO;

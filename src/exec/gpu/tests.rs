@@ -63,7 +63,7 @@ fn gpu_lost_submissions_are_noticed() {
     }
 }
 
-/// The answers of requests that run one after another; before step `lost`, the driver drops a submission.
+/// The answers of requests that run one after another; the driver drops a submission before step `lost`.
 fn answers(lost: Option<usize>) -> Vec<(Vec<u32>, Finish)> {
     let (model, gpu) = load("llvmpipe");
     let mut engine = Engine::new(gpu, &model.program);
@@ -111,8 +111,8 @@ fn measured(gpu: &mut GpuExecutor, phase: Phase, rows: u32, pos: u32) -> f64 {
     (0..4).map(time).fold(f64::MAX, f64::min)
 }
 
-/// Predicted times are those that are measured, within a factor of 3: of steps unlike those that were measured at start. A machine that
-/// is busy now and then has five tries.
+/// Predicted times are within a factor of 3 of measured ones, for steps unlike those that calibration measured. A machine
+/// that is busy now and then has five tries.
 #[test]
 fn gpu_steps_take_as_long_as_predicted() {
     let (_, mut gpu) = load("llvmpipe");
@@ -134,7 +134,8 @@ fn gpu_steps_take_as_long_as_predicted() {
     assert!((0..5).any(|_| close(try_once())));
 }
 
-/// A step that takes longer than a submission may is split, at the same results; its parts keep to the time, within a factor of 3.
+/// A step that takes longer than a submission may is split, with the same results; its parts keep to the time, within a
+/// factor of 3.
 #[test]
 fn gpu_long_steps_are_cut() {
     let (_, mut gpu) = load("llvmpipe");
@@ -152,7 +153,7 @@ fn gpu_long_steps_are_cut() {
     assert_eq!(step(&mut gpu, Phase::Prefill, &tokens, 0).unwrap(), whole);
     let parts = gpu.submissions() - submissions;
     assert!((5..=12).contains(&parts), "{parts} parts");
-    // Each part is stamped: the first one is lost, the others run.
+    // Each part has a completion marker: the first part is lost, the others run.
     gpu.markers.lose = true;
     assert!(matches!(step(&mut gpu, Phase::Prefill, &tokens, 0), Err(Error::LostStep { .. })));
     // The device's own clock, part by part.
@@ -168,14 +169,14 @@ fn gpu_long_steps_are_cut() {
     };
     let longest = (0..4).map(|_| longest(&mut gpu)).fold(f64::MAX, f64::min);
     assert!(longest <= 3.0 * predicted.as_secs_f64() / 6.0, "{longest} s, predicted {predicted:?} / 6");
-    // Where an op alone would take longer, steps have fewer rows.
+    // Where one op would take longer, steps have fewer rows.
     gpu.profile(false).unwrap();
     gpu.set_budget(predicted / 100);
     block_on(gpu.calibrate()).unwrap();
     assert!((16..rows).contains(&gpu.limits().rows), "{} of {rows} rows", gpu.limits().rows);
 }
 
-/// A step has as many parts as its time takes: at the end each node has its own.
+/// A step is split into as many parts as its time needs: in the end each node has its own.
 #[test]
 fn gpu_slow_steps_have_many_parts() {
     let (_, mut gpu) = load_as("llvmpipe", true);

@@ -23,7 +23,7 @@ pub(super) struct Weights {
     biases: HashMap<BiasKey, u32>,
 }
 
-/// The biases of a list of parts: which, and how many elements each.
+/// The biases of a stack's parts: which, and how many elements each.
 type BiasKey = Vec<(Option<VectorId>, u32)>;
 
 fn bias_key(parts: &[Part]) -> Option<BiasKey> {
@@ -35,7 +35,7 @@ fn row_bytes(format: BlockFormat, k: u32) -> Result<u64> {
     Ok(u64::from(format.gpu_row_words(u64::from(k))?) * 4)
 }
 
-/// Most rows of a matrix in one buffer, a multiple of `unit`.
+/// Rows of a matrix in one buffer at most, a multiple of `unit`.
 fn rows_in_buffer(device: &Device, row_bytes: u64, unit: u64) -> u64 {
     (device.caps().max_binding.min(device.caps().max_buffer) / row_bytes).min(MAX_ROWS.into()) / unit * unit
 }
@@ -131,13 +131,13 @@ impl Weights {
         Ok(Self { matrices, buffers, vectors, vector_at, biases })
     }
 
-    /// The element of `vectors` where the biases of parts are contiguous.
+    /// The element of `vectors` where the biases of these parts begin, one after another.
     pub(super) fn bias_at(&self, parts: &[Part]) -> Option<u32> {
         self.biases.get(&bias_key(parts)?).copied()
     }
 }
 
-/// Places matrices of one block format contiguous, in as few buffers as they fit.
+/// Places matrices of one block format one after another, in as few buffers as possible.
 fn place(
     device: &Device,
     specs: &[WeightSpec],

@@ -1,4 +1,4 @@
-//! The programs of the self-test: for each family of kernels a small one that has the ops of the models that use it.
+//! The programs of the self-test: for each family of kernels a small one with the ops of the models that use it.
 
 use crate::model::{Builder, CacheSpec, KeyHeads, Out, Program, StoredDecays};
 use crate::ops::{
@@ -38,7 +38,7 @@ pub(super) const FAMILIES: &[Family] = &[
         rows: 23,
     },
     Family { name: "learned", uses: caches, program: learned, format: F32, rows: 300 },
-    // Of matrices of their own: more rows than small tiles are for.
+    // With matrices of their own: more rows than small tiles are for.
     Family { name: "latent", uses: latent_op, program: latent, format: None, rows: 70 },
     Family { name: "experts", uses: expert_op, program: experts, format: None, rows: 170 },
     Family { name: "recurrent", uses: recurrent_op, program: recurrent, format: F32, rows: 23 },
@@ -50,11 +50,11 @@ pub(super) const FAMILIES: &[Family] = &[
 pub(super) const PRODUCTS: Family =
     Family { name: "products", uses: multiplies, program: products, format: None, rows: 70 };
 
-/// Attention of prompts in its form by cooperative matrices: several tiles of rows and blocks of positions, full and not.
+/// Attention of prompts by cooperative matrices: several tiles of rows and blocks of positions, full and partial.
 pub(super) const ATTENTION: Family =
     Family { name: "attention", uses: caches, program: attention, format: F32, rows: 70 };
 
-// The first family has the matrices of each format, whether or not anything turns.
+// The first family has the matrices of each format, whether or not a model rotates anything.
 fn multiplies(op: &Op) -> bool {
     matches!(op, Op::Linear(_))
 }
@@ -101,7 +101,7 @@ fn tokens(b: &mut Builder, dim: u32) -> ValueId {
     b.embed("embed.weight", Index::Token, VOCAB, dim, 1.5)
 }
 
-/// Angles that grow fast enough for a wrong one to show.
+/// Frequencies that grow fast enough for a wrong one to show.
 fn angles(b: &mut Builder, dims: u32) -> RopeId {
     b.rope_table((0..dims / 2).map(|i| 50f64.powf(f64::from(2 * i) / f64::from(dims))).collect(), 1.0)
 }
@@ -138,7 +138,7 @@ fn logits(mut b: Builder, x: ValueId) -> Program {
     b.finish(vec![Out::Logits(logits)])
 }
 
-/// RMS norms, rotary positions, grouped heads outside a window, a layer with norms of heads, a gated network.
+/// RMS norms, rotary positions, grouped heads with a window, a layer with norms of heads, a gated network.
 fn rotary(pairing: Pairing) -> Program {
     const HEADS: u32 = 8;
     const KV_HEADS: u32 = 2;
@@ -174,7 +174,7 @@ fn rotary(pairing: Pairing) -> Program {
     logits(b, x)
 }
 
-/// Layer norms, learned positions, biases, a network with GELU; positions past the first part of attention.
+/// Layer norms, learned positions, biases, a network with GELU; positions past the first KV split.
 fn learned() -> Program {
     const DIM: u32 = 64;
     let mut b = new();
@@ -202,7 +202,7 @@ fn learned() -> Program {
     b.finish(vec![Out::Logits(logits)])
 }
 
-/// Attention in a compressed space: heads with matrices of their own, parts of rows, values inside of keys.
+/// Latent attention: heads with matrices of their own, slices of rows, values inside of keys.
 fn latent() -> Program {
     const HEADS: u32 = 4;
     const ROPE: u32 = 16;
@@ -301,7 +301,7 @@ fn recurrent() -> Program {
     logits(b, x)
 }
 
-/// A product with a bias, an activation after it, a pair of gates and ups, a product plus a residual.
+/// A matmul with a bias, an activation after it, a pair of gate and up projections, a matmul plus a residual.
 fn products() -> Program {
     let mut b = new();
     let x = tokens(&mut b, DIM);
@@ -315,7 +315,8 @@ fn products() -> Program {
     b.finish(vec![Out::Hidden(y), Out::Hidden(x)])
 }
 
-/// Attention of three query heads to a KV head, whose elements are not whole blocks, over all before and outside a window.
+/// Attention of three query heads to a KV head, with head sizes that are not whole blocks, over all positions and within a
+/// window.
 fn attention() -> Program {
     const KV_HEADS: u32 = 2;
     const HEAD_DIM: u32 = 40;

@@ -1,9 +1,9 @@
 //! The self-test: every family of kernels that a model uses, on known data, before a device is trusted with the model.
 //!
-//! Drivers that compute wrongly exist; without this, the first to notice would be a reader. Small programs run on the device, one for
-//! each [family](family::FAMILIES) and block format; every value that a kernel writes is compared with the f64 oracle's, and every kind
-//! of sample with the CPU's. A device whose subgroups, or one of whose forms of products or of attention, alone are wrong is used
-//! without them; any other is refused, by name.
+//! Drivers that compute wrongly exist; without this test, readers of the answers would be the first to notice. Small
+//! programs run on the device, one for each [family](family::FAMILIES) and block format. Every value that a kernel writes
+//! is compared with the f64 oracle's, and every kind of sample with the CPU's. If only the subgroups, one matmul variant or
+//! one attention variant is wrong, the device is used without it. Any other device that fails is refused, by name.
 
 mod family;
 mod run;
@@ -22,9 +22,10 @@ use crate::quant::BlockFormat;
 use crate::{Error, Result};
 use family::{ATTENTION, FAMILIES};
 
-/// What devices have passed, for whoever can keep it: a line for each adapter, driver, text of the kernels and family.
+/// The tests that devices have passed, for whoever can keep them: a line for each adapter, driver, text of the kernels and
+/// family.
 ///
-/// Failures are reported, and not kept: who fails is asked again, and a driver that was fixed is not refused for ever.
+/// Failures are reported and not kept: a device that failed is tested again, so a fixed driver is not refused for ever.
 #[derive(Debug, Default)]
 pub struct SelfTestResults {
     passed: Mutex<BTreeSet<String>>,
@@ -32,7 +33,7 @@ pub struct SelfTestResults {
 }
 
 impl SelfTestResults {
-    /// From [`text`](Self::text). Lines of other versions of the kernels are left out; one that is damaged is one that nobody asks for.
+    /// Parses [`text`](Self::text). Lines for other versions of the kernels are left out; a damaged line matches no test.
     pub fn parse(text: &str) -> Self {
         let hash = format!("\t{:016x}\t", kernels_hash());
         let lines = text.lines().filter(|line| line.contains(&hash)).map(str::to_owned);
@@ -50,8 +51,8 @@ impl SelfTestResults {
         self.lines().iter().filter(|line| line.starts_with(&key)).count()
     }
 
-    /// The faults for which a device was passed over, or used without its subgroups or a form of products or attention, since this
-    /// was made: a line each, with what is used instead.
+    /// The faults found since this was made: a line each, with what is used instead. For such a fault a device was passed
+    /// over, or used without its subgroups or without a variant of matmul or attention.
     pub fn faults(&self) -> Vec<String> {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -66,11 +67,11 @@ impl SelfTestResults {
     }
 }
 
-/// The device, if the kernels that a model uses compute rightly on it; the same without subgroups, or with a simpler form of matrix
-/// times matrix or of attention, if they do only then.
+/// The device, if the kernels that a model uses compute correctly on it. If they do so only without subgroups, or with a
+/// simpler variant of mat-mat or attention, the device restricted to that.
 ///
-/// Keys and values are stored as `kv` says; none: as the numerics have it. What `self_test_results` say that it has passed is not tested
-/// again. Works on any device, a host's too.
+/// Keys and values are stored as `kv` says; none: as the numerics have it. Tests that `self_test_results` lists as passed
+/// are not run again. Works on any device, a caller's too.
 pub async fn self_test(
     device: &Device,
     program: &Program,
@@ -95,7 +96,7 @@ pub async fn self_test(
         }
         result => result.map(|()| device.clone()),
     }?;
-    // In exact numerics, products and attention have one form, which is of the families.
+    // In exact numerics, matmul and attention have one variant each, which the families cover.
     if numerics == Numerics::Exact {
         return Ok(device);
     }
@@ -109,12 +110,12 @@ pub async fn self_test(
     }
 }
 
-/// Whether a test found its kernels at fault: what a driver does not compile is as good as wrong.
+/// Whether an error is the kernels' fault: one that a driver does not compile counts as wrong.
 fn is_fault(error: &Error) -> bool {
     matches!(error, Error::Miscomputed { .. } | Error::Device(_) | Error::Limit { .. })
 }
 
-/// The device, with attention by cooperative matrices if it has them and that computes rightly.
+/// The device, with attention by cooperative matrices if it has them and they compute correctly.
 async fn attending(device: Device, kv: KvStorage, self_test_results: &SelfTestResults) -> Result<Device> {
     let line = format!("{}attention cooperative {kv:?}", key(&device));
     let with = device.with_attend_matrices(true);
@@ -134,7 +135,7 @@ async fn attending(device: Device, kv: KvStorage, self_test_results: &SelfTestRe
     }
 }
 
-/// The device with the best mat-mat variants that it has and that compute rightly.
+/// The device with the best mat-mat variants that it has and that compute correctly.
 async fn multiplying(
     mut device: Device,
     formats: &HashSet<BlockFormat>,
@@ -161,13 +162,13 @@ async fn multiplying(
         let Some((form, wrong)) = wrong else { return Ok(device) };
         self_test_results.report(format!("used without {} products: {wrong}", form.name()));
         let simpler = Matmul::ALL.into_iter().rfind(|other| *other < form).unwrap_or(Matmul::Registers);
-        // Formats that are multiplied in another form keep it.
+        // Formats that use another variant keep it.
         let caps = device.caps();
         device = device.with_matmul(|format, requested| if caps.matmul(format) == form { simpler } else { requested });
     }
 }
 
-/// The form in which a device multiplies many rows with matrices of a format.
+/// The mat-mat variant that a device uses for matrices of a format.
 fn form(device: &Device, format: BlockFormat) -> Matmul {
     device.caps().matmul(format)
 }
@@ -203,12 +204,12 @@ async fn passes(
     Ok(())
 }
 
-/// What a self-test result holds for: adapter, driver, form of the kernels, their text.
+/// What a self-test result holds for: adapter, driver, variant of the kernels, their text.
 fn key(device: &Device) -> String {
     let caps = device.caps();
     let form = if caps.subgroups.is_some() { "subgroups" } else { "plain" };
     let (name, backend, driver) = (&caps.name, &caps.backend, &caps.driver);
-    // Tiles are cut to it.
+    // Tile sizes depend on it.
     let form = format!("{form} {}", caps.workgroup_memory);
     let mut tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
     for (MatmulTuning { lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, .. }, formats) in caps.tuning.groups() {
@@ -220,7 +221,7 @@ fn key(device: &Device) -> String {
     format!("{name}\t{backend}\t{driver}\t{form}{tuned}\t{:016x}\t", kernels_hash()).replace('\n', " ")
 }
 
-/// FNV-1a over everything that kernels are composed of, and the version of what dispatches them.
+/// FNV-1a over all the texts that kernels are composed of, and the version of the code that dispatches them.
 fn kernels_hash() -> u64 {
     let formats = BlockFormat::ALL.iter().map(|f| f.info().wgsl);
     let texts = KERNELS.iter().map(|kernel| kernel.source).chain(LIB.iter().map(|f| f.source)).chain(formats);

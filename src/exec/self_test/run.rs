@@ -43,7 +43,7 @@ fn matrix(format: BlockFormat, n: u32, k: u32, values: &[f32]) -> Result<Matrix>
     Matrix::new(Arc::new(Bytes::new("self-test", bytes)), 0, format, n, k)
 }
 
-/// Matrices that keep the size of x and make attention peaky; F32 where rows are not whole blocks.
+/// Weights that keep the size of x and make attention peaky; F32 where rows are not whole blocks.
 fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
     let mut stream = Stream(7);
     let mut weights = CpuWeights::default();
@@ -61,10 +61,11 @@ fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
     Ok(Arc::new(weights))
 }
 
-/// Prompts and decode rows of two sequences over pages in disorder, one of which moves to another slot and block in between, then
-/// a row whose token the device sampled; fails with the first op that is wrong. Gives the shader modules that ran.
+/// Prefill and decode rows of two sequences over pages in disorder, one of which moves to another slot and block in
+/// between; then a row whose token the device sampled. Fails with the first op that is wrong. Returns the shader modules
+/// that ran.
 ///
-/// MatmulTuning and attention of prompts are in the usual form.
+/// Matmul and attention of prompts use the usual variant.
 pub(super) async fn family(
     device: &Device,
     family: &Family,
@@ -75,9 +76,9 @@ pub(super) async fn family(
     compare(&device.with_matmul(|_, _| Matmul::Registers), family, format, numerics, kv, EXACT).await
 }
 
-/// The same for a program of products alone, in a form that the device is tuned to.
+/// The same for a program of matmuls alone, in the given variant, to which the device is tuned.
 pub(super) async fn products(device: &Device, format: BlockFormat, form: Matmul) -> Result<Vec<String>> {
-    // Largest NMSE of two products after each other.
+    // Largest NMSE after two matmuls in sequence.
     let bound = match form {
         Matmul::Registers => EXACT,
         Matmul::Dot => 1e-3,                       // as int8
@@ -86,13 +87,13 @@ pub(super) async fn products(device: &Device, format: BlockFormat, form: Matmul)
     compare(device, &PRODUCTS, format, Numerics::Fast, KvStorage::F16, bound).await
 }
 
-/// The same for attention alone, in its form by cooperative matrices.
+/// The same for attention alone, by cooperative matrices.
 pub(super) async fn attention(device: &Device, kv: KvStorage) -> Result<Vec<String>> {
-    // In f16; as int8 keys and values are as they are in the other form.
+    // In f16; int8 keys and values are the same in both variants.
     compare(device, &ATTENTION, BlockFormat::F32, Numerics::Fast, kv, 1e-4).await
 }
 
-/// `prompts`: the largest NMSE of what a prompt's rows make.
+/// `prompts`: the largest NMSE of the values of prefill rows.
 async fn compare(
     device: &Device,
     family: &Family,
@@ -123,7 +124,7 @@ async fn compare(
     let seqs = [seq(0, prefill, 0, &tokens[..n], &tables[0]), seq(1, prefill, 0, &tokens[7..12], &tables[1])];
     both.step(&seqs, &seqs).await?;
     if !program.needs_full_sequence() {
-        // Few rows have forms of their own.
+        // Few rows have kernel variants of their own.
         let few = [seq(1, prefill, 5, &tokens[12..15], &tables[1])];
         both.step(&few, &few).await?;
         // A block of the first sequence becomes one of the second's that it does not need, and its states go to slot 2, both
@@ -167,9 +168,10 @@ struct Both<'a> {
 }
 
 impl Both<'_> {
-    /// Runs a step, which both are given in their own words, and compares every value that its program wrote. Gives what was sampled.
+    /// Runs a step, given separately to device and oracle, and compares every value that its program wrote. Returns the
+    /// samples.
     async fn step(&mut self, of_gpu: &[SeqStep<'_>], of_oracle: &[SeqStep<'_>]) -> Result<Vec<Option<u32>>> {
-        // And of one that depends on a cache.
+        // The largest NMSE of a value that depends on a cache.
         let after = match self.kv {
             KvStorage::F32 => EXACT,
             KvStorage::F16 => 1e-5,
@@ -234,7 +236,7 @@ async fn finish(executor: &mut impl Executor, step: &Step<'_>) -> Result<Samples
     result.unwrap_or_else(|| Ok(Samples::default()))
 }
 
-/// Whether two lists of probabilities have the same tokens, and what is the same but for rounding.
+/// Whether two lists of probabilities have the same tokens, and the same values but for rounding.
 fn same(a: &[Logprob], b: &[Logprob]) -> bool {
     const ROUNDING: f32 = 1e-3;
     let near = |(a, b): (&Logprob, &Logprob)| a.token == b.token && (a.logprob - b.logprob).abs() <= ROUNDING;

@@ -1,4 +1,5 @@
-//! The self-test passes what is right, and catches what is wrong: a list of mutations, each of which stands for a driver.
+//! The self-test passes correct kernels and catches wrong ones: a list of mutations, each of which stands for a driver's
+//! bug.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ fn runs_products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
     pollster::block_on(run::products(device, format, form(device, format)))
 }
 
-/// The device, with what stands in for cooperative matrices, which no software adapter has.
+/// The device, with a stand-in for cooperative matrices, which no software adapter has.
 fn with_stand_in(device: &Device) -> Device {
     let matrices = Matrices {
         side: 16,
@@ -43,8 +44,8 @@ fn with_stand_in(device: &Device) -> Device {
     device.with_matrices(matrices).with_matmul(|_, _| Matmul::Cooperative)
 }
 
-/// Right kernels pass, on both adapters, with subgroups and without, with every type of keys and values; and no kernel of a model is
-/// left out.
+/// Correct kernels pass, on both adapters, with subgroups and without, with every type of keys and values; and no kernel of
+/// a model is left out.
 #[test]
 fn gpu_right_kernels_pass() {
     let lavapipe = device("llvmpipe");
@@ -56,7 +57,7 @@ fn gpu_right_kernels_pass() {
         (plain, Numerics::Fast, KvStorage::F16),
         (device("swiftshader"), Numerics::Fast, KvStorage::F16),
     ] {
-        // Values within keys are in no cache of 8 bits.
+        // Latent attention, whose values lie within its keys, has no int8 cache.
         let kv_of = |family: &Family| if family.name == "latent" && kv == KvStorage::Q8 { KvStorage::F16 } else { kv };
         let families = FAMILIES.iter().flat_map(|family| runs(&device, family, numerics, kv_of(family)).unwrap());
         let forms = [Matmul::F16, Matmul::Dot].map(|form| device.with_matmul(|_, _| form));
@@ -69,7 +70,7 @@ fn gpu_right_kernels_pass() {
         let modules: Vec<_> = modules.collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
     }
-    // Of `Single` ops.
+    // Kernels of `Single` ops only.
     let others = ["kv_replicate", "softmax", "attend_v1"];
     let of_models = KERNELS.iter().map(|kernel| kernel.name);
     let missing: Vec<_> = of_models.filter(|name| !kernels.contains(*name) && !others.contains(name)).collect();
@@ -97,7 +98,7 @@ fn gpu_wrong_subgroups_are_left_unused_and_results_are_kept() {
     let test = |device: &Device, self_test_results: &SelfTestResults| {
         pollster::block_on(self_test(device, &program, &weights, Numerics::Exact, None, self_test_results))
     };
-    // Only the subgroups are wrong: the plain form is taken, and passes.
+    // Only the subgroups are wrong: the plain variant is used, and passes.
     let self_test_results = SelfTestResults::default();
     let wrong = device.mutated("subgroupAdd(v)", "v");
     let plain = test(&wrong, &self_test_results).unwrap();
@@ -110,24 +111,25 @@ fn gpu_wrong_subgroups_are_left_unused_and_results_are_kept() {
         "{}",
         self_test_results.text()
     );
-    // So it is where a driver does not compile them.
+    // The same where a driver does not compile them.
     let faults = SelfTestResults::default();
     let plain = test(&device.mutated("subgroupAdd(v)", "subgroupAdd(v, nothing)"), &faults).unwrap();
     assert!(plain.caps().subgroups.is_none());
     let [reported] = faults.faults().try_into().unwrap();
     assert!(reported.starts_with("used without subgroups: "), "{reported}");
-    // What was passed is believed, also when it comes from a file; what is damaged or of other kernels is not.
+    // A test that was passed is trusted, also when it comes from a file; a damaged line, or one of other kernels, is not.
     let text = self_test_results.text();
     let kept = SelfTestResults::parse(&format!("\u{fffd}{text}rubbish\n\n{}", text.replace('\t', " ")));
     assert_eq!(kept.passed(&plain), 1, "{}", kept.text());
     let hash = format!("{:016x}", kernels_hash());
     assert_eq!(SelfTestResults::parse(&text.replace(&hash, "0123456789abcdef")).text(), "");
-    // Everything is wrong: the device is refused, and the error names adapter and kernel. What was passed is not run again.
+    // Everything is wrong: the device is refused, and the error names adapter and kernel. A test that was passed is not run
+    // again.
     let wrong = device.mutated("params.scale * v", "v + 1.0");
     let error = test(&wrong, &SelfTestResults::default()).unwrap_err().to_string();
     assert!(error.contains("llvmpipe") && error.contains("computes wrongly: embed:"), "{error}");
     test(&wrong.without_subgroups(), &self_test_results).unwrap();
-    // What was passed with one type of keys and values says nothing of another.
+    // A pass with one type of keys and values says nothing about another.
     let wrong = wrong.without_subgroups();
     let q8 = Some(KvStorage::Q8);
     pollster::block_on(self_test(&wrong, &program, &weights, Numerics::Exact, q8, &self_test_results)).unwrap_err();
@@ -161,7 +163,7 @@ fn gpu_wrong_products_are_left_unused() {
     }
 }
 
-/// Nor does a wrong form of some formats change what others are multiplied in.
+/// A wrong variant for one format leaves the variants of other formats as they are.
 #[test]
 fn gpu_wrong_products_of_a_format_are_left_unused() {
     let device = with_stand_in(&device("llvmpipe"));
@@ -186,7 +188,7 @@ fn gpu_wrong_products_of_a_format_are_left_unused() {
     }
 }
 
-/// What stands in a kernel or a fragment, what a driver might make of it, and the family that is asked.
+/// A text in a kernel or fragment, what a faulty driver might make of it, and the family that is tested.
 const MUTATIONS: &[(&str, &str, &str)] = &[
     // Wrong operators, constants and signs.
     ("rotary", "params.scale * v", "v"),
@@ -262,10 +264,10 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
         "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)",
         "min(tile * TILE_N + i, params.n - 1u)",
     ),
-    // Of numbers in f16.
+    // Matmul in f16.
     ("f16", "return vec4<f16>(clamp_f16(v))", "return vec4<f16>(clamp_f16(v)) + vec4<f16>(0.1)"),
     ("f16", "sh_x[slot(tm + m * THREADS_M, i)]", "sh_x[slot(tm, i)]"),
-    // And by cooperative matrices.
+    // Matmul and attention by cooperative matrices.
     ("cooperative", "row * STRIDE + 16u * half + 4u * j", "row * STRIDE + 4u * j"),
     ("cooperative", "(TILE_N + quarter / 2u * (2u * SIDE))", "TILE_N"),
     ("cooperative", "load_left(at_x + SIDE * STRIDE + s, STRIDE)", "load_left(at_x + s, STRIDE)"),

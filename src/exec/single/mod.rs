@@ -1,4 +1,4 @@
-//! Single ops on buffers of a host's: for programs with a wgpu device of their own that want a kernel, not an engine.
+//! Single ops on a caller's buffers: for programs with a wgpu device of their own that want a kernel, not an engine.
 //!
 //! ```no_run
 //! # async fn f(device: wgslm::gpu::Device, x: wgslm::gpu::Buffer) -> wgslm::Result<()> {
@@ -38,9 +38,10 @@ use crate::{Error, Result};
 
 /// Collects ops, each on buffers of the caller's, and makes a plan of them.
 ///
-/// What can be added: [`Linear`](crate::ops::Linear) as it is before fusing, [`Norm`](crate::ops::Norm), [`Rope`](crate::ops::Rope), [`KvWrite`](crate::ops::KvWrite),
-/// [`RopeKv`](crate::ops::RopeKv), [`Pointwise`](crate::ops::Pointwise), [`Slice`](crate::ops::Slice), [`Attend`]. They run in the order in which they
-/// were added.
+/// What can be added: [`Linear`](crate::ops::Linear) as it is before fusing, [`Norm`](crate::ops::Norm),
+/// [`Rope`](crate::ops::Rope), [`KvWrite`](crate::ops::KvWrite), [`RopeKv`](crate::ops::RopeKv),
+/// [`Pointwise`](crate::ops::Pointwise), [`Slice`](crate::ops::Slice), [`Attend`]. They run in the order in which they were
+/// added.
 #[derive(Debug)]
 pub struct Single<'a> {
     pipelines: &'a mut Pipelines,
@@ -90,25 +91,24 @@ impl<'a> Single<'a> {
         }
     }
 
-    /// Attention and products take each row by itself, as rows that are generated one by one want it; without this, they take tiles of
-    /// rows that are contiguous.
+    /// Attention and matmul take each row by itself, as decoding does; without this, they take tiles of consecutive rows.
     pub fn by_rows(&mut self) {
         self.decode = true;
     }
 
-    /// MatmulTuning and attention of tiles are made in the device's best form, be it of 8 or 16 bits; without this, in f32.
+    /// Matmul and attention by tiles use the device's best variant, in int8 or f16; without this, f32.
     pub fn fast(&mut self) {
         self.fast = true;
     }
 
-    /// Attention takes each row by itself and keeps its scores in workgroup memory, as vLLM's V1 does: over vectorised caches, for
-    /// as many positions as that memory holds scores of.
+    /// Attention takes each row by itself and keeps its scores in workgroup memory, as vLLM's V1 does: over vectorised
+    /// caches, for as many positions as that memory has capacity for.
     pub fn v1(&mut self) {
         self.v1 = true;
     }
 
-    /// Attention finds whose a row is, or a tile of rows, by a binary search over the sequences' first rows; without this, it looks it
-    /// up in a list that the host made. The same bits.
+    /// Attention finds the sequence of a row, or of a tile of rows, by a binary search over the sequences' first rows.
+    /// Without this, it looks the sequence up in a list that the host made. The bits are the same.
     pub fn search(&mut self) {
         self.search = true;
     }
@@ -303,7 +303,7 @@ impl<'a> Single<'a> {
 
     /// The plan: its dispatches in order, to be submitted as often as the buffers change.
     pub fn finish(self) -> Result<Plan> {
-        // V1, which does less, may have been chosen after an op was added.
+        // V1, which supports less, may have been chosen after an op was added.
         self.ops.iter().try_for_each(|op| self.known(op))?;
         let step = &self.step.buffer;
         let caps = self.pipelines.device().caps();

@@ -61,7 +61,7 @@ impl Rotation<'_> {
     }
 }
 
-/// Radians as parts of a turn, in 2⁻³² and 2⁻⁶⁴; whole turns are dropped.
+/// Radians as fractions of a revolution, in 2⁻³² and 2⁻⁶⁴; whole revolutions are dropped.
 fn turns(radians: f64) -> [u32; 2] {
     const WORD: f64 = (1u64 << 32) as f64;
     let scaled = (radians / std::f64::consts::TAU).rem_euclid(1.0) * WORD;

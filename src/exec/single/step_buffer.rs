@@ -1,4 +1,4 @@
-//! The step buffer of single ops: which rows there are, where they stand, in which blocks their sequences' caches are.
+//! The step buffer of single ops: which rows there are, their positions, and the blocks of their sequences' caches.
 
 use crate::gpu::{Buffer, Device, StepCounts};
 use crate::ops::attend::gpu::{MAX_PARTS, most_parts};
@@ -15,17 +15,17 @@ pub struct StepLimits {
     pub seqs: u32,
     /// Blocks of a cache that a sequence has in its table. 0: there are no tables, caches are contiguous.
     pub blocks: u32,
-    /// Positions in a block, or of a sequence where there are no tables: rows that stand after them are refused then. 0: nobody checks.
+    /// Positions in a block, or of a sequence where there are no tables: rows past them are refused then. 0: unchecked.
     pub slots: u32,
-    /// Rows say where they stand ([`StepBuffer::write_rows`]); else they are one sequence's, contiguous
-    /// ([`StepBuffer::write_run`]). Pipelines differ in it.
+    /// Rows have explicit positions ([`StepBuffer::write_rows`]); else they are consecutive positions of one sequence
+    /// ([`StepBuffer::write_run`]). Pipelines depend on it.
     pub pos_ids: bool,
-    /// Rows that say where they stand may do so in any order: tiles of rows, searches and writes to vectorised caches, which need them in
-    /// the order of their sequences and positions, are refused then.
+    /// Rows with explicit positions may come in any order. Tiles of rows, searches and writes to vectorised caches need
+    /// them in the order of their sequences and positions, and are refused then.
     pub any_order: bool,
-    /// Rows may be drafts of a tree ([`StepBuffer::write_tree`]). Pipelines differ in it.
+    /// Rows may be drafts of a tree ([`StepBuffer::write_tree`]). Pipelines depend on it.
     pub tree: bool,
-    /// Attention by rows takes each in parts, side by side, as the engine does where rows are few (`Single::by_rows`).
+    /// Attention by rows splits the KV positions of each row, as the engine does where rows are few (`Single::by_rows`).
     pub divided: bool,
 }
 
@@ -46,13 +46,13 @@ impl StepLimits {
         if self.divided { self.positions().map_or(MAX_PARTS, most_parts) } else { 1 }
     }
 
-    /// What attention may divide.
+    /// How far attention may split its work.
     pub(super) fn work_limits(&self) -> WorkLimits {
         WorkLimits { parts: if self.divided { self.rows * self.items_of_row() } else { 0 }, merges: self.rows }
     }
 }
 
-/// The rows that ops work on: how many there are, where they stand, in which blocks their sequences' caches are.
+/// The rows that ops work on: how many there are, their positions, and the blocks of their sequences' caches.
 #[derive(Clone, Debug)]
 pub struct StepBuffer {
     pub(super) buffer: Buffer,
@@ -60,7 +60,7 @@ pub struct StepBuffer {
     pub(super) room: StepLimits,
 }
 
-/// Where a row stands.
+/// The position of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Its position.
@@ -114,8 +114,8 @@ impl StepBuffer {
         Ok(StepCounts { rows: count, seqs: 1, items, merges, ..StepCounts::default() })
     }
 
-    /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless there is [`StepLimits::any_order`], sequences are in
-    /// their order, and the rows of each are contiguous, at positions that rise by one.
+    /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless [`StepLimits::any_order`] is set,
+    /// sequences are in order, and the rows of each lie together, at positions that rise by one.
     pub fn write_rows(&self, device: &Device, rows: &[Place], tables: &[&[u32]]) -> Result<StepCounts> {
         if !self.room.pos_ids {
             return Err(Error::argument("write_rows", "the rows of this step are one sequence's, in a run"));
@@ -161,11 +161,12 @@ impl StepBuffer {
         Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, merges, ..StepCounts::default() })
     }
 
-    /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions before them. Bit `j` of `paths[i]` says
-    /// that row `j` is on the way to row `i`, which is on it, too; a row that begins a way has its own bit alone.
+    /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions before them. Bit `j` of `paths[i]`
+    /// says that row `j` is an ancestor of row `i` or row `i` itself; a root has its own bit alone.
     ///
-    /// Row `i` is at position `first + i` of the cache, whatever its depth. Attention sees what is on a row's way and counts windows
-    /// and distances along it. A rotation needs a step of its own, whose positions are `first + depth`.
+    /// Row `i` is at position `first + i` of the cache, whatever its depth. Attention sees a row's ancestors and itself,
+    /// and counts windows and distances along this path. A rotation needs a step of its own, whose positions are `first +
+    /// depth`.
     pub fn write_tree(&self, device: &Device, first: u32, paths: &[u64], table: &[u32]) -> Result<StepCounts> {
         let wrong = |problem: String| Err(Error::argument("write_tree", problem));
         if !self.room.tree || paths.is_empty() || paths.len() > 64 {
@@ -176,7 +177,7 @@ impl StepBuffer {
             ));
         }
         for (i, path) in paths.iter().enumerate() {
-            // Its parent's way, and itself.
+            // The path of its parent, and its own bit.
             let before = path ^ 1 << i;
             let parent = before.checked_ilog2();
             if before >= 1 << i || parent.is_some_and(|p| paths[p as usize] != before) {
@@ -190,18 +191,18 @@ impl StepBuffer {
         } else {
             self.write_run(device, count, first, table)?
         };
-        // In the kernels a bit stands for one of the last 64 positions, or of all.
+        // In the kernels a bit stands for one of the last 64 positions, or of all if there are fewer.
         let prefix = first.min(64 - count);
         let bits: Vec<u64> = paths.iter().map(|path| path << prefix | ((1 << prefix) - 1)).collect();
         self.buffer.write(device, u64::from(self.layout.tree), &bits);
         Ok(counts)
     }
 
-    /// The lists of attention: rows, or their parts and which belong together; the sequence of each tile of rows. How many items
-    /// there are, and rows to merge.
+    /// The work lists of attention: rows or their KV splits, which splits belong together, and the sequence of each tile of
+    /// rows. Returns how many items there are, and how many rows to reduce.
     fn write_lists(&self, device: &Device, rows: &[RowEntry], seqs: &[SeqEntry]) -> (u32, u32) {
         let mut lists = WorkLists::default();
-        // What is divided is causal: see `Single::add`.
+        // What is split is causal: see `Single::add`.
         lists.fill(rows, seqs, |row| row.pos + 1, self.room.work_limits());
         let layout = &self.layout;
         self.buffer.write(device, u64::from(layout.items), &lists.items);
@@ -213,7 +214,7 @@ impl StepBuffer {
         (lists.items.len() as u32, lists.merges.len() as u32)
     }
 
-    /// Fails if so many positions are more than the blocks of a table have, or the one block of a sequence that needs no table.
+    /// Fails if so many positions exceed the blocks of a table, or the one block of a sequence that needs no table.
     fn reaches(&self, table: &[u32], positions: u32) -> Result<()> {
         let slots = self.room.slots;
         let blocks = if self.room.blocks == 0 { 1 } else { table.len() };

@@ -1,7 +1,8 @@
-//! How many threads suit a model on this machine, found by timing its own products when an executor is made.
+//! How many threads suit a model on this machine, found by timing its own matmuls when an executor is made.
 //!
-//! What the system offers is an upper bound: decode rows wait for memory, which a few cores may use up; two threads of one core
-//! help less than two cores; and a thread that a neighbour keeps from running holds up all others at the next barrier.
+//! What the system offers is an upper bound. Decode rows wait for memory, whose bandwidth a few cores may use up. Two
+//! threads of one core help less than two cores. And a thread that another process keeps from running holds up all others
+//! at the next barrier.
 
 mod probe;
 
@@ -12,30 +13,30 @@ use crate::ops::{CpuWeights, Phase};
 use crate::quant::Simd;
 use probe::Probe;
 
-/// Models with fewer bytes of weights run on two threads at most: a step of theirs takes no longer than finding out.
+/// Models with fewer bytes of weights run on two threads at most: their steps take no longer than finding out would.
 const TINY: usize = 1 << 20;
 /// Rows of a prompt that are timed.
 const ROWS: usize = 16;
-/// How long one thread works at what is timed.
+/// How long one thread works on what is timed.
 const RUN: Duration = Duration::from_micros(700);
-/// How long reading the weights may take before; a file that must come from a disk takes longer.
+/// How long reading the weights beforehand may take; a file that must come from a disk takes longer.
 const TOUCH: Duration = Duration::from_millis(20);
 /// Threads at most where nothing could be timed.
 const UNKNOWN: usize = 8;
 /// What all timings of a phase may take; each count is timed once in any case.
 const BUDGET: Duration = Duration::from_millis(6);
-/// How often each count is timed, each time at other weights.
+/// How often each count is timed, each time on other weights.
 const ROUNDS: usize = 3;
 
 /// A thread pool for the rows of each phase.
 pub(super) struct ThreadPools {
     prefill: ThreadPool,
-    /// None: the same.
+    /// None: the prefill pool.
     decode: Option<ThreadPool>,
 }
 
 impl ThreadPools {
-    /// Of so many threads each; none: as many as suit the model.
+    /// Pools of so many threads each; none: as many as suit the model.
     pub(super) fn new(threads: Option<usize>, weights: &CpuWeights, int8: Option<Simd>) -> Self {
         let [prefill, decode] = threads.map_or_else(|| measured(weights, int8), |n| [n; 2]);
         let prefill = ThreadPool::new(prefill);
@@ -49,7 +50,7 @@ impl ThreadPools {
         }
     }
 
-    /// Members of a phase's thread_pool.
+    /// Threads of a phase's pool.
     pub(super) fn count(&self, phase: Phase) -> usize {
         match (phase, &self.decode) {
             (Phase::Decode, Some(thread_pool)) => thread_pool.count(),
@@ -57,13 +58,13 @@ impl ThreadPools {
         }
     }
 
-    /// Members of the larger thread_pool.
+    /// Threads of the larger pool.
     pub(super) fn most(&self) -> usize {
         Phase::ALL.map(|phase| self.count(phase)).into_iter().fold(1, usize::max)
     }
 }
 
-/// Threads for the prompts and for the decode rows of a model. Takes some 15 ms.
+/// How many threads to use for prefill and for decode rows of a model. Takes some 15 ms.
 fn measured(weights: &CpuWeights, int8: Option<Simd>) -> [usize; 2] {
     if cfg!(target_arch = "wasm32") {
         return [1; 2];
@@ -87,10 +88,10 @@ fn measured(weights: &CpuWeights, int8: Option<Simd>) -> [usize; 2] {
             window
         });
         let chosen = fastest(thread_pools.len(), |i, round| {
-            // Members of the last thread_pool spin for a while before they sleep; those of this one must be awake.
+            // Threads of the last pool spin for a while before they sleep; those of this one must be awake.
             std::thread::sleep(Duration::from_micros(100));
             thread_pools[i].run(&|_| {});
-            // In turns, so that no thread pool finds its weights where the last one left them in a cache.
+            // The windows rotate, so that no pool finds its weights where the last one left them in a cache.
             probe.time(&mut thread_pools[i], rows, windows[(i + round) % ROUNDS].clone())
         });
         thread_pools[chosen].count()
@@ -113,7 +114,7 @@ fn counts(most: usize) -> impl Iterator<Item = usize> {
     (1..=most).filter(move |n| n.is_power_of_two() || *n == most || 2 * *n == most)
 }
 
-/// The index of the least of some times, each the best of a few rounds in turns; of those that are as good as equal, the first.
+/// The index of the smallest time, each the best of a few interleaved rounds; of those that are about equal, the first.
 fn fastest(count: usize, mut time: impl FnMut(usize, usize) -> Duration) -> usize {
     let mut best = vec![Duration::MAX; count];
     let mut spent = Duration::ZERO;
@@ -135,7 +136,7 @@ fn fastest(count: usize, mut time: impl FnMut(usize, usize) -> Duration) -> usiz
 mod tests {
     use super::*;
 
-    /// What is chosen of counts that take so many microseconds in each round, and how many times were asked for.
+    /// Which of some counts is chosen, given their microseconds in each round, and how many times were asked for.
     fn chosen(rounds: &[&[u64]]) -> (usize, usize) {
         let mut asked = 0;
         let chosen = fastest(rounds[0].len(), |i, round| {

@@ -1,4 +1,4 @@
-//! A short stretch of a model's products, for timing thread_pools of threads.
+//! A short stretch of a model's matmuls, for timing thread pools.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::ops::product::{X, product, product_scratch, q8_scratch};
 use crate::ops::{CpuWeights, Part, WeightId};
 use crate::quant::{LANES, Simd};
 
-/// The first rows of matrices, each multiplied in turn as a step would, with a barrier after it.
+/// The first rows of matrices, multiplied one matrix after another as a step would, with a barrier after each.
 pub(super) struct Probe<'a> {
     weights: &'a CpuWeights,
     int8: Option<Simd>,
@@ -21,7 +21,7 @@ pub(super) struct Probe<'a> {
     scratch_len: usize,
 }
 
-/// Bytes of a piece: large matrices count no more than others, so that a few of them do not take all the time.
+/// Bytes of a piece: the same for large matrices, so that a few of them do not take all the time.
 const PIECE: usize = 1 << 20;
 /// Bytes of all pieces: more than the caches of most cores hold.
 const ALL: usize = 32 << 20;
@@ -46,8 +46,8 @@ impl<'a> Probe<'a> {
         Self { weights, int8, pieces, x, scratch: Shared::zeroed(threads * scratch_len), scratch_len }
     }
 
-    /// Reads a byte of every page, so that a mapped file is in memory when products are timed. Gives up once it took `most`; then
-    /// timings would say nothing.
+    /// Reads a byte of every page, so that a mapped file is in memory when matmuls are timed. Gives up after `most`;
+    /// timings would say nothing then.
     pub(super) fn touch(&self, most: Duration) -> bool {
         const PAGE: usize = 4096;
         let started = Instant::now();
@@ -60,7 +60,7 @@ impl<'a> Probe<'a> {
         self.pieces.iter().all(touched)
     }
 
-    /// The number of the piece that lies so many bytes after piece `first`, counted round and round.
+    /// The index of the piece that lies so many bytes after piece `first`; after the last piece, the first follows.
     pub(super) fn offset(&self, first: usize, bytes: usize) -> usize {
         let (mut at, mut left) = (first, bytes);
         while left > 0 {
@@ -71,7 +71,8 @@ impl<'a> Probe<'a> {
         at
     }
 
-    /// How long a thread pool takes to multiply `rows` rows of activations by some pieces, counted round and round.
+    /// How long a thread pool takes to multiply `rows` rows of activations by some pieces; after the last piece, the first
+    /// follows.
     pub(super) fn time(&self, thread_pool: &mut ThreadPool, rows: usize, pieces: Range<usize>) -> Duration {
         let step = &StepRows {
             rows: &[],
