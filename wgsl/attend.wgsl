@@ -4,18 +4,18 @@
 //! use: lib/batch, <cache>, lib/attend, <kv>, <max>
 //! source: the partitions of paged_attention_v2 of vLLM and of FlashDecoding 2023; online softmax, Milakov and Gimelshein 2018
 //!
-//! For single rows. An item is a KV split, a range of the positions that a row sees, or all of its splits in their order. Splits begin at
-//! multiples of a size that follows from the row's position, and are reduced in their order, here or by attend_reduce: a row's sums
-//! do not depend on how it was split. Within a split, online softmax over tiles of WG
-//! positions: each key is read once for all heads of the workgroup, by THREADS_PER_KEY neighbouring threads that take every fourth vec4
-//! of its elements; each value by one thread for four elements. Positions before those that a row
-//! sees and after them are not loaded; of drafts that are not its ancestors, keys are and their scores dropped, values are not.
-const THREADS_PER_KEY: u32 = 4u;  // threads to a key
+//! For single rows. An item is one KV split, a range of the positions that a row sees, or all splits of a row in order. Splits
+//! begin at multiples of a size that follows from the row's position. They are reduced in order, here or by attend_reduce: a
+//! row's sums do not depend on how it was split. Within a split, online softmax runs over tiles of WG positions. Each key is
+//! read once for all heads of the workgroup, by THREADS_PER_KEY neighbouring threads that take every fourth vec4 of it; each
+//! vec4 of a value by one thread. Positions outside what a row sees are not loaded. Of drafts that are not its ancestors, keys
+//! are loaded and their scores dropped; values are not loaded.
+const THREADS_PER_KEY: u32 = 4u;
 const KEYS: u32 = 4u;   // keys of a thread, so that a tile has WG
-var<workgroup> sh_dots: array<vec4<f32>, WG * THREADS_PER_KEY>;  // [thread of a key][position in the tile]: the dot product of each head
+var<workgroup> sh_dots: array<vec4<f32>, WG * THREADS_PER_KEY>;  // [thread of a key][position of the tile]: dot product per head
 var<workgroup> sh_weight: array<vec4<f32>, WG>;        // [position in the tile]: the weight for each head
 
-/// The products of a key with each query.
+/// The dot products of four elements of a key with each query's.
 fn key_dots(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>) -> vec4<f32> {
     var y = vec4<f32>(dot(key, q0), 0.0, 0.0, 0.0);
     if GROUP_HEADS > 1u {
@@ -39,7 +39,7 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
     let kv_head = id.x / rounds;
     let head = kv_head * params.group + id.x % rounds * GROUP_HEADS;
     let last = (kv_head + 1u) * params.group - 1u;
-    // Heads past the group's last are computed as it is, and dropped.
+    // Heads past the group's last repeat it, and their results are dropped.
     let heads = min(vec4<u32>(head) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(last));
     let own = own_position(row, seq);
     let count = positions(seq);
@@ -109,7 +109,7 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
             sh_dots[at + 3u * slots] = d3 * key_scale(seq, kv_head, clamped.w);
             workgroupBarrier();
 
-            // From here on a thread has the position tile + lid.
+            // From here on, a thread works on position tile + lid.
             let inside = tile + lid >= begin && tile + lid < end && is_ancestor(ancestors, tile + lid);
             var score = vec4<f32>(MASK_VALUE);
             if inside {
@@ -151,7 +151,7 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
                 }
             }
         }
-        // Lanes add up, in their order; `sh_dots` and `sh_weight` were last read before a barrier.
+        // Adds up the lanes, in order; `sh_dots` and `sh_weight` were last read before a barrier.
         workgroupBarrier();
         for (var h = 0u; h < GROUP_HEADS; h++) {
             sh_dots[h * WG + lid] = sum[h];

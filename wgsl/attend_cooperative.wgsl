@@ -4,16 +4,17 @@
 //! use: <matrices>, lib/f16, lib/batch, <cache>, lib/attend, <kv_cache>, <cooperative>
 //! source: FlashAttention-2, Dao 2023, over the pages of paged_attention_tiled of vllm-metal
 //!
-//! Tiles of rows are those of attend_tiled, of another size; whose one is is searched for. Positions come in blocks of TILE, counted from
-//! position 0: keys, then values, TILE columns at a time, are expanded into workgroup memory once for all rows and heads. Scores and sums
-//! of a block are products of matrices; scale, mask and softmax are in f32, and each thread keeps its vec4s of the result in f32, as
-//! matrices cannot be scaled row by row. Positions that no row of the tile sees are not loaded. A value that is not finite is left
-//! out of the products, where a weight of 0 would not undo it, and added for the rows that see it; one above f16's largest, 65504, is clamped.
+//! Tiles of rows are those of attend_tiled, of another size; a binary search finds each tile's sequence. Positions come in blocks
+//! of TILE, counted from position 0. Keys, then values, TILE columns at a time, are expanded into workgroup memory once for all
+//! rows and heads. Scores and sums of a block are products of cooperative matrices; scale, mask and softmax are in f32. Each
+//! thread keeps its vec4s of the result in f32, as cooperative matrices cannot be scaled row by row. Positions that no row of the
+//! tile sees are not loaded. A value that is not finite is left out of the products, where a weight of 0 would not undo it, and
+//! added for the rows that see it; one past ±65504, f16's largest, is clamped.
 //! Never run on a device that has such matrices: tests put plain WGSL in their place.
 const THREADS: u32 = 128u;
 const TILE: u32 = 32u;    // positions of a block, and columns that are taken at once
-const STRIDE: u32 = 40u;  // from row to row of f16s: TILE, and 8 that nobody reads, for other banks of the memory
-const SUMS: u32 = 36u;    // from row to row of sums: TILE, and 4
+const STRIDE: u32 = 40u;  // from row to row of f16s: TILE, and 8 of padding against bank conflicts
+const SUMS: u32 = 36u;    // from row to row of sums: TILE, and 4 of padding
 const MAX_VEC4S: u32 = 16u;    // vec4s of the result that a thread has, at most
 // Queries, weights, the block's keys or values.
 var<workgroup> sh_tile: array<Half, GROUP_HEADS * SIDE * ((K_VEC4S + 7u) / 8u * TILE + 8u + STRIDE) + TILE * STRIDE>;
@@ -49,7 +50,7 @@ fn attend_cooperative(
         return;
     }
     let first_row = row0 + in_seq;
-    let last = min(SIDE, seq_rows(seq) - in_seq) - 1u;  // row of the tile; those past it are computed as it is, and dropped
+    let last = min(SIDE, seq_rows(seq) - in_seq) - 1u;  // last row of the tile; those past it repeat it, and are dropped
     let count = positions(seq);
     let own = own_position(first_row, seq);
     let begin = seen_by(own, count).x;
@@ -60,7 +61,8 @@ fn attend_cooperative(
     let last_head = (kv_head + 1u) * params.group - 1u;
     let share = share(lid, subgroup_id, num_subgroups);
 
-    // Rows of queries, a head's together, and f16s from one to the next; where weights begin in `sh_tile`, and a block's keys or values.
+    // Rows of queries, those of a head contiguous, and the f16s from one to the next; then where in `sh_tile` the weights begin,
+    // and a block's keys or values.
     let rows = GROUP_HEADS * SIDE;
     let q_stride = (K_VEC4S + 7u) / 8u * TILE + 8u;
     let weights_at = rows * q_stride;
@@ -88,7 +90,7 @@ fn attend_cooperative(
     let zero = load_sums(0u, SIDE);
     workgroupBarrier();
 
-    // Matrices of a block's sums; a thread's vec4s of the result, as many of each TILE columns.
+    // Cooperative matrices of a block's sums; a thread's vec4s of the result, as many for each TILE columns.
     let across = TILE / SIDE;
     let matrices = GROUP_HEADS * across;
     let each = (rows * 8u + THREADS - 1u) / THREADS;
@@ -152,7 +154,7 @@ fn attend_cooperative(
             let at = row * SUMS + 4u * (i % 8u);
             let t = vec4<u32>(block + 4u * (i % 8u)) + vec4<u32>(0u, 1u, 2u, 3u);
             let seen = seen_by(own + min(row % SIDE, last), count);
-            // Not the score but the mask decides: where a row sees nothing, the highest is MASK_VALUE, too.
+            // The mask decides, not the score: where a row sees nothing, the maximum is MASK_VALUE, too.
             let inside = (t >= vec4<u32>(seen.x)) & (t < vec4<u32>(seen.y));
             let weight = select(vec4<f32>(0.0), exp(sums_vec4(at) - sh_max[row]), inside);
             for (var j = 0u; j < 4u; j++) {

@@ -1,4 +1,4 @@
-//! attend_reduce: out[r, h] = the parts of row r and head h that attend left, reduced in their order
+//! attend_reduce: out[r, h] = the KV splits of row r and head h that attend left, reduced in order
 //! parts (items, heads, 1 + V_VEC4S) f32 in vec4s | sinks (heads) | out (rows, heads * v_dim) f32
 //! grid: x one workgroup for a query head, y one for a row with several KV splits
 //! use: lib/batch, lib/attend

@@ -4,12 +4,12 @@
 //! use: lib/batch, <cache>, lib/attend, <kv>
 //! source: paged_attention_tiled of vllm-metal, after FlashAttention-2, Dao 2023
 //!
-//! Tiles of rows begin where sequences do: each has rows / ROWS full ones and perhaps one that is not, so the grid is an upper
-//! bound and the tiles that nobody fills return. A list from the host says whose a tile is, or a binary search over the
-//! first rows of the sequences (SEARCH). A tile of TILE positions is scored by threads for four rows and eight keys each, and
-//! summed up by threads for eight rows and two vec4s of a head's value: what is loaded, and expanded from 16 or 8 bits, is
-//! used often. Tiles are counted from position 0: the order of a row's sums depends on its position alone. Positions that no
-//! row of the tile sees are not loaded, and what only some see is not added to the others.
+//! Tiles of rows begin where sequences do. A sequence has rows / ROWS full tiles and perhaps one that is not full, so the grid
+//! is an upper bound, and tiles without rows return. A list from the host gives the sequence of each tile, or a binary search
+//! over the sequences' first rows finds it (SEARCH). Of a tile of TILE positions, a thread scores eight keys for four rows, and
+//! sums up two vec4s of a head's value for eight rows: what is loaded, and expanded from 16 or 8 bits, is used often. Tiles of
+//! positions are counted from position 0: the order of a row's sums depends on its position alone. Positions that no row of the
+//! tile sees are not loaded, and what only some rows see is not added to the others.
 const ROWS: u32 = 8u;
 const KEYS: u32 = 8u;            // positions that a thread scores in a tile
 override WG: u32 = 64u;
@@ -47,14 +47,14 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     let kv_head = id.x / rounds;
     let head = kv_head * params.group + id.x % rounds * GROUP_HEADS;
     let last_head = (kv_head + 1u) * params.group - 1u;
-    // Drafts of a tree stand side by side: none sees more before it than one that stood at the tree's beginning would.
+    // A draft's slot lies past its position in the tree: none sees further back than one at the tree's base would.
     let lowest = min(own_position(first_row, seq), ancestors_of(first_row, own_position(first_row, seq), count).base);
     let begin = seen_by(lowest, count).x;
     let end = seen_by(own_position(last_row, seq), count).y;
-    // What all rows of the tile see; before and after it lies what only some see.
+    // What all rows of the tile see; what lies before and after it, only some see.
     let seen_by_all = vec2<u32>(seen_by(own_position(last_row, seq), count).x, seen_by(own_position(first_row, seq), count).y);
 
-    // For scores, a thread has a quad: four rows of a head; rows and heads past the last are computed as it is, and dropped.
+    // For scores, a thread has a quad: four rows of a head. Rows and heads past the last repeat it, and are dropped.
     let quads = 2u * GROUP_HEADS;
     let slots = WG / quads;
     let quad = lid % quads;
@@ -71,7 +71,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     let s3 = seen_by(own.w, count);
     var begins = vec4<u32>(s0.x, s1.x, s2.x, s3.x);
     if TREE != 0u {
-        begins = vec4<u32>(begin); // and `is_ancestor` says the rest
+        begins = vec4<u32>(begin); // `is_ancestor` decides the rest
     }
     let ends = vec4<u32>(s0.y, s1.y, s2.y, s3.y);
     var slope = 0.0;
@@ -81,7 +81,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     var running_max = vec4<f32>(MASK_VALUE);
     var denominator = vec4<f32>(0.0);
 
-    // For sums, a thread has two vec4s of a head's value, and every position that its lane has.
+    // For sums, a thread has two vec4s of a head's value, for every position of its lane.
     let vec4_pairs = (V_VEC4S + 1u) / 2u;
     let lanes = WG / (vec4_pairs * GROUP_HEADS);
     let i4 = lid % vec4_pairs;
@@ -143,7 +143,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             let rescale = exp(running_max - new_max);
             denominator *= rescale;
             for (var j = 0u; j < KEYS; j++) {
-                // Not the score but the mask decides: where a row sees nothing, `new_max` is MASK_VALUE, too.
+                // The mask decides, not the score: where a row sees nothing, `new_max` is MASK_VALUE, too.
                 let w = select(vec4<f32>(0.0), exp(score[j] - new_max), seen[j]);
                 sh_weight[lid + j * WG] = w;
                 denominator += w;
@@ -202,7 +202,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             }
         }
     }
-    // The sums of lanes and the totals of slots add up in their order: first one vec4 of a value, then the other.
+    // Adds up the lanes' sums and the slots' denominators, in order: first for one vec4 of a value, then for the other.
     for (var pass_id = 0u; pass_id < 2u; pass_id++) {
         workgroupBarrier();
         for (var r = 0u; r < 4u; r++) {

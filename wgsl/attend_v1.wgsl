@@ -5,12 +5,12 @@
 //! source: paged_attention_v1 of vLLM (Kwon et al. 2023)
 //! bench only: attend loads each key once for several heads, and has no longest context
 //!
-//! A key is multiplied by GROUP neighbouring threads that take every second vec4 of its elements, so that they read 16 bytes of
-//! f16 together, and the threads beside them those of the next position. An element of the result is summed up by COLUMNS
-//! neighbouring threads, each over every COLUMNS-th four positions, which lie together.
-const GROUP: u32 = 2u;         // threads to a key
-override COLUMNS: u32 = 4u;    // threads to an element of the result
-override SCORES: u32 = 1024u;  // a multiple of 4: positions that a row may see, and up to three before them
+//! A key is multiplied by GROUP neighbouring threads that take every second vec4 of its elements: together they read 16 bytes
+//! of f16, and the next threads those of the next position. An element of the result is summed up by COLUMNS neighbouring
+//! threads, each over every COLUMNS-th group of four positions, which are contiguous.
+const GROUP: u32 = 2u;         // threads per key
+override COLUMNS: u32 = 4u;    // threads per element of the result
+override SCORES: u32 = 1024u;  // a multiple of 4: positions that a row may see, and up to three before the first
 var<workgroup> sh_query: array<vec4<f32>, K_VEC4S>;
 var<workgroup> sh_dots: array<f32, 2u * GROUP * WG>;         // of two tiles in turn: [thread of a key][position in the tile]
 var<workgroup> sh_scores: array<f32, SCORES>;                // then weights
@@ -81,7 +81,7 @@ fn attend_v1(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) i
                 value_scale(seq, kv_head, t.x), value_scale(seq, kv_head, t.y),
                 value_scale(seq, kv_head, t.z), value_scale(seq, kv_head, t.w));
             let values = kv_vec4(value_at(seq, kv_head, pos) + v_elem(e)) * scale;
-            // What lies in slots that are not seen may be NaN.
+            // Slots that the row does not see may hold NaN.
             let inside = (t >= vec4<u32>(begin)) & (t < vec4<u32>(end));
             sum += dot(weights, select(vec4<f32>(0.0), values, inside));
         }

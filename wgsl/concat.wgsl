@@ -1,7 +1,7 @@
 //! concat: out[r, h] = a[r, h] followed by b[r, h], for each of several equal parts of a row
 //! a (rows, heads * a_dim) f32 | b (rows, heads * b_dim) f32 | out (rows, heads * (a_dim + b_dim)) f32
 //! grid: x one thread for an element, y one row
-//! source: the two halves of a latent query, DeepSeek-V2 2024
+//! source: the two parts of a latent query, DeepSeek-V2 2024
 struct Params {
     rows_at: u32,  // word of batch with the number of rows
     a_dim: u32,

@@ -2,7 +2,7 @@
 //! w: rows row0 .. row0 + chunk of the table (n, dim), any block format | out (rows, dim) f32
 //! grid: x one thread for 16 elements, y one row
 //! use: lib/batch, <weights>, lib/unpack
-//! source: get_rows of llama.cpp; scale and decoding in registers our own
+//! source: get_rows of llama.cpp; the scale, and decoding in registers, our own
 struct Params {
     n: u32,          // rows of the table
     dim: u32,

@@ -4,8 +4,8 @@
 //! use: lib/batch, lib/experts, <weights>, lib/unpack
 //! source: tokens grouped by expert, MegaBlocks, Gale et al. 2022; the tile of matmul
 //!
-//! A matrix is read once for all pairs of a tile. A workgroup of 8 x THREADS_M threads makes 64 rows of a matrix times four pairs a
-//! thread, which it looks up once; a thread, 8 x 4 results. The order of a sum depends on k alone, not on the tile.
+//! A matrix is read once for all pairs of a tile. A workgroup of 8 x THREADS_M threads computes 64 rows of a matrix for TILE_M
+//! pairs; a thread, 8 x 4 results, for four pairs that it looks up once. The order of a sum depends on k alone, not on the tile.
 @group(0) @binding(6) var<storage, read> order: array<u32>;      // starts, then pairs, by matrix (CHOSEN)
 @group(0) @binding(7) var<storage, read_write> out: array<f32>;  // (rows, parts * n)
 override THREADS_M: u32 = 8u;
@@ -34,12 +34,12 @@ fn expert_matmul(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
     }
     let k = params.k;
     let words = row_words(k);
-    let tn = lid % 8u;  // which 4 of the first, and which 4 of the second 32 rows of W
+    let tn = lid % 8u;  // which four of the first 32 rows of W, and which of the second 32
     let tm = lid / 8u;  // the first of four pairs, THREADS_M apart
-    // One pass, unless a row chose a matrix more than once.
+    // One iteration, unless a row chose a matrix more than once.
     let tiles = (rows + TILE_M - 1u) / TILE_M;
     for (var first = group.y * TILE_M; first < pairs; first += tiles * TILE_M) {
-        // The last one again where there are no more.
+        // Past the end, the last pair again.
         var own = array<vec2<u32>, 4>();
         for (var m = 0u; m < 4u; m++) {
             own[m] = pair_of(matrix, min(first + tm + m * THREADS_M, pairs - 1u));

@@ -1,4 +1,4 @@
-//! expert_sort: the pairs of row and part by the matrix that was chosen for them, a counting sort
+//! expert_sort: a counting sort of the pairs of row and part by the matrix that was chosen for them
 //! chosen (rows, parts or more) f32: numbers of matrices | order: where each matrix's pairs begin, and the end; then row * parts + part
 //! grid: one workgroup
 //! use: lib/batch
@@ -14,7 +14,7 @@ override MATRICES: u32 = 8u;
 @group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> chosen: array<f32>;
 @group(0) @binding(3) var<storage, read_write> order: array<u32>;
-var<workgroup> sh_ends: array<atomic<u32>, MATRICES>;  // pairs of a matrix; later, where its next one goes
+var<workgroup> sh_ends: array<atomic<u32>, MATRICES>;  // pairs of a matrix; later, where its next pair goes
 var<workgroup> sh_sums: array<u32, WG>;
 
 fn matrix_of(pair: u32) -> u32 {
@@ -33,7 +33,7 @@ fn expert_sort(@builtin(local_invocation_index) lid: u32) {
         atomicAdd(&sh_ends[matrix_of(pair)], 1u);
     }
     workgroupBarrier();
-    // A thread has consecutive matrices, which begin where those of the threads before it end.
+    // A thread has consecutive matrices, whose pairs begin where those of the threads before it end.
     let share = (MATRICES + WG - 1u) / WG;
     let first = min(lid * share, MATRICES);
     let past = min(first + share, MATRICES);

@@ -4,14 +4,14 @@
 //! use: <element>
 //! source: copy_blocks of vLLM
 //!
-//! Moves of a dispatch touch different blocks, or only read the same one: they run in no order.
+//! Moves of a dispatch write different blocks, and none reads what another writes: they run in no order.
 struct Params {
     n: u32,       // elements of a block
     first: u32,   // the first move
     across: u32,  // threads of a move
 }
 override WG: u32 = 64u;
-const ZEROS: u32 = 0xffffffffu;  // instead of a block to read
+const ZEROS: u32 = 0xffffffffu;  // in place of a block to read: fill with zeros
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> moves: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read_write> kv: array<elem>;

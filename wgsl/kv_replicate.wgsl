@@ -10,7 +10,7 @@ struct Params {
 }
 override WG: u32 = 64u;
 override N: u32 = 1u;          // elements of a head
-override GROUP: u32 = 1u;      // query heads to a KV head
+override GROUP: u32 = 1u;      // query heads per KV head
 override BOTH: bool = false;   // also y to out_y
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<elem>;

@@ -1,10 +1,10 @@
-//! kv_write: each row's K and V to the slot of its position in the cache
+//! kv_write: stores each row's K and V at the slot of its position in the cache
 //! k (rows, kv_heads * k_dim) f32 | v (rows, kv_heads * v_dim) f32 | kv the cache
 //! grid: x one thread for four elements of a head's K and four of its V, y one row
 //! use: lib/batch, <kv_store>, <cache>, lib/owner
 //! source: reshape_and_cache of vLLM; the write of akunu's RoPE kernels
 //!
-//! A thread stores whole 32-bit words; elements past a head's end are stored as zeros in its padding.
+//! A thread stores complete 32-bit words; past a head's end, the padding is filled with zeros.
 struct Params {
     k_stride: u32,  // elements from a row of k to the next
     v_stride: u32,

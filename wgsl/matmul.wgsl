@@ -4,9 +4,9 @@
 //! use: lib/f16, lib/batch, lib/linear, lib/act, lib/tile, <held>, <weights>, lib/unpack
 //! source: the register tiles of llama.cpp's mul_mm (Vulkan); order of loads our own
 //!
-//! A workgroup of THREADS_N x THREADS_M threads makes a tile of results; a thread, 8 x 8 of them in registers. TILE_K16 runs of W and
-//! x at a time go through workgroup memory, W unpacked once. Products are in f32, whatever a tile holds: those of two f16 may be too large
-//! for one. The order of a sum depends on k alone, not on the tile.
+//! A workgroup of THREADS_N x THREADS_M threads computes a tile of results; a thread, 8 x 8 of them in registers. 16 * TILE_K16
+//! columns of W and x at a time go through workgroup memory, W unpacked once. Products are in f32, whatever a tile holds: the
+//! product of two f16 may exceed f16. The order of a sum depends on k alone, not on the tile.
 override THREADS_N: u32 = 8u;
 override THREADS_M: u32 = 8u;
 override TILE_K16: u32 = 2u;       // 1 or 2
@@ -15,7 +15,7 @@ override TILE_M: u32 = 8u * THREADS_M;
 var<workgroup> sh_w: array<Held, TILE_N * 4u * TILE_K16>;
 var<workgroup> sh_x: array<Held, TILE_M * 4u * TILE_K16>;
 
-// Where four k's, number i, of a row of a tile lie: neighbouring rows at different banks of the memory.
+// The index of vec4 i of a row of a tile: neighbouring rows lie in different memory banks.
 fn slot(row: u32, i: u32) -> u32 {
     return row * (4u * TILE_K16) + (i ^ (row * TILE_K16 / 2u % (4u * TILE_K16)));
 }

@@ -4,13 +4,14 @@
 //! use: <matrices>, <cooperative>, lib/f16, lib/batch, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
 //! source: the coopmat1 form of llama.cpp's mul_mm (Vulkan); simdgroup_matrix products of its Metal backend
 //!
-//! A tile is four quarters, 2 x 2 of them, each the work of one subgroup: 2 x 2 matrices of SIDE x SIDE sums in f32. There may be two
-//! subgroups or more: fewer than four work in passes, of more some do the same. Sums leave through workgroup memory, where the edges are
-//! cut off. The order of a sum depends on k alone, as far as the device's units have one.
+//! A tile is four quarters, 2 x 2 of them, each the work of one subgroup: 2 x 2 matrices of SIDE x SIDE sums in f32. There are at
+//! least two subgroups: fewer than four work in passes; of more than four, some repeat the work of others. Sums leave through
+//! workgroup memory, where what lies past the edges is dropped. The order of a sum depends on k alone, as far as the device's
+//! matrix units have a fixed order.
 //! Never run on a device that has such matrices: tests put plain WGSL in their place.
 const TILE_N: u32 = 4u * SIDE;
 const TILE_M: u32 = 4u * SIDE;
-const STRIDE: u32 = 40u;        // from row to row of a tile: 32 columns, and 8 that nobody reads, for other banks of the memory
+const STRIDE: u32 = 40u;        // from row to row of a tile: 32 columns, and 8 of padding against bank conflicts
 const THREADS: u32 = 128u;
 const AREA: u32 = SIDE * SIDE;
 var<workgroup> sh_tile: array<Half, (TILE_N + TILE_M) * STRIDE>;  // rows of W, then rows of x

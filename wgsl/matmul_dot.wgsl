@@ -4,8 +4,8 @@
 //! use: lib/batch, lib/linear, lib/act, lib/tile, <ints>, lib/unpack
 //! source: the tile of matmul; dot products of whole blocks, `mul_mmq` in llama.cpp (Gerganov et al.)
 //!
-//! A half chunk of 16 weights is integers q times d, plus low: its product with x is d d_x Σ q q_x + low d_x Σ q_x. Both sums are exact,
-//! and added to the others in f32, in order of k: the order depends on k alone.
+//! A half chunk of 16 weights is integers q times d, plus low: its product with x is d d_x Σ q q_x + low d_x Σ q_x. Both sums
+//! are exact. They are added to the others in f32, in order of k: the order depends on k alone.
 override THREADS_N: u32 = 8u;
 override THREADS_M: u32 = 8u;
 override TILE_K16: u32 = 4u;       // 2 or 4, a chunk or two
@@ -17,7 +17,7 @@ var<workgroup> sh_x: array<vec4<u32>, TILE_M * TILE_K16>;
 var<workgroup> sh_scale_w: array<vec2<f32>, TILE_N * TILE_K16>;   // d and low of 16 weights
 var<workgroup> sh_scale_x: array<vec2<f32>, TILE_M * TILE_K16>;   // d, and d times the sum of the quants
 
-// Where 16 columns of a row of a tile lies: neighbouring rows beside each other.
+// The index of 16 columns of a row of a tile: neighbouring rows lie side by side.
 fn slot_w(row: u32, k16: u32) -> u32 {
     return k16 * TILE_N + row;
 }
@@ -61,7 +61,7 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         for (var i = lid; i < TILE_N * TILE_K16 / 2u; i += THREADS_N * THREADS_M) {
             let c = at / 2u + i / TILE_N;
             let row = i % TILE_N;
-            // The last chunk may be alone.
+            // The last pass may have one chunk only.
             let weights = tile_chunk(t, row, min(c, k16s / 2u - 1u));
             for (var r = 0u; r < 2u; r++) {
                 let ints = ints16(weights, r);
@@ -74,7 +74,7 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             let k16 = at + i / TILE_M;
             let row = row_of_x(t, i % TILE_M) * units;
             let from_k = chunk_at(min(k16, k16s - 1u) / 2u) + k16 % 2u * HALF_GAP;
-            // Nothing where there is no chunk.
+            // Zeros where there is no chunk.
             let q = select(vec4<u32>(0u), x8[row + from_k / 16u], k16 < k16s);
             let d = bitcast<f32>(x8[row + k / 16u + from_k / 128u][from_k / 32u % 4u]);
             let ones = vec4<u32>(0x01010101u);

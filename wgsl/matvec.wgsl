@@ -2,12 +2,12 @@
 //! x (rows, k) f32 | w (n, k) any block format | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for ROW_VEC4S times four rows of W (gated: two gates and their ups), y one for COLS rows of x
 //! use: lib/batch, lib/linear, lib/act, <weights>, lib/unpack, <sums>, lib/matvec
-//! source: mul_mat_vec of llama.cpp (Vulkan), norms and epilogues folded in by us
+//! source: mul_mat_vec of llama.cpp (Vulkan); folding norms and epilogues in, our own
 override EPI: u32 = 0u;  // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
 @group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;   // (rows, n)
 
-// Columns of out; of a gated pair, each twice.
+// Columns of out; gated, each twice: the gate's and the up's.
 fn columns(v4: u32) -> vec4<u32> {
     if EPI == 3u {
         return vec4<u32>(2u * v4) + vec4<u32>(0u, 1u, 0u, 1u);

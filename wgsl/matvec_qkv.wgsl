@@ -9,7 +9,7 @@ override HEAD_DIM: u32 = 64u;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;     // (rows, heads * head_dim)
 @group(0) @binding(7) var<storage, read_write> kv: array<u32>;      // the cache
 
-// The head of a v4, of q's, then k's, then v's: `out0` counts their rows, since a dispatch may hold some of the three.
+// The head of row vec4 v4, counted over q's heads, then k's, then v's. A dispatch may begin within them, at row `out0`.
 fn head_of(v4: u32) -> u32 {
     return (params.out0 / 4u + v4) / (HEAD_DIM / 4u);
 }
@@ -18,7 +18,7 @@ fn is_v(head: u32) -> bool {
     return head >= HEADS + KV_HEADS;
 }
 
-// The elements of its head that a v4 makes.
+// The elements of its head that v4 computes.
 fn elements_of(v4: u32) -> vec4<u32> {
     let g = (params.out0 / 4u + v4) % (HEAD_DIM / 4u);
     if is_v(head_of(v4)) {
@@ -27,7 +27,7 @@ fn elements_of(v4: u32) -> vec4<u32> {
     return elements(g);
 }
 
-// Rows of this dispatch.
+// The rows of v4, counted from this dispatch's first.
 fn rows_of(v4: u32) -> vec4<u32> {
     return head_of(v4) * HEAD_DIM + elements_of(v4) - params.out0;
 }

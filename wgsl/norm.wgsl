@@ -1,4 +1,4 @@
-//! norm: groups of n elements of each row, by the root of their mean square or by mean and variance
+//! norm: RMS norm or layer norm of groups of n elements of each row
 //! x (rows, groups * n) f32 | weight, bias (n) or (groups * n) f32 | out (rows, groups * n) f32
 //! grid: x one workgroup for a group, y one for a row
 //! use: lib/batch, <reduce>

@@ -1,26 +1,26 @@
-//! norm_rope_kv: heads of q and k by the root of their mean square, then rotated; q to out, k and v to the cache
+//! norm_rope_kv: RMS norms of the heads of q and k, then their rotation; q to out, k and v to the cache
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three |
 //! weights of the norms (k_dim) f32 | out as q | kv the cache
 //! grid: x one workgroup for WG / THREADS heads of q, k or v, y one row
 //! use: lib/batch, lib/heads, <angles>, <head_store>, <cache>, lib/owner
 //! source: akunu, head_norm_rope_neox_kv_write
 //!
-//! THREADS threads have a head. Each makes every THREADS-th unit of it; what they must find together, the mean square and the
-//! scale of a vector that is stored in 8 bits, passes through workgroup memory once, and not at all where a thread has a head alone.
+//! THREADS threads share a head; each computes every THREADS-th unit of it. What they must find together, the mean square and
+//! the scale of a vector stored in 8 bits, goes through workgroup memory once, or not at all where a thread has a head alone.
 override WG: u32 = 64u;
 override Q_NORM: bool = false;
 override K_NORM: bool = false;
 override HAS_Q_NORM_W: bool = false;
 override HAS_K_NORM_W: bool = false;
-override RAGGED: bool = false;    // k_dim, v_dim or where a view begins is not a multiple of 4, or ROPE_DIMS none of 8
-const MIN_SCALED: f32 = 1.5e-36;       // of a vector of 8 bits, below which its scale would be no normal f32: it is stored as zeros
+override RAGGED: bool = false;    // k_dim, v_dim or the start of a view is not a multiple of 4, or ROPE_DIMS not one of 8
+const MIN_SCALED: f32 = 1.5e-36;       // an 8-bit vector of smaller elements would have a subnormal scale: it is stored as zeros
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 @group(0) @binding(7) var<storage, read_write> kv: array<u32>;
 @group(0) @binding(8) var<storage, read> vecs: array<vec4<f32>>;
 var<workgroup> sh_squares: array<f32, WG>;
 var<workgroup> sh_max: array<u32, WG * KV_LANES>;  // [row of a word][thread]
 
-/// The sum of a head's threads.
+/// The sum over a head's threads.
 fn head_sum(x: f32, lid: u32) -> f32 {
     if THREADS == 1u {
         return x;
@@ -33,7 +33,7 @@ fn head_sum(x: f32, lid: u32) -> f32 {
     }
     return sum;
 }
-/// The largest of a head's threads; once for each of `lane`.
+/// The largest over a head's threads; called once for each `lane`.
 fn head_max(x: u32, lid: u32, lane: u32) -> u32 {
     if THREADS == 1u {
         return x;
@@ -66,11 +66,11 @@ fn plain1(of_q: bool, row: u32, head: u32, i: u32) -> f32 {
     let at = key_at(row, head) + i;
     return k[at / 4u][at % 4u];
 }
-/// The same by its norm. Norms' weights begin at multiples of 4.
+/// The same, normalised. Norms' weights begin at multiples of 4.
 fn normed1(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> f32 {
     return plain1(of_q, row, head, i) * (scale * weight4(of_q, i)[i % 4u]);
 }
-/// Elements i.. of a head of q or k of any size, by its norm and rotated, with zeros past its end.
+/// Elements i.. of a head of q or k of any size, normalised and rotated, with zeros past its end.
 fn ragged4(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> vec4<f32> {
     let half = max(ROPE_DIMS / 2u, 1u);
     var v4 = vec4<f32>(0.0);
@@ -90,7 +90,7 @@ fn ragged4(of_q: bool, row: u32, head: u32, i: u32, scale: f32) -> vec4<f32> {
 fn vec4s_at(u: u32) -> vec2<u32> {
     return select(unit_at(u), vec2<u32>(8u * u, 8u * u + 4u), RAGGED);
 }
-/// A unit of q or k, by its norm and rotated.
+/// A unit of q or k, normalised and rotated.
 fn made(of_q: bool, row: u32, head: u32, u: u32, scale: f32) -> Unit {
     let e = vec4s_at(u);
     if RAGGED {
@@ -146,7 +146,7 @@ fn squared(of_q: bool, row: u32, head: u32, u: u32) -> f32 {
     }
     return dot(x.a, x.a) + select(0.0, dot(x.b, x.b), e.y < n);
 }
-/// The largest bits of four numbers without their signs: NaN and infinity are above all others, which `max` of floats may forget.
+/// The largest of four magnitudes, as bits: NaN and infinity are above all others, where `max` of floats may drop a NaN.
 fn size4(x: vec4<f32>) -> u32 {
     let bits = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
     return max(max(bits.x, bits.y), max(bits.z, bits.w));
@@ -191,7 +191,7 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
         owned = rows_owned(row);
     }
     for (var lane = 0u; lane < select(1u, KV_LANES, V_APART); lane++) {
-        // Keys are of this row, values of all rows that are stored for.
+        // Keys are this row's; values are those of all rows that this one stores for.
         let r = select(row, row + lane, lane < owned);
         let k_units = select(0u, h.k_units, lane == 0u);
         let v_units = select(0u, h.v_units, lane < owned);
@@ -215,7 +215,7 @@ fn norm_rope_kv(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                 largest = 0.0;
                 by = 0.0;
             } else {
-                // The inverse of a huge number would be too small for an f32.
+                // The inverse of a huge number would be a subnormal f32.
                 down = select(1.0, 0.00390625, largest > 1e37);
                 by = 1.0 / (largest * down);
             }

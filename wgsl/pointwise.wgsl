@@ -1,5 +1,5 @@
 //! pointwise: out = a + b, a * b, act(a), by * a, max(low, min(a, high))
-//! a, b, out (rows, n) f32, in vec4s: what lies past n in a row's last four is never read as a result
+//! a, b, out (rows, n) f32, in vec4s: what lies past n in a row's last vec4 is never read as a result
 //! grid: x one thread for four elements, y one row
 //! use: lib/act
 //! source: GELU, Hendrycks and Gimpel 2016; SiLU, Elfwing et al. 2017

@@ -23,13 +23,13 @@ fn quantize(@builtin(global_invocation_id) id: vec3<u32>) {
     if c >= k / 32u || row >= batch[params.rows_at] {
         return;
     }
-    // As integers, sizes of floats are in order and NaN is above all.
+    // As integers, magnitudes of floats keep their order, and NaN is above all.
     var most = vec4<u32>(0u);
     for (var i = 0u; i < 8u; i++) {
         most = max(most, bitcast<vec4<u32>>(x[row * (k / 4u) + 8u * c + i]) & vec4<u32>(0x7fffffffu));
     }
     let largest = bitcast<f32>(max(max(most.x, most.y), max(most.z, most.w)));
-    // Below, 127 / largest might be infinite.
+    // Below 1e-30, 127 / largest might be infinite.
     let inverse = select(0.0, 127.0 / largest, largest > 1e-30);
     let at = row * ((k / 4u + k / 32u + 3u) / 4u * 4u);
     for (var i = 0u; i < 8u; i++) {

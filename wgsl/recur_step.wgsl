@@ -4,7 +4,7 @@
 //! use: lib/batch, lib/recur
 //! source: Mamba-2, Dao and Gu 2024; gated delta nets, Yang et al. 2024
 //!
-//! The kernel of decode: row after row, without a barrier, since a thread has a column of S for itself.
+//! The kernel of decode: row after row, without a barrier, since each thread has a column of S to itself.
 
 // Puts the rows of a tile that was not full into S.
 fn fold(part: u32, lid: u32) {

@@ -4,7 +4,7 @@
 //! use: lib/batch, lib/recur
 //! source: the chunked forms of Mamba-2, Dao and Gu 2024, and of gated delta nets, Yang et al. 2024
 //!
-//! The kernel of prefill: S is read once for the rows of a tile and written when the tile is full, b is the sum of g since the
+//! The kernel of prefill: S is read once for the rows of a tile, and written when the tile is full; b is the sum of g since the
 //! tile's beginning. Tiles lie at multiples of TILE positions, so no bit depends on how a prompt was split into steps.
 const DEPTH: u32 = 32u;                                     // elements of keys that are staged at a time
 const QUADS: u32 = TILE / 4u;
@@ -38,7 +38,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         let added = min(rows - first, TILE - (pos + first) % TILE);
         let row = row0 + first;
         let full = (pos + first + added) % TILE == 0u;
-        count = min(count, TILE - added);  // so it is, unless the state is not this sequence's
+        count = min(count, TILE - added);  // changes nothing, unless the state is another sequence's
 
         for (var i = lid; i < added * k; i += WG) {
             state[keys_at(part) + count * k + i] = keys[(row + i / k) * params.k_stride + key_of(head) + i % k];
@@ -62,7 +62,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         storageBarrier();
         workgroupBarrier();
 
-        // The tile's own products, a thread for a pair of rows.
+        // The products within the tile, one thread per pair of rows.
         for (var pair = lid; pair < added * TILE; pair += WG) {
             let i = pair / TILE;
             let s = pair % TILE;
@@ -81,8 +81,8 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             sh_with_k[pair] = left * products.y;
         }
 
-        // What S says to the queries and keys of the new rows.
-        // With a value: Chromium does not empty a variable without one each time that a loop comes to it.
+        // S times the queries and keys of the new rows.
+        // Initialised explicitly: Chromium does not clear an uninitialised variable each time that a loop comes to it.
         var from_q = array<vec4<f32>, QUADS>();
         var from_k = array<vec4<f32>, QUADS>();
         for (var e0 = 0u; e0 < k; e0 += DEPTH) {
@@ -111,7 +111,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             workgroupBarrier();
         }
 
-        // Each row adds to what the rows before it have learnt; a thread has its own column of it.
+        // Each row's update depends on those of the rows before it; a thread has its own column of them.
         for (var i = 0u; i < added; i++) {
             var own = 0.0;
             if j < params.v {
@@ -139,7 +139,7 @@ fn recur_tile(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         count += added;
         let last = sh_decays[count - 1u];
         if full {
-            // Into S, with keys staged as above.
+            // Adds the updates to S, with keys staged as above.
             for (var m = 0u; m < count; m++) {
                 sh_updates[m * WG + lid] *= exp(last - sh_decays[m]);
             }

@@ -11,7 +11,7 @@ struct Params {
 override WG: u32 = 64u;
 override ROPE_DIMS: u32 = 64u;
 override NEOX: bool = false;
-override IN_PLACE: bool = false;  // out is x, too: what is bound as x is not read
+override IN_PLACE: bool = false;  // x is out: the binding of x is not read
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> angles: array<vec2<u32>>;
@@ -27,7 +27,7 @@ fn load(i: u32) -> f32 {
 
 @compute @workgroup_size(WG)
 fn rope(@builtin(global_invocation_id) id: vec3<u32>) {
-    // Pairs of a head: the rotated ones, then what is left, two by two (the last may be one element).
+    // Pairs of a head: the rotated ones, then the rest, two by two (the last may be one element).
     let pairs = (params.head_dim + 1u) / 2u;
     let head = id.x / pairs;
     let pair = id.x % pairs;

@@ -1,4 +1,4 @@
-//! rope_kv: rotates q and k of each row; q to out, k and v to the slot of the row's position in the cache
+//! rope_kv: rotates q and k of each row; stores q to out, k and v at the slot of the row's position in the cache
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three | out as q | kv the cache
 //! grid: x one workgroup for WG / THREADS heads of q, k or v, y one row
 //! use: lib/batch, lib/heads, <angles>, <kv_store>, <cache>, lib/owner

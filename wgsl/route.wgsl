@@ -4,16 +4,16 @@
 //! use: lib/batch, <reduce>
 //! source: top-k routing, Shazeer et al. 2017; groups and a bias for the choice, DeepSeek-V3 2024
 //!
-//! Scores are compared as integers of the same order, so a NaN is the highest of all: it must show. Of equals, the expert
-//! of the lower number comes first.
+//! Scores are compared as integers of the same order. A NaN is the highest of all, so that it shows in the result. Of equals,
+//! the expert of the lower number comes first.
 struct Params {
     rows_at: u32,      // word of batch with the number of rows
     x_stride: u32,
     out_stride: u32,
     bias: u32,         // element of vecs where the bias lies (HAS_BIAS)
     kept: u32,         // groups that experts may be chosen from (GROUPS > 1)
-    plus: f32,         // added to the sum that weights are divided by
-    least: f32,        // what they are divided by at least
+    plus: f32,         // added to the sum that the weights are divided by
+    least: f32,        // the least that they are divided by
     scale: f32,
 }
 override EXPERTS: u32 = 8u;
@@ -35,7 +35,7 @@ var<workgroup> sh_group_keys: array<u32, GROUPS>;
 var<workgroup> sh_best: array<vec2<u32>, WG>;        // key and number of the best expert of each thread
 var<workgroup> sh_chosen: array<u32, USED>;
 
-// A number whose order is that of x, above 0; of NaN, the highest.
+// An integer above 0 of the same order as x; for NaN, the highest.
 fn key_of(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     if (bits & 0x7fffffffu) > 0x7f800000u {
@@ -146,7 +146,7 @@ fn route(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) group
         workgroupBarrier();
     }
 
-    // Few numbers, added up in their order.
+    // A few numbers, added up in order.
     if lid == 0u {
         let to = row * params.out_stride;
         most = LOWEST;

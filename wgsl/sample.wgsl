@@ -19,7 +19,7 @@ fn sample(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) grou
     var best_token = NO_TOKEN;
     var bad = 0u;
     for (var i = group.x * PART + lid; i < min((group.x + 1u) * PART, params.vocab); i += WG) {
-        // Bits, not comparisons: a compiler may assume that there is no NaN.
+        // By bits, not comparisons: a compiler may assume that there is no NaN.
         if (bitcast<u32>(logits[o * params.stride + i]) & 0x7f800000u) == 0x7f800000u {
             bad = 1u;
         }

@@ -52,7 +52,7 @@ fn sample_adjust(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
         put(map, token, penalised(d, logits[row + token], count));
     }
     storageBarrier();
-    // What was sampled, but is in no list yet; of equal tokens, the last sampled one acts.
+    // Tokens that were sampled but are in no list yet; of equal ones, the thread of the last sampled acts for all.
     if lid < pending {
         let token = min(sampled_before(d, lid + 1u), params.vocab - 1u);
         var first = !is_set(map, token);

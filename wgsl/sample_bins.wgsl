@@ -2,7 +2,7 @@
 //! logits (outs, vocab) f32 | bins (samples, BIN_WORDS): sums over the depths in the bin, of the lower bits and of the upper ones
 //! grid: x one workgroup for PART logits, y one sample
 //! use: lib/sample, lib/logit
-//! source: radix select by histograms of integer atomics; weights in fixed point, whose sums have no order, are ours
+//! source: radix select by histograms of integer atomics; fixed-point weights, whose sums do not depend on their order, our own
 override WG: u32 = 64u;
 override PART: u32 = 4096u;  // logits to a workgroup
 @group(0) @binding(4) var<storage, read_write> bins: array<atomic<u32>>;

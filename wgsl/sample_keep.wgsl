@@ -26,7 +26,7 @@ fn sample_keep(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id)
     }
     let top_k = sample_word(d, TOP_K);
     let top_p = sample_word(d, TOP_P);
-    // The bins that hold the first tokens that reach the goal: found by each workgroup for itself.
+    // The bins of the first tokens that reach the goal: each workgroup finds them for itself.
     let own = BINS / WG;
     var sum = vec2<u32>(0u);
     for (var b = lid * own; b < (lid + 1u) * own; b++) {
@@ -59,7 +59,7 @@ fn sample_keep(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id)
     workgroupBarrier();
     let largest = unorder(atomicLoad(&bins[d * BIN_WORDS + 1u]));
     let scale = sample_f32(d, DEPTH_SCALE);
-    // Top-p after top-k is a share of what top-k keeps, whatever min-p drops then.
+    // Top-p after top-k is a share of what top-k keeps, whatever min-p drops afterwards.
     let deepest = select(sample_word(d, DEEPEST), 0xffffffffu, top_k != 0u && top_p < 65536u);
     for (var i = group.x * PART + lid; i < min((group.x + 1u) * PART, params.vocab); i += WG) {
         if !allowed(d, flags, i) {

@@ -4,9 +4,9 @@
 //! use: lib/sample, lib/logit, lib/noise, lib/best
 //! source: as sample and sample_bins
 //
-// Tokens are in the order of their logits, equal ones in that of their ids: a place is (inverted order of the logit, id). A filter
-// keeps the tokens up to a place, found 8 bits at a time: a histogram of the sums, which are integers, so that nothing
-// depends on the order of additions.
+// Tokens are ordered by logit, from the largest; equal ones by id: a place is (inverted order of the logit, id). A filter keeps
+// the tokens up to a place, which a radix select finds 8 bits at a time, by a histogram of sums. The sums are integers, so
+// nothing depends on the order of additions.
 @group(0) @binding(4) var<storage, read> best: array<vec4<u32>>;
 @group(0) @binding(5) var<storage, read_write> bins: array<u32>;
 @group(0) @binding(6) var<storage, read> kept: array<u32>;
@@ -16,7 +16,7 @@ var<workgroup> sh_sums: array<vec2<u32>, WG>;
 var<workgroup> sh_lower: array<atomic<u32>, 256>;
 var<workgroup> sh_upper: array<atomic<u32>, 256>;
 var<workgroup> sh_found: u32;
-var<workgroup> sh_left: vec2<u32>;  // what is still missing to the goal
+var<workgroup> sh_left: vec2<u32>;  // what is left to reach the goal
 var<workgroup> sh_tokens_kept: u32;
 
 const ALL: vec2<u32> = vec2<u32>(0xffffffffu);
@@ -127,7 +127,7 @@ fn last_place(lid: u32, d: u32, flags: u32) -> vec2<u32> {
     if lid == 0u {
         sh_tokens_kept = bins[d * BIN_WORDS];
     }
-    let count = workgroupUniformLoad(&sh_tokens_kept);  // the compiler must know that barriers after it are reached by all
+    let count = workgroupUniformLoad(&sh_tokens_kept);  // uniform for the compiler: all threads reach the barriers that follow
     var last = ALL;
     if top_k != 0u && top_k < count {
         last = reach(lid, d, flags, false, vec2<u32>(top_k, 0u), last);
@@ -210,7 +210,7 @@ fn sample_merge(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
         let over = ended(d, before);
         let sampled_token = select(sh_token[0], NO_TOKEN, sh_broken[0] != 0u || over);
         result[d] = sampled_token;
-        // A request without a token ends; until it does, its rows need some token, and after a stop one that is a stop.
+        // A request without a token ends. Until it does, its rows need some token; after a stop, one that is a stop.
         let row_token = select(sampled_token, 0u, sampled_token == NO_TOKEN);
         sampled[ring + sample_word(d, POS) % RING] = select(row_token, before, over);
     }

@@ -3,7 +3,7 @@
 //! grid: x and y one workgroup for a row, `across` workgroups in a row of the grid
 //! use: <reduce>
 //! source: attention's scores to weights, Vaswani et al. 2017
-//! bench only: attention has its own, sampling samples without one
+//! bench only: attention has a softmax of its own, sampling needs none
 //!
 //! Elements that come to -1e30 or less are masked. A row of masked elements alone is uniform, 1 / n; a row that holds NaN or
 //! positive infinity is NaN.
@@ -30,7 +30,7 @@ fn softmax(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) gro
     var broken = 0.0;
     for (var i = lid; i < params.n; i += WG) {
         let bits = x[at + i];
-        // By their bits: a compiler may assume that there is no NaN and no infinity.
+        // By bits: a compiler may assume that there is no NaN and no infinity.
         if (bits & 0x7fffffffu) > 0x7f800000u || bits == 0x7f800000u {
             broken = 1.0;
         }

@@ -31,7 +31,7 @@ ids! {
     RopeId,
 }
 
-/// Whether the model reads a token, of a prompt, or has written it.
+/// Whether a token belongs to a prompt, which the model reads, or was generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Tokens of a prompt: the mat-mat family.
@@ -45,7 +45,7 @@ pub enum Phase {
 pub enum Rows {
     /// The rows of the step, one a token.
     Step,
-    /// The step's output rows, those that somebody wants logits of.
+    /// The step's output rows, whose logits were requested.
     Outs,
     /// The step's sequences.
     Seqs,
@@ -56,12 +56,12 @@ impl Phase {
     pub const ALL: [Self; 2] = [Self::Decode, Self::Prefill];
 }
 
-/// A thing for each phase, which is its index.
+/// One value per phase, indexed by the phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PerPhase<T> {
-    /// For rows of a prompt.
+    /// For prefill rows.
     pub prefill: T,
-    /// For rows that were generated.
+    /// For decode rows.
     pub decode: T,
 }
 

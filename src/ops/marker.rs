@@ -1,4 +1,4 @@
-//! `marker`: the mark that a submission leaves.
+//! `marker`: the completion marker that a submission leaves.
 
 use super::kernels;
 use crate::Result;
@@ -11,10 +11,10 @@ params! {
     }
 }
 
-/// A buffer of zeros, or of the number itself, is no mark.
+/// Keeps zeros, or a copy of the number itself, from passing for a completion marker.
 const SALT: u32 = 0x57a3_9e1d;
 
-/// The mark of a submission's number.
+/// The completion marker of a submission, from its number.
 pub(crate) fn mark(number: u32) -> u32 {
     number ^ SALT
 }

@@ -89,7 +89,7 @@ pub(crate) struct StepLayout {
     pub(crate) table_words: u32,
     /// The work list of rows.
     pub(crate) items: u32,
-    /// The list of rows whose parts are merged.
+    /// The list of rows whose KV splits are reduced.
     pub(crate) merges: u32,
     /// The list of tiles of rows.
     pub(crate) tiles: u32,
@@ -100,8 +100,8 @@ pub(crate) struct StepLayout {
 }
 
 impl StepLayout {
-    /// Words of the header: rows, sequences, outputs, blocks of a table, the first position of rows that do not say theirs. It is
-    /// `BATCH_ROWS` of `wgsl/lib/batch.wgsl`.
+    /// Words of the header: rows, sequences, outputs, blocks of a table, the first position of rows without positions of their
+    /// own. It is `BATCH_ROWS` of `wgsl/lib/batch.wgsl`.
     pub(crate) const HEADER: u32 = 16;
 
     pub(crate) fn new(sizes: &StepSizes) -> Self {

@@ -1,9 +1,9 @@
 //! angles_computed: cosine and sine of a row's pair from its position: `angles` (ROPE_DIMS / 2) of two words, revolutions a position
 //!
-//! An angle is kept as a fraction of a revolution in 32 bits: multiplying it by the position drops whole revolutions, exactly, where a
-//! product of floats would lose their fractions. Built-in sine and cosine may be off by 2⁻¹¹; the polynomials here are off
-//! by 2⁻²³, on an eighth of a revolution to either side.
-override ROPE_FACTOR: f32 = 1.0;     // on cosine and sine: YaRN's and LongRoPE's factor of attention
+//! An angle is a 32-bit fraction of a revolution: multiplied by the position, it wraps, and so drops complete revolutions
+//! exactly, where a product of floats would lose the fraction. Built-in sine and cosine may be off by 2⁻¹¹; the polynomials
+//! here are off by 2⁻²³, on an eighth of a revolution to either side.
+override ROPE_FACTOR: f32 = 1.0;     // on cosine and sine: the attention factor of YaRN and LongRoPE
 override POW: bool = false;          // revolutions of pair i: ROPE_REVOLUTIONS 2^-(i ROPE_STEP), without a table
 override ROPE_STEP: u32 = 0u;        // log2(theta) 2 / ROPE_DIMS in 2⁻²⁶
 override ROPE_STEP_LOW: u32 = 0u;    // and the rest of it in 2⁻⁵⁰
@@ -17,7 +17,7 @@ fn high(a: u32, b: u32) -> u32 {
     return (a >> 16u) * (b >> 16u) + (m >> 16u) + (n >> 16u);
 }
 
-// Of a revolution that a pair makes a position, in 2⁻³² and 2⁻⁶⁴.
+// The fraction of a revolution that a pair makes per position: in units of 2⁻³², and the rest in 2⁻⁶⁴.
 fn revolutions(pair: u32) -> vec2<u32> {
     if !POW {
         return angles[pair];

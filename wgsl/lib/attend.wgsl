@@ -1,10 +1,10 @@
 //! attend: what the attention kernels share: parameters, bindings, which positions a row sees, the softmax's pieces.
 //!
-//! A softmax is summed up as (m, l, sum): the highest score, the denominator and the weighted sum of the values,
-//! weights being relative to the highest score. A score of minus infinity weighs nothing; where no score is higher, the result is 0.
+//! An online softmax keeps (m, l, sum): the highest score, the denominator and the weighted sum of the values, all weights
+//! relative to m. A score of minus infinity weighs nothing; where no score is higher, the result is 0.
 struct Params {
     heads: u32,       // query heads
-    group: u32,       // query heads to a KV head
+    group: u32,       // query heads per KV head
     k_dim: u32,
     v_dim: u32,
     q_stride: u32,    // elements from a row of q to the next
@@ -23,8 +23,8 @@ override HAS_SINKS: bool = false;
 override HAS_SLOPES: bool = false;
 override HAS_SOFTCAP: bool = false;
 override K_VEC4S: u32 = 16u;       // vec4s of elements in a key
-override V_VEC4S: u32 = 16u;       // and in what is summed up of a value
-override V_FROM: u32 = 0u;         // the first of these
+override V_VEC4S: u32 = 16u;       // vec4s of a value that this dispatch sums up
+override V_FROM: u32 = 0u;         // the first of those
 override V_IN_K: bool = false;     // a value is the first elements of its key
 override RAGGED: bool = false;     // k_dim or v_dim is not a multiple of 4
 override GROUP_HEADS: u32 = 4u;          // query heads of a workgroup: 1 to 4
@@ -32,7 +32,7 @@ override BATCH_ITEMS: u32 = 0u;     // word of the batch's list of (row, split, 
 override BATCH_REDUCES: u32 = 0u;    // word of the batch's list of (row, first item, items, 0)
 override BATCH_TILES: u32 = 0u;     // word of the batch's list of tiles: the sequence of each
 override TREE: u32 = 0u;           // word of the batch's list of ancestor masks (two words a row), if rows are drafts of a tree
-override SEARCH: bool = false;     // whose a row is, or a tile of rows, is searched for among the first rows of the sequences
+override SEARCH: bool = false;     // the sequence of a row or tile is found by binary search over the sequences' first rows
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> batch: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;            // (rows, heads * k_dim)
@@ -59,7 +59,8 @@ fn owner_of(row: u32) -> u32 {
     }
     return low;
 }
-/// The sequence of a tile of `size` rows: the last whose first tile is not after this one. Each adds a tile that may not be full, hence + s.
+/// The sequence of a tile of `size` rows: the last whose first tile is not after this one. Each sequence may add a tile that is
+/// not full, hence `+ middle`.
 fn tile_owner(tile: u32, size: u32) -> u32 {
     var low = 0u;
     var high = batch[1] - 1u;
@@ -74,7 +75,7 @@ fn tile_owner(tile: u32, size: u32) -> u32 {
     return low;
 }
 /// What a row sees of its sequence's last positions, where they are drafts of a tree: bit j stands for position base + j. `pos`
-/// is the position that it would have, did nothing stand before it but what it sees.
+/// is the row's position along its own path through the tree.
 struct Ancestors {
     bits: vec2<u32>,
     base: u32,
@@ -89,7 +90,7 @@ fn ancestors_of(row: u32, own: u32, count: u32) -> Ancestors {
     ancestors.pos = tree_pos(ancestors, own);
     return ancestors;
 }
-/// The position in the tree of a position.
+/// Position t, counted along that path.
 fn tree_pos(ancestors: Ancestors, t: u32) -> u32 {
     if TREE == 0u || t < ancestors.base {
         return t;
@@ -99,7 +100,7 @@ fn tree_pos(ancestors: Ancestors, t: u32) -> u32 {
     let high = extractBits(ancestors.bits.y, 0u, max(j, 32u) - 32u);
     return ancestors.base + countOneBits(low) + countOneBits(high);
 }
-/// Whether a position up to the row's own is its ancestor, and no further back than the mask allows.
+/// Whether a position up to the row's own is an ancestor of the row, and no further back than the mask allows.
 fn is_ancestor(ancestors: Ancestors, t: u32) -> bool {
     if TREE == 0u {
         return true;
@@ -108,7 +109,7 @@ fn is_ancestor(ancestors: Ancestors, t: u32) -> bool {
     let passed = t < ancestors.base || ((ancestors.bits[j / 32u % 2u] >> (j % 32u)) & 1u) != 0u;
     return passed && ancestors.pos - tree_pos(ancestors, t) < params.before;
 }
-/// The first position that a row sees, and the one past the last; `own` is its own of `count`.
+/// The first position that a row sees, and the one past the last; `own` is the row's position, of `count`.
 fn seen_by(own: u32, count: u32) -> vec2<u32> {
     return vec2<u32>(own + 1u - min(params.before, own + 1u), own + 1u + min(params.after, count - own - 1u));
 }
@@ -134,14 +135,14 @@ fn vec_at(at: u32) -> f32 {
 fn scored(dots: vec4<f32>) -> vec4<f32> {
     var score = dots * params.scale;
     if HAS_SOFTCAP {
-        // tanh by its exponential: some drivers' own is bad near 0.
+        // tanh by exp: some drivers' own is inaccurate near 0.
         let e = exp(-2.0 * abs(score / params.softcap));
         score = params.softcap * sign(score) * (1.0 - e) / (1.0 + e);
     }
     return score;
 }
 /// x, rounded: an integer operation that a compiler cannot leave out keeps a product from being fused with the sum that follows.
-/// Splits are reduced by two kernels, which must do it to the same bits.
+/// Two kernels reduce KV splits, and must give the same bits.
 fn rounded(x: vec4<f32>) -> vec4<f32> {
     return bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) ^ vec4<u32>(params.zero));
 }

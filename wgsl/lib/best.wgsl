@@ -1,4 +1,4 @@
-//! best: the best of a workgroup's tokens: the largest score, of equal ones the lowest id; and whether one of its logits is NaN
+//! best: the best of a workgroup's tokens: the largest score, of equal ones the lowest id; and whether a logit is NaN or infinite
 override WG: u32 = 64u;
 const NO_TOKEN: u32 = 0xffffffffu;
 var<workgroup> sh_score: array<f32, WG>;
@@ -10,7 +10,7 @@ fn beats(s: f32, t: u32, other_score: f32, other: u32) -> bool {
     return t != NO_TOKEN && (s > other_score || other == NO_TOKEN || (s == other_score && t < other));
 }
 
-// Puts the best of the threads' tokens into score[0] and token[0], and into broken[0] whether one is bad.
+// Puts the best of the threads' tokens into sh_score[0] and sh_token[0], and into sh_broken[0] whether a logit is not finite.
 fn wg_best(s: f32, t: u32, bad: u32, lid: u32) {
     sh_score[lid] = s;
     sh_token[lid] = t;

@@ -1,7 +1,7 @@
 //! cooperative: cooperative matrices, from workgroup memory and back.
 //!
-//! Operands lie in `sh_tile: array<Half>`, sums in `sh_sums: array<f32>`, which a kernel declares: each element by element along its rows,
-//! the first at `at`, `stride` elements from row to row.
+//! Operands lie in `sh_tile: array<Half>`, sums in `sh_sums: array<f32>`, which a kernel declares. Both are row-major: the first
+//! element at `at`, `stride` elements from row to row.
 
 /// The number of a thread's subgroup, and how many there are.
 fn share(lid: u32, subgroup: u32, subgroups: u32) -> vec2<u32> {
@@ -20,7 +20,7 @@ fn load_right(at: u32, stride: u32) -> Right {
     return coopLoadT<Right>(&sh_tile[at], stride);
 }
 
-/// The same, transposed: what lies as a row is a column.
+/// The same, transposed: a row in memory becomes a column.
 fn load_right_t(at: u32, stride: u32) -> Right {
     return coopLoad<Right>(&sh_tile[at], stride);
 }

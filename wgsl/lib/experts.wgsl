@@ -5,9 +5,9 @@ struct Params {
     row0: u32,           // row of w where the first matrix begins
     first: u32,          // number of the first matrix that w holds
     count: u32,          // how many it holds; parts whose matrix lies elsewhere are left to another dispatch
-    matrices: u32,       // all that there are
-    out0: u32,           // row of each matrix that is the first in this dispatch
-    out_n: u32,          // rows of each matrix, and columns of a part of out
+    matrices: u32,       // all of the op
+    out0: u32,           // the first row of each matrix in this dispatch
+    out_n: u32,          // rows of each full matrix, and columns of a part of out
     parts: u32,          // of a row
     rows_at: u32,        // word of batch with the number of rows
     x_stride: u32,       // elements from a row of x to the next
@@ -16,7 +16,7 @@ struct Params {
     out_stride: u32,
     bias_at: u32,        // element of vecs where the biases of all matrices lie, contiguous (HAS_BIAS)
 }
-override CHOSEN: bool = true;     // the part's matrix is a chosen one; else it has the number of the part
+override CHOSEN: bool = true;     // a part's matrix is the chosen one; else part j takes matrix j
 override ALIGNED: bool = true;    // parts of x begin at multiples of 4
 override HAS_BIAS: bool = false;
 @group(0) @binding(0) var<uniform> params: Params;
@@ -26,7 +26,7 @@ override HAS_BIAS: bool = false;
 @group(0) @binding(4) var<storage, read> vecs: array<vec4<f32>>;  // the model's vectors
 @group(0) @binding(5) var<storage, read> w: array<vec4<u32>>;     // the matrices, contiguous
 
-// The matrix of a part of a row. The number came through a float: whatever it is, it becomes the number of a matrix.
+// The matrix of a part of a row. The number is stored as a float: it is clamped to a valid one.
 fn matrix_of(row: u32, part: u32) -> u32 {
     if CHOSEN {
         return min(u32(max(chosen[row * params.chosen_stride + part], 0.0)), params.matrices - 1u);
@@ -54,7 +54,7 @@ fn x4(row: u32, part: u32, i: u32) -> vec4<f32> {
     return select(vec4<f32>(0.0), v, vec4<u32>(i, i + 1u, i + 2u, i + 3u) < vec4<u32>(params.k));
 }
 
-// Stores row j of what a matrix made of a part of a row.
+// Stores row j of a matrix's result for a part of a row.
 fn store(row: u32, part: u32, matrix: u32, j: u32, sum: f32) {
     if j >= params.n {
         return;

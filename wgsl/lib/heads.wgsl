@@ -1,8 +1,8 @@
 //! heads: heads of q, k and v on their way to the cache, by units of eight elements: two vec4s that are rotated together
 //! q (rows, heads * k_dim), k (rows, kv_heads * k_dim), v (rows, kv_heads * v_dim) f32, views of one buffer or of three
 //!
-//! Elements of a pair that lie half a head apart (NeoX) are four and four of two places; else a unit's vec4s are neighbours. So
-//! loads and stores are of four elements, which are whole words of any cache.
+//! Where pairs lie half of ROPE_DIMS apart (NeoX), so do the two vec4s of a unit; else they are neighbours. So loads and stores
+//! are of four elements, which are complete words in any cache.
 struct Params {
     heads: u32,
     k_dim: u32,       // elements of a query and a key
@@ -29,12 +29,12 @@ override THREADS: u32 = 16u;      // threads to a head, a power of two: each mak
 @group(0) @binding(4) var<storage, read> k: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read> v: array<vec4<f32>>;
 
-/// The head that a thread works on: one of q, of k or of v, with what it has of the three. Loops over nothing cost little even where
-/// both sides of a branch are run, and threads that stand together have heads of a kind.
+/// The head that a thread works on: one of q, k or v, with its units of each of the three. Empty loops cost little even where
+/// both sides of a branch are run, and neighbouring threads mostly have heads of the same kind.
 struct Head {
     own: u32,      // its number among the heads of q, k or v
     first: u32,    // the thread's first unit
-    q_units: u32,  // past its last
+    q_units: u32,  // past the last unit of q; 0: none
     k_units: u32,
     v_units: u32,
 }
@@ -97,7 +97,7 @@ fn store_key(at: u32, e: vec2<u32>, y: Unit) {
         kv_store4(at + k_elem(e.y), y.b);
     }
 }
-/// Stores a unit of a value whose elements lie together.
+/// Stores a unit of a value whose elements are contiguous.
 fn store_value(at: u32, e: vec2<u32>, y: Unit) {
     kv_store4(at + e.x, y.a);
     if e.y < V_DIM {

@@ -1,5 +1,5 @@
 //! kv_f32: keys and values of the attention kernels, in a cache of f32.
-//! Where vectors lie says the cache's layout (lib/paged).
+//! The cache's layout (lib/paged) says where vectors lie.
 @group(0) @binding(6) var<storage, read> kv: array<vec4<f32>>;
 const KV_LANES: u32 = 1u;  // elements in a word
 

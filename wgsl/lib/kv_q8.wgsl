@@ -1,5 +1,5 @@
 //! kv_q8: keys and values of the attention kernels, in a cache of 8-bit integers, four elements a word, and a scale for each vector.
-//! Where vectors lie says the cache's layout (lib/paged).
+//! The cache's layout (lib/paged) says where vectors lie.
 @group(0) @binding(6) var<storage, read> kv: array<u32>;
 const KV_LANES: u32 = 4u;  // elements in a word
 
@@ -23,8 +23,8 @@ fn value_vec4(at: u32, i: u32) -> vec4<f32> {
 }
 fn kv_vec4(i: u32) -> vec4<f32> { return unpack4x8snorm(kv[i / 4u]); }
 fn kv_one(i: u32) -> f32 { return unpack4x8snorm(kv[i / 4u])[i % 4u]; }
-// After the values of a block lie the scales of its keys, then those of its values. A scale is that of integers, not of
-// integers / 127.
+// After the values of a block lie the scales of its keys, then those of its values. A scale multiplies the integers as they
+// are, not the integers / 127.
 fn scale_at(seq: u32, head: u32, pos: u32) -> u32 {
     return (page_base(seq, pos) + KV_HEADS * PAGE_SLOTS * (K_DIM + V_DIM)) / 4u + head * PAGE_SLOTS + pos % PAGE_SLOTS;
 }

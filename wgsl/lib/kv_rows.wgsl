@@ -1,7 +1,7 @@
 //! kv_rows: keys and values of the attention kernels, in this step's rows (encoders): a row sees those of its own sequence.
 //! k (rows, kv_heads * k_dim) f32 | v (rows, kv_heads * v_dim) f32
 //!
-//! A vector lies at that of its first element.
+//! The address of a vector is that of its first element.
 @group(0) @binding(6) var<storage, read> k: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read> v: array<vec4<f32>>;
 

@@ -2,8 +2,8 @@
 const KV_LANES: u32 = 2u;         // elements in a word
 const KV_SCALED: bool = false;
 
-// Two f16 as a word. Numbers that f16 does not have become infinite and NaN stays NaN, by their bits: WGSL leaves open what packing
-// makes of them, and SwiftShader lets them spill into the other half.
+// Two f16 as a word. Values past f16's range become infinite and NaN stays NaN, by bit operations: WGSL leaves open what
+// packing makes of them, and SwiftShader lets them spill into the other f16.
 fn pack_f16(v: vec2<f32>) -> u32 {
     let bits = bitcast<vec2<u32>>(v);
     let size = bits & vec2<u32>(0x7fffffffu);

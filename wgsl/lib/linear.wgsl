@@ -2,8 +2,8 @@
 struct Params {
     n: u32,           // rows of W in this dispatch; of a gated pair, of each
     k: u32,           // columns of W
-    row0: u32,        // the first of them in w
-    up: u32,          // rows from a gate to its up in w
+    row0: u32,        // row of w where the rows begin
+    up: u32,          // rows of w from a gate to its up
     out0: u32,        // column of out that the first row makes
     rows_at: u32,     // word of batch with the number of rows of x: 0 rows, 2 outs
     out_stride: u32,  // elements from a row of out to the next

@@ -1,7 +1,7 @@
 //! max_subgroup: the maxima of a workgroup of WG threads, by subgroups of any run-time size and one step through workgroup
 //! memory. Every thread gets the result.
 //!
-//! Every thread leaves its subgroup's maximum, and one in SUBGROUP_MIN is looked at: no subgroup is smaller.
+//! Every thread stores its subgroup's maximum; one in SUBGROUP_MIN is read, since no subgroup is smaller.
 override WG: u32 = 64u;
 override SUBGROUP_MIN: u32 = 4u;
 var<workgroup> sh_maxima: array<vec4<f32>, WG>;

@@ -1,4 +1,4 @@
-//! noise: Gumbel noise keyed by (seed, position, token), operation for operation as ops/sample.rs has it
+//! noise: Gumbel noise keyed by (seed, position, token), operation for operation as in ops/sample/noise.rs
 
 // Wellons' lowbias32, whose every output bit depends on every input bit.
 fn mix(a: u32) -> u32 {
@@ -10,7 +10,7 @@ fn mix(a: u32) -> u32 {
     return h ^ (h >> 16u);
 }
 
-// Keys the noise of one sample: from the seed's halves and the position of the token that is sampled.
+// The key of one sample's noise: from the two words of the seed and the position of the token that is sampled.
 fn noise_key(seed_lo: u32, seed_hi: u32, pos: u32) -> vec2<u32> {
     let a = mix(seed_lo ^ mix(pos + 0x9e3779b9u));
     return vec2<u32>(a, mix(seed_hi ^ (a + 0x85ebca6bu)));

@@ -1,9 +1,9 @@
 //! owner: which rows a thread stores for, where elements of neighbouring slots share a word.
 //!
-//! Two threads that replace their halves of a word lose one of them. So the first of the step's rows that falls into a word
-//! stores for all of them: the rows of a sequence are contiguous, at positions that rise by one.
+//! Of two threads that each replace a part of one word, one would undo the other's. So the first of the step's rows that falls
+//! into a word stores for all of them: the rows of a sequence are contiguous, at positions that rise by one.
 
-// Rows that are stored for at this row, itself included; 0: a row before it does that.
+// Rows that this row's thread stores for, itself included; 0: the thread of an earlier row stores this one.
 fn rows_owned(row: u32) -> u32 {
     if !V_APART {
         return 1u;
@@ -25,7 +25,7 @@ fn rows_owned(row: u32) -> u32 {
     return n;
 }
 
-// The four words that elements i.. of a value at a row's slot share with the slots beside it; `fresh`: all of them are the step's.
+// The four words that elements i.. of a value share with neighbouring slots; `fresh`: this step writes all of them.
 fn words_apart(at: u32, i: u32, fresh: bool) -> vec4<u32> {
     if fresh {
         return vec4<u32>(0u);

@@ -3,8 +3,8 @@
 //! is clamped to its last block.
 //!
 //! The layouts of a cache (this file, lib/vectorised) and its storage types (lib/kv_*) agree on this: element i of a key is at
-//! k_at(base, head, pos) + k_elem(i), four from a multiple of 4 on lie together; element i of a value is at
-//! v_at(base, head, pos) + v_elem(i), and four lie together unless V_APART. 8-bit storage has PAGE_EXTRA = 8: after the values
+//! k_at(base, head, pos) + k_elem(i), four from a multiple of 4 on are contiguous; element i of a value is at
+//! v_at(base, head, pos) + v_elem(i), and four are contiguous unless V_APART. 8-bit storage has PAGE_EXTRA = 8: after the values
 //! of a block lie the scales of its keys, then those of its values, [kv_head][slot] f32 each.
 override PAGE_SLOTS: u32 = 16u;     // positions in a block
 override PAGE_TABLE: u32 = 0u;      // first block table of the cache's group, in words of the step's tables

@@ -48,7 +48,7 @@ fn key_of(head: u32) -> u32 {
     return head / (params.heads / params.key_heads) * params.k;
 }
 
-// Where a sequence begins: nothing is remembered.
+// Clears the state, where a sequence begins.
 fn forget(part: u32, lid: u32) {
     for (var i = 0u; i < params.k; i++) {
         state[part + i * WG + lid] = 0.0;

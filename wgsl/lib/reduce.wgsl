@@ -1,4 +1,5 @@
-//! reduce: sums and maxima over a workgroup of WG threads (a power of two), through workgroup memory. Every thread gets the result.
+//! reduce: sums and maxima over a workgroup of WG threads (a power of two), through workgroup memory.
+//! Every thread gets the result.
 override WG: u32 = 32u;
 var<workgroup> sh_scratch: array<vec4<f32>, WG>;
 

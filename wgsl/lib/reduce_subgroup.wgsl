@@ -1,6 +1,6 @@
 //! reduce_subgroup: sums and maxima over a workgroup of WG threads, by subgroups of any run-time size and one step through
-//! workgroup memory. Every thread gets the result. A subgroup is known by the lowest thread in it: builtins of the entry point
-//! stay out of the signature, which is the same as lib/reduce's.
+//! workgroup memory. Every thread gets the result. A subgroup is identified by its lowest thread, not by builtins of the
+//! entry point, so that the signatures are those of lib/reduce.
 override WG: u32 = 32u;
 var<workgroup> sh_scratch: array<vec4<f32>, WG>;
 

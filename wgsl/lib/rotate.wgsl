@@ -1,7 +1,7 @@
 //! rotate: four elements of a head that are stored together, and their rotation by `angle(row, pair)`, cosine and sine
 //!
-//! Elements of a pair that lie half a head apart (NeoX) are taken two pairs at a time, i, i+1 with i+half, i+half+1, so that
-//! the thread which stores them owns whole 32-bit words of a 16-bit cache.
+//! Where pairs lie half of ROPE_DIMS apart (NeoX), a thread takes two at a time, i, i+1 with i+half, i+half+1, so that it
+//! stores complete 32-bit words of a 16-bit cache.
 override ROPE_DIMS: u32 = 0u;     // rotated elements of a head, a multiple of 8; 0: none
 override NEOX: bool = false;      // pairs are half of ROPE_DIMS apart; else neighbours
 

@@ -1,4 +1,4 @@
-//! sample: what the kernels of a sample share: its settings, in `samples: array<u32>` as ops/sample.rs lays them out, and integer weights
+//! sample: what the sampling kernels share: settings, in `samples: array<u32>` as ops/sample lays them out, and integer weights
 struct Params {
     vocab: u32,
     stride: u32,  // elements from a row of logits to the next
@@ -21,11 +21,11 @@ const DEEPEST: u32 = 10u;         // the largest depth that min-p keeps
 const REPEAT: u32 = 11u;          // f32, and its reciprocal
 const PRESENCE: u32 = 13u;        // f32
 const FREQUENCY: u32 = 14u;       // f32
-const PENDING: u32 = 15u;         // tokens of the penalties that the device sampled and the lists lack
+const PENDING: u32 = 15u;         // tokens sampled on the device that penalties count and the lists still lack
 const COUNTS: u32 = 16u;          // where in the lists (token, count) begin, and how many
 const BIAS: u32 = 18u;            // where (token, f32) begin, and how many
 const ALLOWED: u32 = 20u;         // where the bits of the allowed tokens begin
-const STOPS: u32 = 21u;           // where tokens begin after which nothing is sampled, and how many
+const STOPS: u32 = 21u;           // where the stop tokens begin, after which nothing is sampled, and how many
 const TOP: u32 = 23u;             // tokens whose probability is reported, the sampled one included
 
 // Flags.
@@ -34,9 +34,9 @@ const BINNED: u32 = 2u;    // top-k or top-p
 const ADJUSTED: u32 = 4u;  // penalties or bias
 const MASKED: u32 = 8u;    // some tokens are not allowed
 
-const RING: u32 = 16u;    // tokens that are kept for a slot, by position
-const TOPS: u32 = 21u;    // tokens whose probability is reported at most
-const BINS: u32 = 1024u;  // of depths, 32 to a halving of the weight
+const RING: u32 = 16u;    // tokens sampled last that a slot keeps, by position
+const TOPS: u32 = 21u;    // at most so many tokens' probabilities are reported
+const BINS: u32 = 1024u;  // of depths, 32 per halving of the weight
 const BIN_WORDS: u32 = 2052u;  // of a sample: tokens kept, order of the largest logit, -, -; the bins' lower and upper sums
 
 fn sample_word(d: u32, i: u32) -> u32 {
@@ -47,12 +47,12 @@ fn sample_f32(d: u32, i: u32) -> f32 {
     return bitcast<f32>(sample_word(d, i));
 }
 
-// Words of a map of the vocabulary, a bit a token.
+// Words of a bitmap of the vocabulary.
 fn map_words() -> u32 {
     return (params.vocab + 31u) / 32u;
 }
 
-// Integers in the order of floats; both zeros are one. 0 is none of a finite float.
+// A float as an integer of the same order. Both zeros give the same integer; no finite float gives 0.
 fn order(x: f32) -> u32 {
     let bits = select(bitcast<u32>(x), 0u, x == 0.0);
     return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
@@ -67,7 +67,7 @@ fn depth(largest: f32, x: f32, scale: f32) -> u32 {
     return min(u32(min((largest - x) * scale, 2097151.0)), 0x1fffffu);
 }
 
-// The weight at a depth, 2^26 * 2^-depth, right to 2^-14 of itself: integers, so that all devices agree and sums have no order.
+// The weight at a depth, 2^26 * 2^-depth, to a relative 2^-14: an integer, so that all devices agree, whatever the order of sums.
 fn weight(e: u32) -> u32 {
     let f = e & 0xffffu;
     var m = 62u;
@@ -79,7 +79,7 @@ fn weight(e: u32) -> u32 {
     return (m << 10u) >> (e >> 16u);
 }
 
-// Sums of weights are two sums, of their lower 13 bits and of the rest: neither overflows below 2^19 tokens.
+// Weights are added in two sums, of their lower 13 bits and of the rest: neither overflows below 2^19 tokens.
 const LOWER_BITS: u32 = 13u;
 const LOWER: u32 = 0x1fffu;
 

@@ -1,13 +1,13 @@
 //! sums: many sums over a workgroup of WG threads (a multiple of 4), through workgroup memory at one barrier, however many there
 //! are: barriers are expensive where there is no hardware for them, and slow to compile where values live across them.
 override WG: u32 = 32u;     // threads of a workgroup
-override PARTIALS: u32 = 32u;  // WG times the sums; given, since naga 30 panics at such a product as a length
+override PARTIALS: u32 = 32u;  // WG times the sums; set by the host, since naga 30 panics at such a product as a length
 var<workgroup> sh_partials: array<vec4<f32>, PARTIALS>;  // (sums, WG)
 
-// Before the parts: each thread fills its own.
+// Called before put_partial: nothing to clear, each thread fills its own slot.
 fn clear_partials(lid: u32) {}
 
-// A thread's part of sum i.
+// Stores a thread's part of sum i.
 fn put_partial(i: u32, partial: vec4<f32>, lid: u32) {
     sh_partials[i * WG + lid] = partial;
 }

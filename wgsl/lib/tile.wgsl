@@ -1,4 +1,5 @@
-//! tile: tiles of W x for many rows (prefill) of x, TILE_N rows of W by TILE_M rows of x: which rows one takes, and what is done with its sums.
+//! tile: tiles of W x for many rows of x (prefill), TILE_N rows of W by TILE_M rows of x: which rows a tile takes, and what
+//! happens to its sums.
 override EPI: u32 = 0u;        // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
 @group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;   // (rows, n)
@@ -7,7 +8,7 @@ override EPI: u32 = 0u;        // 0 nothing, 1 plus residual, 2 act, 3 act(gate)
 struct Tile {
     number: u32,  // among the tiles of rows of W
     first: u32,   // row of x
-    rows: u32,    // of x, all that there are
+    rows: u32,    // all rows of x
     words: u32,   // of a row of W
 }
 
@@ -20,7 +21,7 @@ fn tile_chunk(t: Tile, i: u32, c: u32) -> Chunk {
     return chunk((params.row0 + tile_row(t.number, i)) * t.words, params.k, c);
 }
 
-// The row of x at row i of a tile: the last one again where there are no more.
+// The row of x at row i of a tile; past the end, the last row again.
 fn row_of_x(t: Tile, i: u32) -> u32 {
     return min(t.first + i, t.rows - 1u);
 }
@@ -62,8 +63,8 @@ fn store(row: u32, j: u32, value: f32, second: f32) {
     out[to] = y;
 }
 
-// The results of eight rows of W, from row j of a tile on, `apart` from each other, in the row of x at row i; gated, `high` are the
-// ups of `low`.
+// Stores the results of eight rows of W for the row of x at row i: from row j of a tile on, `apart` rows from one to the next.
+// Of a gated pair, `high` are the ups of `low`.
 fn store_eight(t: Tile, i: u32, j: u32, apart: u32, low: vec4<f32>, high: vec4<f32>) {
     let row = t.first + i;
     if row >= t.rows {

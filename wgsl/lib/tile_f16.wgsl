@@ -1,4 +1,4 @@
-//! tile_f16: tiles of W and x hold numbers of 16 bits, the nearest there are.
+//! tile_f16: tiles of W and x hold f16, clamped to its range.
 enable f16;
 alias Held = vec4<f16>;
 

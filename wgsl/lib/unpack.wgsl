@@ -1,10 +1,10 @@
-//! unpack: how rows of weights are taken apart, whatever their format: by chunks of 32, each two halves of 16 consecutive weights.
+//! unpack: how rows of weights are unpacked, whatever their format: by chunks of 32, each two halves of 16 consecutive weights.
 //!
 //! A format says how far apart the two halves lie (`HALF_GAP`), so that weights which share words are unpacked together. Its
 //! `chunk(row, k, c)` loads chunk c of the row of k that starts at word `row` of w, a multiple of 4; `decode16(chunk, half)`
 //! gives its weights; `ints16(chunk, half)`, where weights are int8, gives those. w is bound by the kernel.
 
-// Weights are taken out of their bytes by masks alone, each a power of 256 too large.
+// Bytes are masked in place, not shifted: each value comes out too large by a power of 256, which these factors undo.
 const BYTE_SCALES: vec4<f32> = vec4<f32>(1.0, 0.00390625, 0.0000152587890625, 0.000000059604644775390625);
 
 /// The first weight of chunk c; its second half begins HALF_GAP further on.
@@ -21,7 +21,7 @@ fn f16_at(at: u32, i: u32) -> f32 {
     return unpack2x16float(word(at + i / 2u) >> (16u * (i & 1u))).x;
 }
 
-/// Four words of a row of floats; past its end, its last ones, which x makes nothing of.
+/// Four words of a row of floats; past its end, its last ones again, which meet zeros of x.
 fn unit_of_row(row: u32, k: u32, i: u32) -> vec4<u32> {
     return w[row / 4u + min(i, row_words(k) / 4u - 1u)];
 }
@@ -36,11 +36,11 @@ fn affine(q: vec4<u32>, mask: u32, d: f32, low: f32) -> mat4x4<f32> {
 }
 
 fn in_place(v: u32, mask: vec4<u32>) -> vec4<f32> {
-    // As signed numbers, which they are small enough for: not all processors convert others.
+    // Converted as signed integers, which they are small enough for: not all processors convert unsigned ones.
     return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(v) & mask));
 }
 
-/// Four bits each to the lowest bits of four bytes.
+/// Spreads the four bits of each word over its bytes, to the lowest bit of each.
 fn to_bytes(bits: vec4<u32>) -> vec4<u32> {
     return (bits * vec4<u32>(0x204081u)) & vec4<u32>(0x01010101u);
 }
@@ -65,7 +65,7 @@ struct Ints {
     low: f32,  // 0 unless LOWS says that the format has some
 }
 
-/// Each byte less `by`: bytes below 128 become int8.
+/// Each byte minus `by`, as int8; bytes must be below 128.
 fn below(q: vec4<u32>, by: u32) -> vec4<u32> {
     return ((q | vec4<u32>(0x80808080u)) - vec4<u32>(by * 0x01010101u)) ^ vec4<u32>(0x80808080u);
 }

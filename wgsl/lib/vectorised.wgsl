@@ -10,7 +10,7 @@ override KV_HEADS: u32 = 1u;
 override K_DIM: u32 = 64u;          // rounded up to x
 override V_DIM: u32 = 64u;          // rounded up to 4
 const K_X: u32 = 4u * KV_LANES;     // x
-const V_APART: bool = true;         // neighbours in memory are an element of the values of neighbouring slots
+const V_APART: bool = true;         // neighbours in memory are the same element of neighbouring slots' values
 
 fn page_base(seq: u32, pos: u32) -> u32 {
     var block = seq;

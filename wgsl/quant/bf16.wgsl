@@ -1,4 +1,4 @@
-//! bf16: two weights a word, the first in the low half, each the upper half of an f32
+//! bf16: two weights a word, the first in the low 16 bits, each the high 16 bits of an f32
 //! row: ceil(k/2) words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
 const HALF_GAP: u32 = 16u;

@@ -1,4 +1,4 @@
-//! f16: two weights a word, the first in the low half
+//! f16: two weights a word, the first in the low 16 bits
 //! row: ceil(k/2) words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
 const HALF_GAP: u32 = 16u;

@@ -1,4 +1,4 @@
-//! mxfp4: weight = 2^(e - 128) * levels(q), blocks of 32; levels are twice the floats of four bits
+//! mxfp4: weight = 2^(e - 128) * levels(q), blocks of 32; levels are twice the FP4 (E2M1) values
 //! row: k/8 words of nibbles (4 a block: low ones weights 0..16, high ones 16..32), then k/32 exponents e (u8, four a word),
 //!      zeros to a multiple of 4
 const QBLOCK: u32 = 32u;

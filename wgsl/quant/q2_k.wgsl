@@ -19,7 +19,7 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let packed = vec4<u32>(word(scales + c / 2u) >> (8u * (c & 1u))) >> vec4<u32>(0u, 4u, 16u, 20u);
     let n = vec4<f32>(bitcast<vec4<i32>>(packed & vec4<u32>(15u)));
     let d = unpack2x16float(word(scales + k / 64u + c / 8u));
-    // Two chunks after another are a row of 32 and the next one: bits 0..4 of a byte, then 4..8.
+    // Two consecutive chunks cover two rows of 32, which are bits 0..4 of a byte; the next two are bits 4..8.
     let q = w[row / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(4u * ((c / 2u) & 1u));
     return Chunk(q, d.xyxy * n);
 }

@@ -1,4 +1,4 @@
-//! The kernel of `attend` for tiles of a prompt's rows by cooperative matrices, where numerics are fast and a device has them.
+//! The kernel of `attend` for tiles of prefill rows by cooperative matrices, for fast numerics on devices that have them.
 
 use crate::ops::kernels;
 use std::ops::Range;
@@ -16,10 +16,10 @@ const THREADS: u32 = 128;
 const MOST: u32 = 16;
 
 impl Attend {
-    /// The small matrices, and the query heads that share a load of keys and values.
+    /// The cooperative matrices, and the query heads that share a load of keys and values.
     ///
-    /// None where the other form is taken: among a step's rows, for drafts of a tree, in exact numerics, on a device without such
-    /// matrices, for heads that are too large for its workgroup memory.
+    /// None where `attend_tiled` is taken: over the step's own rows, for drafts of a tree, in exact numerics, on a device
+    /// without cooperative matrices, for heads that are too large for its workgroup memory.
     pub(super) fn cooperative(&self, l: &Lower<'_>, value_vec4s: &Range<u32>) -> Option<(Matrices, u32)> {
         let matrices = l.tuning.attend_matrices?;
         if l.layout.tree != 0 || !matches!(self.kv, Kv::Cache(_)) {

@@ -1,5 +1,5 @@
-//! The kernels of `attend`: one for single rows, which divides what a long sequence's row sees into parts, and one for tiles of
-//! a prompt's rows.
+//! The kernels of `attend`: one for single rows, which splits the positions that a row of a long sequence sees (split-KV), and
+//! one for tiles of prefill rows.
 
 use crate::ops::kernels;
 use std::ops::Range;
@@ -33,21 +33,21 @@ params! {
 
 /// Rows of a tile of `attend_tiled`.
 pub(crate) const TILE_ROWS: u32 = 8;
-/// Query heads that share a load of keys and values, at most: the elements of a vector in the kernels.
+/// The most query heads that share a load of keys and values: the elements of a vector in the kernels.
 pub(super) const HEADS: u32 = 4;
-/// Vec4s of a value that a kernel sums up, at most: a workgroup's memory holds weights of no more threads.
+/// The most vec4s of a value that a kernel sums up: workgroup memory holds weights for no more threads.
 const V_VEC4S: u32 = 128;
-/// Threads of a workgroup of `attend_tiled`, at most, for the same reason.
+/// The most threads of a workgroup of `attend_tiled`, for the same reason.
 const TILED_THREADS: u32 = 64;
 /// Positions that a thread of it scores in a tile.
 const TILED_KEYS: u32 = 8;
 
-/// Positions of a part, at least.
+/// The least positions of a KV split.
 const LEAST_PART: u32 = 256;
 
-/// Positions of a part, for a row that stands at `pos`: [`LEAST_PART`], or as many as make at most [`MAX_PARTS`] of all that it may see.
+/// Positions of a KV split, for a row at `pos`: [`LEAST_PART`], doubled until there are at most [`MAX_PARTS`] splits.
 ///
-/// A function of the position alone: a row's result does not depend on what it is computed with.
+/// A function of the position alone: a row's result does not depend on the other rows of its step.
 pub(crate) fn part_size(pos: u32) -> u32 {
     let mut size = LEAST_PART;
     while pos / size >= MAX_PARTS {
@@ -56,15 +56,15 @@ pub(crate) fn part_size(pos: u32) -> u32 {
     size
 }
 
-/// Parts that a row of a sequence of so many positions is divided into, at most.
+/// The most KV splits of a row of a sequence of so many positions.
 pub(crate) fn most_parts(positions: u32) -> u32 {
     positions.div_ceil(LEAST_PART).clamp(1, MAX_PARTS)
 }
 
-/// Parts that a row is divided into, at most.
+/// The most KV splits of a row.
 pub(crate) const MAX_PARTS: u32 = 32;
 
-/// An item of a work list that stands for all parts of its row.
+/// In an item of a work list: all KV splits of its row.
 pub(crate) const ALL_PARTS: u32 = u32::MAX;
 
 impl GpuForm for Attend {
@@ -86,14 +86,14 @@ impl GpuForm for Attend {
 }
 
 impl Attend {
-    /// The value_vec4s of a value that each turn of the kernels sums up: one turn, but for values of more than 512 elements, whose scores are
-    /// computed once a turn.
+    /// The vec4s of a value that each pass of the kernels sums up. There is one pass, but for values of more than 512 elements,
+    /// whose scores each pass computes anew.
     fn turns(&self) -> impl Iterator<Item = Range<u32>> + use<> {
         let value_vec4s = self.v_dim.div_ceil(4);
         (0..value_vec4s).step_by(V_VEC4S as usize).map(move |first| first..value_vec4s.min(first + V_VEC4S))
     }
 
-    /// Query heads of a workgroup, of at most `most`: so many that as few as possible are computed in vain.
+    /// Query heads of a workgroup, at most `most`: chosen so that as few as possible are computed in vain.
     pub(super) fn heads_together(&self, most: u32) -> u32 {
         let group = self.heads / self.kv_heads;
         group.div_ceil(group.div_ceil(most))
@@ -119,7 +119,7 @@ impl Attend {
 
     /// For tiles of rows.
     fn lower_tiles(&self, l: &mut Lower<'_>, value_vec4s: Range<u32>) -> Lowered {
-        // A thread sums up two value_vec4s of a value; it scores four of eight rows.
+        // A thread sums up two vec4s of a value; it scores four of eight rows.
         let vec4_pairs = (value_vec4s.len() as u32).div_ceil(2);
         let heads = self.heads_together(HEADS.min(TILED_THREADS / vec4_pairs));
         let threads = (vec4_pairs * heads).next_multiple_of(32);
@@ -134,7 +134,8 @@ impl Attend {
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Tiles(TILE_ROWS), Dim::Fixed(1)])
     }
 
-    /// Sets what the kernels have in common, and gives their arguments, but for keys and values. `value_vec4s`: which of a value.
+    /// Sets what the kernels have in common, and returns their arguments, but for keys and values. `value_vec4s`: which vec4s of
+    /// a value are summed up.
     pub(super) fn bind<'a>(&self, l: &Lower<'a>, kernel: &mut Kernel, value_vec4s: &Range<u32>) -> Vec<Arg<'a>> {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));

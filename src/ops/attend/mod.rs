@@ -21,8 +21,8 @@ use crate::quant::BlockFormat;
 /// `out[r, h] = Σ_t softmax_t(scale * q[r, h] · k[t, h / g]) v[t, h / g]` over the positions t that the mask allows.
 ///
 /// q (rows, heads * k_dim) f32 | out (rows, heads * v_dim) f32, with g = heads / kv_heads query heads to a KV head.
-/// A score of minus infinity weighs nothing, and a row that may see nothing, or nothing with a higher score, gives zeros. One that sees
-/// a score of NaN or plus infinity gives NaN.
+/// A score of minus infinity weighs nothing; a row that sees nothing, or nothing with a higher score, gives zeros. One that
+/// sees a score of NaN or plus infinity gives NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attend {
     /// (rows, heads * k_dim)
@@ -102,7 +102,7 @@ impl Operation for Attend {
         let Self { q, heads, kv_heads, k_dim, v_dim, kv, sinks, slopes, out, .. } = *self;
         let name = self.name();
         holds(name, kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads), || {
-            format!("{heads} query heads are no multiple of {kv_heads} KV heads")
+            format!("{heads} query heads are not a multiple of {kv_heads} KV heads")
         })?;
         holds(name, k_dim > 0 && v_dim > 0, || format!("keys of {k_dim} elements, values of {v_dim}"))?;
         same(name, "q", (s.width)(q), heads * k_dim)?;
@@ -150,16 +150,16 @@ impl Operation for Attend {
 
 // CPU
 
-/// Positions whose scores are taken together: tile i holds positions `64 i .. 64 (i + 1)` of the sequence, whatever the
-/// row, the block size, or how the positions came, so that a row's result depends on nothing else.
+/// Positions whose scores are computed together: tile i holds positions `64 i .. 64 (i + 1)` of the sequence, whatever the
+/// row, the block size or the split into steps, so that a row's result depends on none of these.
 const TILE: usize = 64;
-/// Positions whose keys or values are converted at once: few enough that they stay in the first cache.
+/// Positions whose keys or values are converted at once: few enough to stay in the L1 cache.
 const RUN: usize = 16;
-/// No finite score lies below it: the kernels' `NEVER`.
+/// No finite score lies below it: the kernels' `MASK_VALUE`.
 const LOWEST: f32 = f32::MIN;
 
 impl CpuForm for Attend {
-    /// Splits (row, head) pairs, in turns since later rows see more.
+    /// Splits (row, head) pairs round-robin, since later rows see more.
     ///
     /// Online softmax (Milakov & Gimelshein 2018) over tiles.
     fn cpu(&self, run: &CpuRun<'_>) {
@@ -277,7 +277,7 @@ impl<'a> Keys<'a> {
         Self { run, seq: row.seq as usize, own, count, kv }
     }
 
-    /// Keys or values of `n` elements of the first of some positions, how far it is from one to the next, and of how many they are.
+    /// Keys or values, `n` elements each, of the first of some positions; also the stride from one to the next, and their count.
     #[inline]
     fn load<'b>(
         &'b self,

@@ -9,8 +9,8 @@ use crate::{Error, Result};
 
 /// `out[r, i] = exp(scale x[r, i]) / Σ_j exp(scale x[r, j])`; x, out (rows, n) f32.
 ///
-/// Elements that come to -1e30 or less are masked; a row of nothing else is uniform, 1 / n. A row that holds NaN or positive
-/// infinity is NaN. No engine run needs it: attention has its own, and sampling samples without one.
+/// Elements that come to -1e30 or less are masked; a row of masked elements alone is uniform, 1 / n. A row that holds NaN or
+/// positive infinity is NaN. The engine does not need it: attention has its own, and sampling needs none.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Softmax {
     /// Rows.

@@ -8,7 +8,7 @@ use crate::ops::lower::{KernelTuning, Lower, Lowered};
 use crate::ops::{CacheShape, KvLayout};
 use crate::{Error, Result};
 
-/// Threads to an element of the result.
+/// Threads per element of the result.
 const COLUMNS: u32 = 4;
 
 /// Threads of a workgroup.
@@ -19,7 +19,7 @@ fn threads(tuning: &KernelTuning) -> u32 {
 impl Attend {
     /// Positions that scores are kept of, if a sequence's table has so many blocks.
     ///
-    /// Fails on what the kernel cannot do: another layout, more positions than a workgroup's memory holds scores of.
+    /// Fails on what the kernel cannot do: another layout, more positions than workgroup memory holds scores of.
     pub(crate) fn v1_scores(&self, cache: &CacheShape, blocks: u32, tuning: &KernelTuning, caps: &Caps) -> Result<u32> {
         if cache.layout != KvLayout::Vectorised || cache.v_dim == 0 {
             let what = "attention with its scores in workgroup memory, over a cache that is not vectorised";
@@ -40,14 +40,14 @@ impl Attend {
                 what: "attention with its scores in workgroup memory (V1)".to_owned(),
                 needed: format!("scores of {scores} positions"),
                 available: format!("capacity for {most} in {} bytes on this device", caps.workgroup_memory),
-                instead: "attention in parts (V2): `Single::by_rows`".to_owned(),
+                instead: "attention by KV splits (V2): `Single::by_rows`".to_owned(),
             }),
         }
     }
 
     pub(super) fn lower_v1(&self, l: &mut Lower<'_>, blocks: u32) -> Lowered {
         let Kv::Cache(id) = self.kv else {
-            return Err(Error::unsupported("V1 attention over a step's rows", "the form of tiles takes them"));
+            return Err(Error::unsupported("V1 attention over a step's rows", "the tiled kernel takes them"));
         };
         let cache = l.cache(id);
         let scores = self.v1_scores(&cache.shape, blocks, &l.tuning, l.plan.device().caps())?;

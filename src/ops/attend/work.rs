@@ -6,31 +6,31 @@ use crate::ops::{RowEntry, SeqEntry};
 /// How many entries the lists have capacity for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkLimits {
-    /// Items that are parts of rows.
+    /// Items that are KV splits of rows.
     pub(crate) parts: u32,
-    /// Rows that are divided.
+    /// Rows that are split.
     pub(crate) merges: u32,
 }
 
-/// The lists: whole rows or parts of them, rows whose parts are merged, tiles of rows.
+/// The lists: items, which are rows or KV splits of rows; rows whose splits are reduced; tiles of rows.
 #[derive(Debug, Default)]
 pub(crate) struct WorkLists {
-    /// (row, part or [`ALL_PARTS`], size of a part, 0)
+    /// (row, KV split or [`ALL_PARTS`], size of a split, 0)
     pub(crate) items: Vec<[u32; 4]>,
     /// (row, first item, items, 0)
     pub(crate) merges: Vec<[u32; 4]>,
-    /// The sequence of each tile, those included that are not there: see `attend_tiled`.
+    /// The sequence of each tile, tiles without rows included: see `attend_tiled`.
     pub(crate) tiles: Vec<u32>,
 }
 
-/// Tiles of a step, at most: one for so many rows, and one more for each sequence.
+/// The most tiles of a step: one per [`TILE_ROWS`] rows, and one more per sequence.
 pub(crate) fn most_tiles(rows: u32, seqs: u32) -> u32 {
     rows / TILE_ROWS + seqs
 }
 
 impl WorkLists {
-    /// A few rows of long sequences are divided, so that there is enough to do at once; which rows are changes no result. `seen`:
-    /// how many positions a row may see.
+    /// If a step has few rows, those of long sequences are split, so that there is enough parallel work; which ones are split
+    /// changes no result. `seen`: how many positions a row may see.
     pub(crate) fn fill(
         &mut self,
         rows: &[RowEntry],
@@ -42,7 +42,7 @@ impl WorkLists {
         self.merges.clear();
         self.tiles.clear();
         let few = rows.len() as u32 <= limits.merges;
-        // Parts come first: their numbers say where their results lie.
+        // KV splits come first: an item's number says where its partial result lies.
         for (row, entry) in (0..).zip(rows) {
             let size = part_size(entry.pos);
             let (first, count) = (self.items.len() as u32, seen(entry).div_ceil(size));

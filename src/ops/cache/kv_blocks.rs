@@ -1,4 +1,4 @@
-//! `kv_blocks`: copies and zeros blocks of a cache, and makes the blocks in use lie together.
+//! `kv_blocks`: copies and zeros blocks of a cache, and makes the blocks in use contiguous.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ impl BlockMove {
         Self::dispatch_words(plan, kv, ("block", shape.block_words(), shape.blocks), moves)
     }
 
-    /// The same to a buffer of anything that is alike: what it is called, how many words it has, how many there are.
+    /// The same for a buffer of any items of equal size: their name, the words of one, and how many there are.
     pub(crate) fn dispatch_words(
         plan: &mut PlanBuilder<'_>,
         kv: &Buffer,
@@ -77,8 +77,8 @@ impl BlockMove {
         Ok(())
     }
 
-    /// How many moves, from the first on, may run at once, then how many of the rest, and so on: none of them reads or writes
-    /// what another writes.
+    /// How many moves, from the first on, may run at once, then how many of the rest, and so on: within such a batch, none reads
+    /// or writes what another writes.
     fn together(moves: &[Self]) -> Vec<usize> {
         let mut counts = vec![0];
         let (mut read, mut written) = (HashSet::new(), HashSet::new());
@@ -95,8 +95,8 @@ impl BlockMove {
         counts
     }
 
-    /// The moves after which the blocks of `used` are the cache's first: those after go where free ones are. All of them run
-    /// at once.
+    /// The moves after which the blocks of `used` are the cache's first: those past that go to free ones. All moves may run at
+    /// once.
     pub fn compact(used: &[u32]) -> Vec<Self> {
         let taken: HashSet<u32> = used.iter().copied().collect();
         let count = taken.len() as u32;

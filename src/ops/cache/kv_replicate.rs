@@ -10,8 +10,8 @@ use crate::{Error, Result};
 
 /// `out[r, h, i] = x[r, h / (q_heads / kv_heads), i]`: x (rows, kv_heads, head_dim) | out (rows, q_heads, head_dim).
 ///
-/// For multi-query and grouped-query attention by kernels that know neither; rows are (batch, sequence). No engine run needs
-/// it: our attention kernels share the load of a KV head among its query heads.
+/// For multi-query and grouped-query attention by kernels that know neither; rows are (batch, sequence). The engine does not
+/// need it: our attention kernels share the load of a KV head among its query heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvReplicate {
     /// Batch times sequence.
@@ -42,7 +42,7 @@ impl KvReplicate {
             return wrong(format!("{rows} rows, {kv_heads} KV heads, {q_heads} query heads of {head_dim} elements"));
         }
         if !q_heads.is_multiple_of(kv_heads) {
-            return wrong(format!("{q_heads} query heads are no multiple of {kv_heads} KV heads"));
+            return wrong(format!("{q_heads} query heads are not a multiple of {kv_heads} KV heads"));
         }
         if !head_dim.is_multiple_of(storage.lanes()) || storage == KvStorage::Q8 {
             return wrong(format!("heads of {head_dim} elements of {storage:?}: f32 works, and f16 in even numbers"));
@@ -62,7 +62,7 @@ impl KvReplicate {
 
     /// Adds the dispatches for one tensor, or for keys and values at once: pairs of x and out.
     ///
-    /// Tensors that a binding cannot hold are taken by rows, in as many dispatches as that needs.
+    /// Tensors that a binding cannot hold are split by rows, over as many dispatches as that needs.
     pub fn dispatch(&self, plan: &mut PlanBuilder<'_>, tensors: &[(&Buffer, &Buffer)]) -> Result<()> {
         self.check()?;
         let ((x, out), second) = match *tensors {
@@ -112,14 +112,14 @@ impl KvReplicate {
         Ok(())
     }
 
-    /// Rows of a dispatch: as many as a binding holds, and so many that the next begins where a binding may.
+    /// Rows of a dispatch: as many as a binding holds, rounded down so that the next dispatch's begin at an aligned offset.
     fn rows_at_once(&self, caps: &Caps) -> Result<u32> {
         let [x_row, out_row] = self.row_bytes();
         let most = (caps.max_binding / out_row).min(u64::from(u32::MAX / 4) / (out_row / 4));
         if most >= u64::from(self.rows) {
             return Ok(self.rows);
         }
-        // Rows are whole words: so many of them are whole units of the alignment, if fewer are not.
+        // Rows are complete words, so `align` of them are always aligned; fewer may be, too.
         let align = u64::from(caps.storage_align.max(4));
         let aligned = (1..=align / 4).find(|n| (n * x_row) % align == 0 && (n * out_row) % align == 0).unwrap_or(align);
         match most / aligned * aligned {
@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn shapes_that_make_no_sense_are_refused() {
         for (wrong, says) in [
-            (KvReplicate { q_heads: 5, ..SMALL }, "no multiple"),
-            (KvReplicate { q_heads: 1, ..SMALL }, "no multiple"),
+            (KvReplicate { q_heads: 5, ..SMALL }, "not a multiple"),
+            (KvReplicate { q_heads: 1, ..SMALL }, "not a multiple"),
             (KvReplicate { rows: 0, ..SMALL }, "0 rows"),
             (KvReplicate { kv_heads: 0, ..SMALL }, "0 KV heads"),
             (KvReplicate { q_heads: 0, ..SMALL }, "0 query heads"),

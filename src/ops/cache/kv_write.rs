@@ -106,10 +106,10 @@ params! {
 impl GpuForm for KvWrite {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let (k, cache) = (l.value(self.k), l.cache(self.cache));
-        // Something must be bound where values lie within keys.
+        // Where values lie within keys, the binding of v still needs a buffer.
         let v = l.value(self.v.unwrap_or(self.k));
         if cache.shape.storage == KvStorage::Q8 {
-            // A vector's scale takes a workgroup.
+            // The scale of a vector is a reduction over threads.
             let k = View { value: self.k, width: self.kv_heads * self.k_dim, at: 0 };
             let value = self.v.ok_or_else(|| lower::no_kernel("an 8-bit cache with values within keys"))?;
             let v = View { value, width: self.kv_heads * self.v_dim, at: 0 };

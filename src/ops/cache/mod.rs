@@ -18,7 +18,7 @@ pub enum KvStorage {
     #[default]
     F16,
     /// 8-bit integers, and an f32 scale for each key and value: x ≈ integer * scale, scale = max |x| / 127. A vector that
-    /// holds NaN or infinity has NaN for its scale; one whose scale would be no normal f32 is zeros.
+    /// holds NaN or infinity has NaN for its scale; one whose scale would be subnormal is stored as zeros.
     Q8,
 }
 
@@ -97,7 +97,7 @@ impl std::str::FromStr for KvStorage {
 }
 
 impl CacheShape {
-    /// Elements that a key has capacity for: whole words in every storage type, whole vectors where keys are vectors.
+    /// Elements of a key with its padding: complete words in every storage type, complete vectors in the vectorised layout.
     pub fn k_room(&self) -> u32 {
         match self.layout {
             KvLayout::Vectorised => self.k_dim.next_multiple_of(4 * self.storage.lanes()),
@@ -105,17 +105,17 @@ impl CacheShape {
         }
     }
 
-    /// Whether a key or a value has more space than elements.
+    /// Whether keys or values are padded.
     pub(crate) fn is_padded(&self) -> bool {
         (self.k_room(), self.v_room()) != (self.k_dim, self.v_dim)
     }
 
-    /// Elements that a value has capacity for.
+    /// Elements of a value with its padding.
     pub fn v_room(&self) -> u32 {
         self.v_dim.next_multiple_of(4)
     }
 
-    /// Elements that a head has in a block for each slot beside its key and value: the two scales of 8-bit storage.
+    /// Elements that a head has in a block for each slot besides its key and value: the two scales of 8-bit storage.
     pub(crate) fn extra(&self) -> u32 {
         if self.storage == KvStorage::Q8 { 8 } else { 0 }
     }
@@ -161,7 +161,8 @@ impl CacheShape {
         u64::from(block) * self.block_words() + elements + before + u64::from(head * self.slots + slot)
     }
 
-    /// The places of all elements of paged keys and values, by blocks and without what pads them: element `n` of a CPU's pages.
+    /// Where in the cache all elements of keys and values lie, block by block, without padding: entry `n` is element `n` of the
+    /// CPU's pages.
     pub(crate) fn elements(&self) -> impl Iterator<Item = u64> {
         let Self { kv_heads, k_dim, v_dim, slots, blocks, .. } = *self;
         let shape = *self;

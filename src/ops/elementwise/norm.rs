@@ -50,9 +50,9 @@ pub struct NormSpec {
 /// The kinds of normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NormKind {
-    /// By the root of the mean square.
+    /// RMS norm: by the root of the mean square.
     Rms,
-    /// By mean and variance.
+    /// Layer norm: by mean and variance.
     Layer,
 }
 
@@ -175,7 +175,7 @@ params! {
 }
 
 impl NormSpec {
-    /// Sets the overrides of a kernel that normalises, and says where weight and bias lie, in vec4s.
+    /// Sets the overrides of a kernel that normalises, and returns where weight and bias lie, in vec4s.
     pub(in crate::ops) fn lower(&self, l: &Lower<'_>, kernel: &mut Kernel) -> (u32, u32) {
         let kind = match self.kind {
             NormKind::Rms => 1u32,

@@ -18,8 +18,8 @@ use crate::ops::{ValueId, VectorId};
 pub enum RowWise {
     /// `out = x * sqrt(mean(like²) / max(mean(x²), floor))`: x, as long as `like` (Gemma 3n's streams).
     Magnitude { x: ValueId, like: ValueId, floor: f32, n: u32, out: ValueId },
-    /// `out = max(x - mean(x) - by * deviation(x), 0)`: what stands out of a row, if its elements are distributed normally
-    /// (Gemma 3n's sparse activations).
+    /// `out = max(x - mean(x) - by * deviation(x), 0)`: what lies that many deviations above the mean, a
+    /// fixed share of a row whose elements are distributed normally (Gemma 3n's sparse activations).
     Sparsify { x: ValueId, by: f32, n: u32, out: ValueId },
     /// `out = weight * x`; weight (n), or (1) for all elements.
     Weigh { x: ValueId, weight: VectorId, weights: u32, n: u32, out: ValueId },

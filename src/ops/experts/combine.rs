@@ -22,7 +22,7 @@ pub struct Combine {
     pub weights: ValueId,
     /// Columns of `weights`.
     pub width: u32,
-    /// The first of them that counts.
+    /// The first of them that is used.
     pub start: u32,
     /// Parts.
     pub count: u32,
@@ -59,7 +59,7 @@ impl CpuForm for Combine {
     fn cpu(&self, run: &CpuRun<'_>) {
         let [width, start, count, n] = [self.width, self.start, self.count, self.n].map(|n| n as usize);
         let (x, weights, out) = (run.value(self.x), run.value(self.weights), run.value(self.out));
-        // A part of a row's columns: one row is for all threads.
+        // Threads share the columns of a row, so that a single row is work for all.
         for item in run.thread.share(run.rows(self.out) * n, 16) {
             let (r, i) = (item / n, item % n);
             let part = |j: usize| weights.get(r * width + start + j) * x.get((r * count + j) * n + i);

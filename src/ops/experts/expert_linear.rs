@@ -13,8 +13,8 @@ use crate::ops::{Cost, Load, Part, Stack, ValueId, VectorId, WeightId};
 use crate::quant::BlockFormat;
 use crate::quant::LANES;
 
-/// `out[r, j] = W[e] x + b[e]` for the experts e = chosen[r, j], where x is the row `x[r]`, or, if each expert has a row of its
-/// own (a second layer), x[r, j].
+/// `out[r, j] = W[e] x + b[e]` for the experts e = chosen[r, j], where x is `x[r]`, or `x[r, j]` if each expert has an x of its
+/// own (a second layer).
 ///
 /// x (rows, k) or (rows, used * k) f32 | chosen (rows, 2 * used) f32, of [`Route`](crate::ops::Route) | experts (n, k) any block
 /// format, each its own | out (rows, used * n) f32
@@ -22,9 +22,9 @@ use crate::quant::LANES;
 pub struct ExpertLinear {
     /// (rows, k), or (rows, used * k) if `own`
     pub x: ValueId,
-    /// Each expert has a row of its own.
+    /// Each expert has an x of its own.
     pub own: bool,
-    /// (rows, 2 * used): the numbers of the experts, then their weights, which this op leaves alone.
+    /// (rows, 2 * used): the numbers of the experts, then their weights, which this op does not read.
     pub chosen: ValueId,
     /// (n, k) each
     pub experts: Vec<WeightId>,
@@ -80,7 +80,7 @@ impl Operation for ExpertLinear {
 
     fn cost(&self, _load: &Load, rows: u32, format: &dyn Fn(WeightId) -> BlockFormat) -> Cost {
         let (rows, used, n) = (f64::from(rows), f64::from(self.used), f64::from(self.n));
-        // How many different experts rows that choose at random choose together.
+        // The share of experts that some row chooses, if rows choose at random.
         let share = 1.0 - (1.0 - used / self.experts.len().max(1) as f64).powf(rows);
         let all: f64 = self.experts.iter().map(|&expert| n * row_bytes(format(expert), self.k)).sum();
         Cost { bytes: share * all, flops: 2.0 * rows * used * n * f64::from(self.k) }
@@ -103,7 +103,7 @@ impl CpuForm for ExpertLinear {
         let (ends, rest) = run.scratch().split_at_mut(self.experts.len());
         let (items, rest) = rest.split_at_mut(rows * used);
         let (ends, items): (&mut [u32], &mut [u32]) = (bytemuck::cast_slice_mut(ends), bytemuck::cast_slice_mut(items));
-        // The numbers came through a float: whatever it is, it becomes the number of an expert.
+        // The number is stored as a float: it is clamped to a valid one.
         let expert = |item: usize| {
             let number = chosen.get(item / used * 2 * used + item % used) as usize;
             number.min(self.experts.len() - 1)

@@ -14,7 +14,7 @@ use crate::quant::BlockFormat;
 use crate::quant::LANES;
 
 /// `out[r, h] = W[h] x[r, h]`: the projections into and out of the latent space of multi-head latent attention
-/// (DeepSeek-V2, 2024), when they are taken to the query and the result instead of to every key and value.
+/// (DeepSeek-V2, 2024), where they are applied to the query and the result instead of to every key and value.
 ///
 /// x (rows, heads * k) f32 | matrices (n, k) any block format, one a head | out (rows, heads * n) f32
 #[derive(Clone, Debug, PartialEq)]

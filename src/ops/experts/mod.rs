@@ -22,7 +22,7 @@ pub(in crate::ops) struct Matrices {
     pub(in crate::ops) k: u32,
     /// (rows, count * k), or (rows, k) for all parts
     pub(in crate::ops) x: ValueId,
-    /// Each part has a row of its own.
+    /// Each part has an x of its own.
     pub(in crate::ops) own: bool,
     /// (rows, count or more): the number of each part's matrix; without it, the part's own.
     pub(in crate::ops) chosen: Option<ValueId>,
@@ -60,18 +60,18 @@ params! {
     }
 }
 
-/// Rows of a matrix that a workgroup of the product by tiles has.
+/// Rows of a matrix in a tile of `expert_matmul`.
 const TILE_N: u32 = 64;
 
-/// Pairs of row and part that it has: where a matrix has few, and where it has many. A tile that is not full costs as much as one that is:
-/// 16 are as fast as 64 on lavapipe where a matrix has 64, and 1.5 to 3 times as fast where it has fewer
+/// Pairs of row and part in a tile: where a matrix has few pairs, and where it has many. A tile that is not full costs as much
+/// as one that is: 16 are as fast as 64 on lavapipe where a matrix has 64, and 1.5 to 3 times as fast where it has fewer
 /// (docs/benchmarks-history.md).
 const TILES: [u32; 2] = [16, 64];
 
 /// Pairs of a thread.
 const OF_THREAD: u32 = 4;
 
-/// Matrices that a workgroup's memory can count pairs of.
+/// The most matrices whose pairs can be counted in workgroup memory.
 const MOST_SORTED: usize = 2048;
 
 /// What sorting the parts of rows by matrix needs.
@@ -79,7 +79,7 @@ pub(in crate::ops) fn gpu_needs(matrices: usize, parts: u32) -> GpuNeeds {
     GpuNeeds { scratch: (matrices as u64 + 1) * 4, scratch_of_row: u64::from(parts) * 4, ..GpuNeeds::default() }
 }
 
-/// Whole matrices that are contiguous in a buffer, or some rows of one that does not fit into a buffer.
+/// Complete matrices that are contiguous in a buffer, or some rows of one that does not fit into a buffer.
 struct Segment {
     format: BlockFormat,
     buffer: usize,
@@ -124,7 +124,7 @@ impl Matrices {
         segments
     }
 
-    /// Rows of a prompt are grouped by matrix; every other row is multiplied for itself.
+    /// Prefill rows are grouped by matrix; every other row is multiplied on its own.
     pub(in crate::ops) fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         let tiles = !l.decode && l.value(self.x).rows == Rows::Step && self.parts.len() <= MOST_SORTED;
         if let Some(chosen) = self.chosen.filter(|_| tiles) {
@@ -133,7 +133,7 @@ impl Matrices {
         self.segments(l).iter().try_for_each(|segment| self.lower_segment(l, segment, tiles))
     }
 
-    /// Orders the pairs of row and part by matrix, unless the op before has done so.
+    /// Sorts the pairs of row and part by matrix, unless the op before has done so.
     fn lower_sort(&self, l: &mut Lower<'_>, id: ValueId) -> Lowered {
         if l.sorted.replace(id) == Some(id) {
             return Ok(());
@@ -151,7 +151,7 @@ impl Matrices {
         let mut kernel = l.kernel(if tiles { kernels::EXPERT_MATMUL } else { kernels::EXPERT_LINEAR });
         lower::weights(&mut kernel, segment.format);
         let params = self.params(l, &mut kernel, segment);
-        // A binding must be bound even where the kernel does not use it.
+        // Every binding needs a buffer, even one that the kernel does not use.
         let chosen = self.chosen.map_or(x, |chosen| l.value(chosen));
         let (w, vectors) = (Arg::read(&l.weights[segment.buffer]), Arg::read(l.vectors));
         let mut args = vec![Arg::read(l.step), Arg::read(&x.buffer), Arg::read(&chosen.buffer), vectors, w];
@@ -167,7 +167,7 @@ impl Matrices {
             kernel.set("THREADS_M", pairs / OF_THREAD);
             (kernel, [Dim::Fixed(segment.n.div_ceil(TILE_N)), x.rows(pairs), Dim::Fixed(segment.count)])
         });
-        // Rows with which a matrix does not fill a large tile, in the mean.
+        // From so many rows on, a matrix fills a large tile on average.
         let full = (u64::from(TILES[1]) * self.parts.len() as u64).div_ceil(u64::from(self.count.max(1)));
         let most = u32::try_from(full - 1).unwrap_or(u32::MAX);
         if l.layout.rows <= most {

@@ -11,8 +11,8 @@ use crate::ops::oracle::OracleRun;
 use crate::ops::{ValueId, VectorId};
 use crate::{Error, Result};
 
-/// The `used` experts of the highest scores in each row, in the order of their scores, and what their results are
-/// multiplied by. Of equals, the one of the lower number comes first.
+/// The `used` experts of the highest scores in each row, in the order of their scores, and the weights of their results. Of
+/// equals, the one of the lower number comes first.
 ///
 /// x (rows, experts) f32: the router's logits | out (rows, 2 * used) f32: the numbers of the chosen (integers below 2²⁴,
 /// so exact), then their weights.
@@ -206,7 +206,8 @@ impl Groups {
     }
 }
 
-/// The highest key that is not closed, the first of equals; closes it. A NaN that comes first is taken: it must show.
+/// The highest key that is not closed, the first of equals; closes it. A NaN that comes first is taken, so that it shows in
+/// the result.
 fn take_best(keys: &[f32], closed: &mut [f32]) -> usize {
     let open = (0..keys.len()).filter(|&i| closed[i] == 0.0);
     let best = open.reduce(|best, i| if keys[i] > keys[best] { i } else { best }).unwrap_or(0);

@@ -6,9 +6,9 @@ use crate::quant::BlockFormat;
 /// What an op costs for a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Bytes of weights and KV cache that it reads. Values between ops, which stay near the processor, are not counted.
+    /// Bytes of weights and KV cache that it reads. Values between ops are not counted: they stay in the processor's caches.
     pub bytes: f64,
-    /// Multiplications and additions in products of matrices and in attention.
+    /// Multiplications and additions in matmuls and in attention.
     pub flops: f64,
 }
 

@@ -1,7 +1,7 @@
 //! What a CPU form is given: the step's rows, the buffers, the weights, and the thread of the thread pool that it runs on.
 //!
-//! All threads call the same op at the same time, each does its share of the rows or columns, and the executor puts a
-//! barrier wherever the next op touches what this one wrote.
+//! All threads call the same op at the same time, and each does its share of the rows or columns. The executor puts a barrier
+//! wherever the next op touches what this one wrote.
 
 use crate::cpu::{Cache, Pages, PoolThread, Shared};
 use crate::ops::weights::{CpuWeights, WeightView};
@@ -22,7 +22,7 @@ pub(crate) struct StepRows<'a> {
     pub(crate) angles: &'a [Vec<[f32; 2]>],
     /// Positions in a block.
     pub(crate) block: usize,
-    /// The rows are generated ones.
+    /// The rows are those of decode.
     pub(crate) decode: bool,
 }
 
@@ -87,7 +87,7 @@ impl<'a> CpuRun<'a> {
     }
 
     /// `len` elements of the state of a slot, from element `start` on: only this thread's before the next barrier.
-    #[allow(clippy::mut_from_ref, reason = "members take disjoint parts")]
+    #[allow(clippy::mut_from_ref, reason = "threads take disjoint parts")]
     pub(in crate::ops) fn state(&self, id: CacheId, slot: u32, start: usize, len: usize) -> &'a mut [f32] {
         match &self.caches[id.index()] {
             Cache::State(state) => state.part(slot as usize, start, len),

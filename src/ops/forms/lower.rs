@@ -50,7 +50,7 @@ pub(crate) struct Matrix {
     pub(crate) pieces: Vec<WeightRows>,
 }
 
-/// Rows of a matrix in a buffer, at most: a dispatch of four rows a workgroup (two pairs, gated) stays below 65,535 of them.
+/// The most rows of a matrix in a buffer: a dispatch of four rows a workgroup (two pairs, gated) stays below 65,535 workgroups.
 pub(crate) const MAX_ROWS: u32 = 131_072;
 
 /// Consecutive rows of a matrix in a buffer.
@@ -91,9 +91,9 @@ pub(crate) struct Angles {
 pub(crate) enum AngleSource {
     /// The host, for each row.
     Host,
-    /// Computed from positions and a table of turns a position; `factor` is on both.
+    /// Computed from positions and a table of revolutions per position; `factor` multiplies both.
     Turns { factor: f32 },
-    /// Computed from positions and `turns[i] = freq_scale / 2π * theta^(-2i/dims)`.
+    /// Computed from positions alone, at `freq_scale / 2π * theta^(-2i/dims)` revolutions per position for pair i.
     Power { factor: f32, theta: f64, freq_scale: f64 },
 }
 
@@ -104,16 +104,16 @@ pub(crate) struct KernelTuning {
     pub(crate) subgroups: bool,
     /// The smallest subgroup that there may be.
     pub(crate) subgroup_min: u32,
-    /// The device's table, with the form of matmul that each block format takes.
+    /// The device's table, with the matmul variant of each block format.
     pub(crate) table: Tuning,
-    /// The small matrices of its cooperative form, if the device has that.
+    /// The cooperative matrices of the device, if it has any.
     pub(crate) matrices: Option<Matrices>,
-    /// The same for attention, which is taken wherever it fits.
+    /// Those of attention, which takes them wherever they fit.
     pub(crate) attend_matrices: Option<Matrices>,
 }
 
 impl KernelTuning {
-    /// In f32.
+    /// The variants that compute in f32.
     pub(crate) fn exact(caps: &Caps) -> Self {
         Self {
             subgroups: caps.subgroups.is_some(),
@@ -124,7 +124,7 @@ impl KernelTuning {
         }
     }
 
-    /// In the device's best forms, of 8 or 16 bits.
+    /// The variants that are fastest on the device, in int8 or f16 where that pays.
     pub(crate) fn fast(caps: &Caps) -> Self {
         Self { table: caps.fast(), attend_matrices: caps.attend_matrices(), ..Self::exact(caps) }
     }
@@ -133,7 +133,7 @@ impl KernelTuning {
 /// How kernels find what they work on, where there is a choice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Switches {
-    /// Rows say where they stand; else they are one sequence's, from the step's first position on.
+    /// Rows have positions of their own; else they are one sequence's, from the step's first position on.
     pub(crate) pos_ids: bool,
     /// Tiles of rows search for their sequence instead of looking it up.
     pub(crate) search: bool,
@@ -159,9 +159,9 @@ pub(crate) struct Lower<'a> {
     pub(crate) step: &'a Buffer,
     /// One for each rope table.
     pub(crate) angles: &'a [Angles],
-    /// The rows are generated ones: mat-vec.
+    /// The rows are those of decode: mat-vec kernels.
     pub(crate) decode: bool,
-    /// What an op's kernels hand each other.
+    /// What an op's kernels pass to each other.
     pub(crate) scratch: &'a Buffer,
     /// The chosen experts whose pairs lie sorted in `scratch`.
     pub(crate) sorted: Option<ValueId>,
@@ -169,9 +169,9 @@ pub(crate) struct Lower<'a> {
     pub(crate) int8_rows: &'a Buffer,
     /// The value whose rows lie there.
     pub(crate) quantized: Option<ValueId>,
-    /// The token sampled last, by slot.
+    /// The tokens sampled last, by slot and position.
     pub(crate) sampled: &'a Buffer,
-    /// Parts of attention, until they are merged.
+    /// Partial results of attention's KV splits, until they are reduced.
     pub(crate) parts: &'a Buffer,
 }
 
@@ -221,7 +221,7 @@ impl<'a> Lower<'a> {
             kernel.set("ROPE_FACTOR", factor);
         }
         if let (AngleSource::Power { theta, freq_scale, .. }, Some(spec)) = (source, spec) {
-            // A logarithm of base 2 in two words, since pair * step must keep 26 bits after its point.
+            // A logarithm to base 2 in two words, since pair * step must keep 26 bits after the binary point.
             let step = theta.log2() * 2.0 / f64::from(spec.dims) * f64::from(1 << 26);
             let low = ((step - step.floor()) * f64::from(1 << 24)).floor();
             let turns = (freq_scale / std::f64::consts::TAU * (1u64 << 32) as f64).floor();
@@ -232,7 +232,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// A kernel with the overrides that every step reader has.
+    /// A kernel with the overrides of all that read the step's buffer.
     pub(crate) fn kernel(&self, source: KernelSource) -> Kernel {
         let mut kernel = source.kernel();
         if kernel.uses(lib::BATCH) {
@@ -244,7 +244,7 @@ impl<'a> Lower<'a> {
         kernel
     }
 
-    /// What products with matrices of a format are tuned by.
+    /// The tuning of matmuls with weights of a format.
     pub(crate) fn products(&self, format: BlockFormat) -> &MatmulTuning {
         self.tuning.table.products(format)
     }
@@ -328,7 +328,7 @@ pub(crate) fn weights(kernel: &mut Kernel, format: BlockFormat) {
     kernel.fill(slot, Fragment { name: info.name, source: info.wgsl });
 }
 
-/// An op, or a form of it, that has no kernel yet.
+/// The error for an op, or a variant of it, that has no kernel yet.
 pub(crate) fn no_kernel(op: &str) -> Error {
     Error::unsupported(format!("{op} on the GPU"), "--device cpu runs it")
 }

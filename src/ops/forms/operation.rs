@@ -46,9 +46,9 @@ pub(crate) trait CpuForm {
     }
 }
 
-/// The op in f64.
+/// The op in f64: the oracle of its tests.
 pub(crate) trait OracleForm {
-    /// Runs the op after its formula.
+    /// Runs the op, as its formula says.
     fn oracle(&self, run: &mut OracleRun<'_>);
 }
 
@@ -77,7 +77,7 @@ pub(crate) trait GpuForm {
 /// Memory that an op needs on the GPU beside its operands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct GpuNeeds {
-    /// Bytes that its kernels hand each other, whatever the rows.
+    /// Bytes that its kernels pass to each other, whatever the number of rows.
     pub(crate) scratch: u64,
     /// The same, for each row.
     pub(crate) scratch_of_row: u64,
@@ -90,7 +90,7 @@ pub(crate) struct GpuNeeds {
 }
 
 impl GpuNeeds {
-    /// Bytes that its kernels hand each other, when the op has `rows` rows.
+    /// Bytes that its kernels pass to each other, when the op has `rows` rows.
     pub(crate) fn scratch(&self, rows: u32) -> u64 {
         self.scratch + self.scratch_of_row * u64::from(rows)
     }
@@ -188,7 +188,7 @@ pub(crate) trait Operands<F: ?Sized> {
     fn operands(self, f: &mut F);
 }
 
-/// Enumerates the operands of an op: once, for those who look and for those who rename.
+/// Enumerates the operands of an op: written once, both for reading and for renaming them.
 ///
 /// The pattern takes the op apart; each operand is a reference, mutable or not.
 macro_rules! operands {

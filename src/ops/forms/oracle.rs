@@ -1,5 +1,5 @@
-//! The f64 form of every op: plain loops after the formula, the yardstick of both executors. It shares no arithmetic with
-//! the CPU forms.
+//! The f64 form of every op: plain loops that follow the formula, with which both executors are compared. It shares no
+//! arithmetic with the CPU forms.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::ops::cpu::StepRows;
 use crate::ops::weights::CpuWeights;
 use crate::ops::{CacheId, GroupId, RopeId, ValueId, VectorId, WeightId};
 
-/// A matrix of f64: a vector a row.
+/// A matrix of f64: one vector per row.
 pub(crate) type Rows64 = Vec<Vec<f64>>;
 
 /// The keys and values of a cache: by (block, slot), for each KV head.
@@ -20,7 +20,7 @@ pub(crate) type State64 = HashMap<u32, Rows64>;
 pub(crate) struct OracleRun<'a> {
     pub(crate) step: &'a StepRows<'a>,
     pub(crate) weights: &'a CpuWeights,
-    /// What a rope table says at a position: radians a position of each pair, and the factor on cosine and sine.
+    /// A rope table: the radians per position of each pair, and the factor on cosine and sine.
     pub(crate) ropes: &'a dyn Fn(RopeId, u32) -> (&'a [f64], f64),
     /// For each value, its rows.
     pub(crate) values: &'a mut [Rows64],
@@ -78,7 +78,7 @@ impl OracleRun<'_> {
     }
 }
 
-/// Cuts a row into heads.
+/// Splits a row into heads.
 pub(in crate::ops) fn heads(row: &[f64], dim: u32) -> Rows64 {
     row.chunks(dim as usize).map(<[f64]>::to_vec).collect()
 }

@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub struct CpuWeights {
     /// One for each [`WeightId`](crate::ops::WeightId).
     pub matrices: Vec<Matrix>,
-    /// One for each [`VectorId`](crate::ops::VectorId), what the spec adds already added.
+    /// One for each [`VectorId`](crate::ops::VectorId); what the spec adds to it is added already.
     pub vectors: Vec<Vec<f32>>,
 }
 
@@ -27,7 +27,7 @@ pub struct Matrix {
     k: usize,
 }
 
-/// A look at a [`Matrix`].
+/// A view of a [`Matrix`].
 #[derive(Clone, Copy)]
 pub(crate) struct WeightView<'a> {
     pub(crate) format: BlockFormat,

@@ -1,4 +1,4 @@
-//! The mat-mat variants, for the rows of prompts: which one a dispatch takes, and its rows of x.
+//! The mat-mat variants, for prefill rows: which one a dispatch takes, and its rows of x.
 
 use crate::Result;
 use crate::gpu::compose::lib;
@@ -9,19 +9,19 @@ use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
 use crate::ops::{Phase, ValueId};
 use crate::quant::BlockFormat;
 
-/// Rows of x in a tile for steps of few: a tile that is not full costs as much as one that is.
+/// Rows of x in a tile for steps of few rows: a tile that is not full costs as much as one that is.
 const SMALL_TILE: u32 = 16;
 
-/// Steps of so many rows at most have small tiles.
+/// Steps of at most so many rows have small tiles.
 pub(in crate::ops) const FEW: u32 = 2 * SMALL_TILE;
 
 /// Rows of x that a workgroup of the mat-vec kernels takes, if there are several.
 pub(in crate::ops) const COLS: u32 = 8;
 
-/// Threads of a workgroup in each direction make so many results.
+/// Results of a thread in each direction of a tile.
 const OF_THREAD: u32 = 8;
 
-/// The tiles of a form.
+/// The tile sizes of a kernel variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tile {
     /// Rows of W.
@@ -38,7 +38,7 @@ impl Tile {
         if rows <= FEW { self.few } else { self.x }
     }
 
-    /// The rows of x that kernels make of so many: the empty ones of a tile take their time, too.
+    /// The rows of x that kernels compute for so many: empty rows of a tile cost as much as the others.
     pub(crate) fn made_rows(self, phase: Phase, rows: u32) -> u32 {
         match phase {
             Phase::Prefill => rows.next_multiple_of(self.rows(rows)),
@@ -49,11 +49,11 @@ impl Tile {
 }
 
 impl KernelTuning {
-    /// The tiles of the form for weights of a format.
+    /// The tile sizes of the variant for weights of a format.
     pub(crate) fn tile(&self, format: BlockFormat) -> Tile {
         let products = self.table.products(format);
         match (products.matmul, self.matrices) {
-            // What is empty costs them little beside unpacking W.
+            // Empty rows cost little beside unpacking W.
             (Matmul::Cooperative, Some(matrices)) => {
                 Tile { w: 4 * matrices.side, x: 4 * matrices.side, few: 4 * matrices.side }
             }
@@ -62,10 +62,10 @@ impl KernelTuning {
     }
 }
 
-/// The overrides of a tile that threads make, of `x` rows of x: its threads, and the runs of 16 columns that go through the workgroup's
-/// memory at a time, as many as there is capacity for.
+/// The overrides of a tile of `w` rows of W and `x` rows of x: its threads, and how many times 16 columns go through workgroup
+/// memory at a time, as many as fit.
 fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, u32); 3] {
-    // Runs at most, and bytes of each: of floats, or of int8 with their scale and what they add up to.
+    // The most runs of 16 columns, and the bytes of one row of a run: floats, or int8 with their scale and their sum.
     let (most, bytes) = match form {
         Matmul::Dot => (4, 16 + 8),
         Matmul::F16 => (2, 16 * 2),
@@ -105,7 +105,7 @@ impl<'a> Lower<'a> {
         (kernel, Some(small))
     }
 
-    /// The kernel of a form.
+    /// The kernel of a variant.
     pub(in crate::ops) fn matmul_kernel(&self, form: Matmul) -> Kernel {
         let held = |fragment| {
             let mut kernel = self.kernel(kernels::MATMUL);
@@ -124,7 +124,7 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// The rows of x as a form reads them. Rounds them to int8, unless the last ones that were are the same.
+    /// The rows of x as a variant reads them. Quantises them to int8, unless they are the rows quantised last.
     pub(in crate::ops) fn matmul_rows(&mut self, form: Matmul, x: ValueId) -> Result<Arg<'a>> {
         if form == Matmul::Dot && self.quantized != Some(x) {
             self.quantize(x)?;

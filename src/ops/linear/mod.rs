@@ -75,7 +75,7 @@ pub enum Epi {
 }
 
 impl Linear {
-    /// Whether nothing was folded into it.
+    /// Whether nothing was folded into the op.
     pub(crate) fn is_canonical(&self) -> bool {
         self.parts.len() == 1 && self.pre == Pre::None && self.epi == Epi::None
     }
@@ -315,15 +315,15 @@ struct Segment {
     n: u32,
 }
 
-/// What a dispatch does with its products, by the override EPI of the kernels.
+/// What a dispatch does with its results, by the override EPI of the kernels.
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Alone,
     Plus(ValueId),
     Act(Act),
-    /// `act(gate) * up`: the segment has the gates, and so many rows after each is its up.
+    /// `act(gate) * up`: the segment holds the gates; the up of each lies so many rows after it.
     Gated(Act, u32),
-    /// Times what is there already: the ups of gates that another dispatch made.
+    /// Multiplied by what `out` holds: these are the ups of gates that another dispatch computed.
     Times,
 }
 
@@ -352,8 +352,8 @@ impl GpuForm for Linear {
 }
 
 impl Linear {
-    /// Whether the kernels of W x take a norm over: RMS norms, of which only the sum of squares must be known, and only behind
-    /// the products.
+    /// Whether the kernels of W x can fold a norm in: an RMS norm needs only the sum of squares, and only after the dot
+    /// products.
     pub(crate) fn folds_on_gpu(norm: &NormSpec) -> bool {
         norm.kind == NormKind::Rms && norm.bias.is_none()
     }
@@ -375,7 +375,7 @@ impl Linear {
         segments
     }
 
-    /// In one dispatch, if the pair is of one block format and lies in one buffer; else first the gates, then the ups.
+    /// One dispatch, if gates and ups have one block format and lie in one buffer; else first the gates, then the ups.
     fn lower_gated(&self, l: &mut Lower<'_>, bias: Option<u32>, act: Act) -> Lowered {
         let [gates, ups] = [0, 1].map(|part| self.segments(l, &self.parts[part..=part]));
         if let ([gate], [up]) = (&gates[..], &ups[..])
@@ -441,7 +441,7 @@ impl Linear {
         if let Some(act) = act {
             act.lower(&mut kernel);
         }
-        // A binding must be bound even where the kernel does not use it.
+        // Every binding needs a buffer, even one that the kernel does not use.
         let residual = residual.map_or(l.vectors, |r| &l.value(r).buffer);
         let w = Arg::read(&l.weights[segment.buffer]);
         let x_rows = if vectors { Arg::read(&x.buffer) } else { l.matmul_rows(form, self.x)? };
@@ -475,8 +475,8 @@ impl Linear {
         self.vectors(l, kernel, segment, &params, &args, segment.n)
     }
 
-    /// A dispatch of a mat-vec kernel over so many rows of W, in two forms: for several rows of x and for one, which
-    /// must not pay for the registers and, where both sides of a branch are run, the time of the others.
+    /// A dispatch of a mat-vec kernel over so many rows of W, in two variants: for several rows of x, and for one. The latter
+    /// must not pay for the others' registers, nor for their time where both sides of a branch are run.
     fn vectors(
         &self,
         l: &mut Lower<'_>,
@@ -488,7 +488,7 @@ impl Linear {
     ) -> Lowered {
         let x = l.value(self.x);
         let MatmulTuning { lanes, row_vec4s: lone, row_vec4s_batch: many, .. } = *l.products(segment.format);
-        // Of squares, four in one.
+        // Sums of squares: one vec4 for four rows of x.
         let squares = |cols: u32| if matches!(self.pre, Pre::Norm(_)) { cols.div_ceil(4) } else { 0 };
         let form = |l: &Lower<'_>, cols: u32, row_vec4s: u32| {
             let mut kernel = kernel.clone();

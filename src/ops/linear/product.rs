@@ -11,7 +11,7 @@ use crate::quant::{Int8Form, LANES, Q8, Simd, Tile};
 /// Rows of W that are decoded together when there are several rows of x: each row of x is loaded once for all of them.
 const TILE: usize = 4;
 
-/// Rows of x, (rows, k), as floats and perhaps as eight-bit numbers.
+/// Rows of x, (rows, k), as floats and perhaps as int8.
 pub(crate) struct X<'a> {
     rows: &'a [f32],
     k: usize,
@@ -19,7 +19,7 @@ pub(crate) struct X<'a> {
 }
 
 impl<'a> X<'a> {
-    /// The rows, and, if the executor and a format of a weight want them so, their eight-bit form, made in `scratch`.
+    /// The rows, and, if the executor and the format of a weight ask for it, their int8 form, made in `scratch`.
     pub(crate) fn new(
         run: &CpuRun<'_>,
         rows: &'a [f32],
@@ -42,12 +42,12 @@ impl<'a> X<'a> {
     }
 }
 
-/// Numbers of scratch memory that hold the eight-bit form of rows.
+/// f32s of scratch memory that hold the int8 form of rows.
 pub(crate) fn q8_scratch(rows: usize, k: u32) -> usize {
     rows * (k as usize / 32) * (size_of::<Q8>() / size_of::<f32>())
 }
 
-/// Numbers of scratch memory that [`product`] needs.
+/// f32s of scratch memory that [`product`] needs.
 pub(crate) fn product_scratch(k: u32) -> usize {
     let tiles = panels(k as usize) * (k as usize / 32) * size_of::<Tile>() / size_of::<f32>();
     (TILE * k as usize).max(tiles + ALIGN)
@@ -58,11 +58,11 @@ fn panels(k: usize) -> usize {
     (CACHE / (k / 32 * size_of::<Tile>()).max(1)).clamp(1, 8)
 }
 
-/// Bytes of unpacked weights that stay in a core's second cache beside activations.
+/// Bytes of unpacked weights that stay in a core's L2 cache beside activations.
 const CACHE: usize = 256 << 10;
-/// Numbers in a cache line.
+/// f32s in a cache line.
 const ALIGN: usize = 64 / size_of::<f32>();
-/// Rows of x from which on unpacking W pays.
+/// From so many rows of x on, unpacking W pays.
 const MANY: usize = 4;
 /// Rows of x between which the tiles of all panels are loaded once.
 const STRIP: usize = 32;
@@ -104,7 +104,7 @@ pub(crate) fn product(
             w.decode(j, row);
         }
         for (i, r) in rows.clone().enumerate() {
-            // Rows beyond the tile's end are old ones: their sums are not stored.
+            // Rows past the tile's end are stale: their sums are not stored.
             let sums = simd::dots::<TILE>(std::array::from_fn(|i| &decoded[i * w.k..(i + 1) * w.k]), x.row(r));
             for (j, sum) in tile.clone().zip(sums) {
                 store(i, j, sum + bias(j));
@@ -114,7 +114,7 @@ pub(crate) fn product(
 }
 
 /// [`product`] as int8; x has `k / 32` blocks a row.
-#[allow(clippy::too_many_arguments, reason = "what a product takes, and its form")]
+#[allow(clippy::too_many_arguments, reason = "the operands of a product, and its variant")]
 fn as_int8(
     simd: Simd,
     eight: Int8Form,

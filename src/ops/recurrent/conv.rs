@@ -21,13 +21,13 @@ pub struct Conv {
     pub x: ValueId,
     /// Columns.
     pub n: u32,
-    /// (n, kernel_size): the last tap is the row's own.
+    /// (n, kernel_size): the last column multiplies the row itself.
     pub weight: WeightId,
-    /// Rows that go into one, its own among them.
+    /// Rows of x that go into one of out, its own among them.
     pub kernel_size: u32,
     /// (n)
     pub bias: Option<VectorId>,
-    /// Where the rows before are kept.
+    /// Where the rows before this step's are kept.
     pub state: CacheId,
     /// (rows, n)
     pub out: ValueId,
@@ -90,7 +90,7 @@ impl CpuForm for Conv {
             if run.step.rows[row0].pos == 0 {
                 (0..kernel_size - 1).for_each(|i| kept(i).fill(0.0));
             }
-            // Rows by their number in the state followed by the step.
+            // Rows are numbered through the state, then the step.
             let input = |i: usize| -> &[f32] {
                 let Some(r) = i.checked_sub(kernel_size - 1) else { return kept(i) };
                 x.slice((row0 + r) * n + own.start..(row0 + r) * n + own.end)

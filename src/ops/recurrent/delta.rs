@@ -75,7 +75,7 @@ impl Operation for Delta {
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
         let name = self.name();
         holds(name, self.key_heads > 0 && self.heads.is_multiple_of(self.key_heads), || {
-            format!("{} value heads are no multiple of {} key heads", self.heads, self.key_heads)
+            format!("{} value heads are not a multiple of {} key heads", self.heads, self.key_heads)
         })?;
         let (keys, values) = (self.key_heads * self.k_dim, self.heads * self.v_dim);
         let operands =

@@ -1,14 +1,14 @@
-//! What `scan` and `delta` share: each head keeps a matrix S (v, k) that decays and learns, row after row,
+//! What `scan` and `delta` share: each head keeps a matrix S (v, k) that decays and is updated, row after row:
 //!
 //! `S ← e^g S + u kᵀ`, `out = S q`, where `u = gain * (x - e^g S k)` by the delta rule and `u = gain * x` without it.
 //!
 //! Two forms compute it. Decode rows take the **step form**, the lines above. Prefill rows take the **chunked form** (Yang et
-//! al. 2024; Dao & Gu 2024): inside a tile of [`TILE`] positions S stays as it was at the tile's beginning, and a row adds what the
-//! tile's rows before it have learnt, `out = e^b S q + Σ_s e^(b - b_s) (k_s · q) u_s` with b the sum of g since then, and u alike.
-//! S is read once for all rows of a tile that a step has, and written once a tile.
+//! al. 2024; Dao & Gu 2024): inside a tile of [`TILE`] positions, S stays as it was at the tile's beginning. A row adds the
+//! updates of the tile's rows before it: `out = e^b S q + Σ_s e^(b - b_s) (k_s · q) u_s`, with b the sum of g since the tile's
+//! beginning, and u alike. S is read once for all rows of a tile that a step has, and written once a tile.
 //!
-//! Tiles lie at multiples of [`TILE`], and a state holds the rows of the tile that is not full. So a row is computed from the
-//! same numbers in the same order however a prompt was split into steps.
+//! Tiles begin at multiples of [`TILE`], and a state holds the rows of the tile that is not full. So a row is computed from the
+//! same numbers in the same order, however a prompt was split into steps.
 
 pub(in crate::ops) mod conv;
 pub(in crate::ops) mod delta;
@@ -57,7 +57,7 @@ impl Decay {
     /// Δ and g of a row and head.
     pub(in crate::ops) fn cpu(&self, run: &CpuRun<'_>, heads: usize, row: usize, head: usize) -> (f32, f32) {
         let x = run.value(self.x).get(row * heads + head) + run.vector(self.bias)[head];
-        // Beyond 20 the two agree in every bit.
+        // Above 20, softplus(x) and x agree in every bit of f32.
         let softplus = if x > 20.0 { x } else { x.exp().ln_1p() };
         let delta = softplus.max(self.min).min(self.max);
         (delta, run.vector(self.a)[head] * delta)
@@ -71,7 +71,7 @@ impl Decay {
     }
 }
 
-/// Positions of a tile: at 16 the tile's own products cost less than those with S, and a state grows by little.
+/// Positions of a tile: at 16, the products within a tile cost less than those with S, and a state grows little.
 pub(in crate::ops) const TILE: usize = 16;
 
 /// The sizes of a head, and its rule.
@@ -79,7 +79,7 @@ pub(in crate::ops) const TILE: usize = 16;
 pub(in crate::ops) struct Head {
     pub(in crate::ops) k: usize,
     pub(in crate::ops) v: usize,
-    /// Learns the difference to what it would have said: the delta rule.
+    /// Learns the difference between x and what S predicts: the delta rule.
     pub(in crate::ops) corrects: bool,
 }
 
@@ -92,7 +92,7 @@ pub(in crate::ops) struct Input<'a> {
     pub(in crate::ops) g: f32,
 }
 
-/// The state of a head, taken apart.
+/// The parts of a head's state.
 struct State<'a> {
     /// Rows of the tile that are not in S.
     count: &'a mut f32,
@@ -125,7 +125,7 @@ impl Head {
         State { count: &mut count[0], s, keys, updates, decays }
     }
 
-    /// Takes rows at consecutive positions, the first at `pos`, and gives each one's result to `out`.
+    /// Takes rows at consecutive positions, the first at `pos`, and passes each one's result to `out`.
     pub(in crate::ops) fn rows<'i>(
         self,
         state: &mut [f32],
@@ -209,7 +209,7 @@ impl Head {
         }
     }
 
-    /// Puts the rows of the tile into S.
+    /// Adds the updates of the tile's rows to S.
     fn fold(self, state: &mut State<'_>) {
         let m = *state.count as usize;
         let Some(&b) = state.decays[..m].last() else { return };
@@ -284,7 +284,7 @@ pub(in crate::ops) struct Recurrence<'a> {
     pub(in crate::ops) decay: &'a Decay,
     /// (rows, heads): the gains, if they are not the decay's Δ.
     pub(in crate::ops) beta: Option<ValueId>,
-    /// (heads): what of x goes straight to the result.
+    /// (heads): the factor with which x is added to the result.
     pub(in crate::ops) skip: Option<VectorId>,
     pub(in crate::ops) state: CacheId,
     /// (rows, heads * v)
@@ -326,8 +326,8 @@ impl Head {
         (self.v as u32).next_power_of_two().clamp(8, BLOCK)
     }
 
-    /// Elements of a workgroup's part of a state. Workgroups of a head keep the keys of a tile each for themselves: none waits
-    /// for another.
+    /// Elements of a workgroup's part of a state. Each workgroup of a head keeps its own copy of a tile's keys, so that none
+    /// waits for another.
     fn part_len(self) -> u64 {
         let (block, k, tile) = (u64::from(self.block()), self.k as u64, TILE as u64);
         ((k + tile + 1) * block + tile * (k + 1)).next_multiple_of(4)
@@ -380,7 +380,7 @@ impl Recurrence<'_> {
 
     /// Gains and decays of all rows and heads to the scratch memory.
     fn lower_decay(&self, l: &mut Lower<'_>) -> Lowered {
-        l.sorted = None; // it lay in the scratch memory
+        l.sorted = None; // gains and decays overwrite it in the scratch memory
         let x = l.value(self.decay.x);
         let beta = self.beta.map_or(x, |beta| l.value(beta));
         let mut kernel = l.kernel(kernels::DECAY);

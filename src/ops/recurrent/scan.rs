@@ -17,9 +17,9 @@ use crate::ops::{CacheId, ValueId, VectorId};
 pub struct Scan {
     /// (rows, heads * dim)
     pub x: ValueId,
-    /// (rows, groups * states): what of x goes into which state.
+    /// (rows, groups * states): how much of x goes into each state.
     pub b: ValueId,
-    /// (rows, groups * states): what of which state comes out.
+    /// (rows, groups * states): how much of each state comes out.
     pub c: ValueId,
     /// Heads.
     pub heads: u32,
@@ -69,7 +69,7 @@ impl Operation for Scan {
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
         let name = self.name();
         holds(name, self.groups > 0 && self.heads.is_multiple_of(self.groups), || {
-            format!("{} heads are no multiple of {} groups", self.heads, self.groups)
+            format!("{} heads are not a multiple of {} groups", self.heads, self.groups)
         })?;
         let inner = self.groups * self.states;
         for (what, value, wanted) in [("x", self.x, self.heads * self.dim), ("b", self.b, inner), ("c", self.c, inner)]

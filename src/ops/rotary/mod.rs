@@ -1,4 +1,4 @@
-//! Rotary position embedding: alone, and with all that keys and values need on their way to the cache.
+//! Rotary position embedding: alone, and fused with the norms and the cache write of keys and values.
 
 pub(in crate::ops) mod rope;
 pub(in crate::ops) mod rope_kv;

@@ -30,9 +30,9 @@ pub struct Rope {
 
 /// Which elements of a head are rotated, and by what angles.
 ///
-/// The cosines and sines come with the step, computed once a row in f64 on the host: `Packed::angles`. So all devices rotate
-/// by the same angles, scaling variants (linear, llama3, yarn, longrope) are tables of divisors, and no kernel reduces a
-/// large angle.
+/// In the engine, cosines and sines come with the step, computed once per row in f64 on the host: `Packed::angles`. So all
+/// devices rotate by the same angles, scaling variants (linear, llama3, yarn, longrope) are tables of divisors, and no kernel
+/// reduces a large angle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RopeSpec {
     /// The table of angles.
@@ -163,7 +163,7 @@ impl GpuForm for Rope {
         kernel.set("IN_PLACE", in_place);
         let params = Params { heads: self.heads, head_dim: self.head_dim, stride: x.stride() };
         let angles = l.angles(Some(self.spec.table));
-        // A buffer that is written cannot be bound once more.
+        // A buffer that is written cannot be bound a second time.
         let x = if in_place { l.step } else { &x.buffer };
         let args = [Arg::read(l.step), angles, Arg::read(x), Arg::Write(&out.buffer)];
         let threads = self.heads * self.head_dim.div_ceil(2);

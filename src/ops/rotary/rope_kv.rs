@@ -1,4 +1,4 @@
-//! `rope_kv`: normalises and rotates heads of q and k, and writes k and v to the cache, in one pass over a row.
+//! `rope_kv`: normalises and rotates the heads of q and k, and writes k and v to the cache, in one pass over a row.
 
 use crate::Result;
 use crate::cpu::Kind;
@@ -31,7 +31,7 @@ pub struct RopeKv {
     pub kv_heads: u32,
     /// Elements of a head, the same for q, k and v.
     pub head_dim: u32,
-    /// The norm of each head of q: by the root of the mean square, without a bias.
+    /// The norm of each head of q: an RMS norm without a bias.
     pub q_norm: Option<NormSpec>,
     /// The norm of each head of k.
     pub k_norm: Option<NormSpec>,
@@ -50,7 +50,7 @@ pub struct View {
     pub value: ValueId,
     /// Its columns.
     pub width: u32,
-    /// The first of those that are meant.
+    /// The first column of the view.
     pub at: u32,
 }
 
@@ -90,7 +90,7 @@ impl Operation for RopeKv {
             norm.check(name, 1, s)?;
             same(name, "a norm of heads", norm.n, self.head_dim)?;
             holds(name, norm.kind == NormKind::Rms && norm.bias.is_none(), || {
-                "heads are normalised by the root of their mean square, without a bias".to_owned()
+                "heads take an RMS norm without a bias".to_owned()
             })?;
         }
         let views = [("q", self.q, self.heads), ("k", self.k, self.kv_heads), ("v", self.v, self.kv_heads)];
@@ -141,7 +141,7 @@ impl RopeKv {
         (self.heads + 2 * self.kv_heads) as usize
     }
 
-    /// What a head of q, k and v in a row is: which of the three, and which of its heads.
+    /// Which of q, k and v a head of a row belongs to, and its number there.
     pub(in crate::ops) fn unit(&self, unit: usize) -> (Qkv, usize) {
         let (heads, kv_heads) = (self.heads as usize, self.kv_heads as usize);
         match unit {
@@ -206,7 +206,7 @@ impl OracleForm for RopeKv {
 }
 
 impl RopeKv {
-    /// Rotates and keeps rows of q | k | v that are normalised already, and gives q.
+    /// Rotates rows of q | k | v that are normalised already, stores k and v, and returns q.
     pub(in crate::ops) fn oracle_of(&self, run: &mut OracleRun<'_>, qkv: &Rows64) -> Rows64 {
         let mut out = Vec::new();
         for (row, qkv) in qkv.iter().enumerate() {
@@ -256,13 +256,13 @@ impl GpuForm for RopeKv {
     }
 }
 
-/// Elements of a unit of a head, which a thread makes.
+/// Elements of a unit of a head, which one thread computes.
 const UNIT: u32 = 8;
 
 /// Heads of q, k and v on their way to the cache, by one of two kernels.
 pub(in crate::ops) struct Heads {
     pub(in crate::ops) heads: u32,
-    /// Anything, where there are no query heads.
+    /// Any view, where there are no query heads.
     pub(in crate::ops) q: View,
     pub(in crate::ops) k: View,
     pub(in crate::ops) v: View,
@@ -274,7 +274,7 @@ pub(in crate::ops) struct Heads {
 }
 
 impl Heads {
-    /// Whether heads, views and rotations are not of whole vec4s and units, or a cache has more space for a head than its elements.
+    /// Whether heads, views and rotations are not of complete vec4s and units, or the cache pads heads.
     fn ragged(&self, cache: &CacheBuffer) -> bool {
         let vec4s = [self.k_dim, self.v_dim, self.q.at, self.k.at, self.v.at];
         cache.shape.is_padded()
@@ -284,7 +284,7 @@ impl Heads {
 
     pub(in crate::ops) fn lower(&self, l: &mut Lower<'_>, cache: &CacheBuffer, out: Option<&ValueBuffer>) -> Lowered {
         let (ragged, normed) = (self.ragged(cache), self.norms.iter().any(Option::is_some));
-        // Norms, and the scales of 8-bit storage, take the threads of a head together.
+        // Norms, and the scales of 8-bit storage, are reductions over a head's threads.
         let whole_heads = normed || ragged || cache.shape.storage == KvStorage::Q8;
         let mut kernel = l.kernel(if whole_heads { kernels::NORM_ROPE_KV } else { kernels::ROPE_KV });
         l.rope(&mut kernel, self.rope.as_ref());

@@ -1,4 +1,4 @@
-//! `join`: the heads of two values, side by side.
+//! `concat`: the heads of two values, side by side.
 
 use crate::Result;
 use crate::gpu::params::params;

@@ -20,7 +20,7 @@ use crate::quant::BlockFormat;
 pub struct Embed {
     /// The table, one row an index.
     pub table: WeightId,
-    /// What numbers the rows of the table.
+    /// What the rows of the table are looked up by.
     pub index: Index,
     /// Rows of the table.
     pub n: u32,

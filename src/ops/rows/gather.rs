@@ -1,4 +1,4 @@
-//! `pick`: the rows whose logits somebody asked for.
+//! `gather`: the rows whose logits were requested.
 
 use crate::Result;
 use crate::gpu::params::params;

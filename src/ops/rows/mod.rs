@@ -1,4 +1,4 @@
-//! Which rows and columns a value has: looked up, taken, put together, pooled.
+//! Ops on the rows and columns of a value: look-up, selection, concatenation, pooling.
 
 pub(in crate::ops) mod concat;
 pub(in crate::ops) mod embed;

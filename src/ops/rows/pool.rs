@@ -14,8 +14,8 @@ use crate::ops::oracle::OracleRun;
 
 /// `out[s, :] = pooling of x[r, :]` over the rows r of sequence s.
 ///
-/// x (rows, n) f32 | out (seqs, n) f32: from here on a program works on the step's sequences. A sequence must be whole in
-/// the step.
+/// x (rows, n) f32 | out (seqs, n) f32: from here on, a program works on the step's sequences. All rows of a sequence must be
+/// in the step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
     /// (rows, n)
@@ -71,7 +71,7 @@ impl Operation for Pool {
 // CPU
 
 impl CpuForm for Pool {
-    /// Splits sequences. Rows are added in their order, so that a sum does not depend on who adds it up.
+    /// Splits sequences. Rows are added in their order, so that a sum does not depend on the split.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
         for s in run.thread.share(run.step.seqs.len(), 1) {

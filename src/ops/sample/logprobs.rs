@@ -11,8 +11,8 @@ pub struct Logprob {
     pub logprob: f32,
 }
 
-/// Adds the sampled token's, then those of the `n` most likely tokens (all, if there are fewer), from the most likely down; of equals, the
-/// lowest id first. Without a token it adds nothing.
+/// Adds the sampled token's, then those of the `n` most likely tokens (all, if there are fewer), from the most likely down; of
+/// equals, the lowest id first. Without a token it adds nothing.
 pub(crate) fn logprobs(logits: &[f32], token: Option<u32>, n: u32, to: &mut Vec<Logprob>) {
     let Some(token) = token else { return };
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

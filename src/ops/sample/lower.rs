@@ -1,4 +1,4 @@
-//! Samples on the GPU.
+//! Sampling on the GPU.
 
 use super::super::lower::{Lower, Lowered};
 use super::super::{ValueId, kernels};
@@ -16,7 +16,7 @@ pub(crate) const LOGPROB_WORDS: u32 = 2 * TOPS;
 /// Words of a sample's bins, as `wgsl/lib/sample.wgsl` has them.
 const BIN_WORDS: u32 = 2052;
 
-/// What the samples of a phase work on.
+/// The buffers of a phase's samples.
 #[derive(Debug)]
 pub(crate) struct SampleBuffers {
     /// Settings of so many samples, then lists.
@@ -27,7 +27,7 @@ pub(crate) struct SampleBuffers {
     pub(crate) result: Buffer,
     /// (samples, parts) of 4 words.
     best: Buffer,
-    /// (samples, BIN_WORDS): zero before a sample and after it.
+    /// (samples, BIN_WORDS): zero before sampling and after it.
     bins: Buffer,
     /// (samples, parts, TOPS) of two words: the most likely tokens of each part.
     top: Buffer,
@@ -36,7 +36,7 @@ pub(crate) struct SampleBuffers {
     scratch: Scratch,
 }
 
-/// What no sample needs from another: shared by the phases.
+/// Scratch memory that need not outlive a sample, so both phases share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Scratch {
     /// (samples): a map of tokens whose logits are changed, and these logits.
@@ -83,14 +83,15 @@ params! {
     }
 }
 
-/// Samples from output rows.
+/// Adds the dispatches that sample from output rows.
 pub(crate) fn lower(l: &mut Lower<'_>, logits: ValueId, buffers: &SampleBuffers, slots: u32) -> Lowered {
     let logits = l.value(logits);
     buffers.dispatch(&mut l.plan, &logits.buffer, [logits.width, logits.stride()], l.sampled, slots)
 }
 
 impl SampleBuffers {
-    /// Adds the dispatches of samples from rows of logits, `stride` elements apart. What no sample of a step needs is not dispatched.
+    /// Adds the dispatches that sample from rows of logits, `stride` elements apart. A kernel that no sample of a step needs is
+    /// not dispatched.
     fn dispatch(
         &self,
         plan: &mut PlanBuilder<'_>,
@@ -130,7 +131,7 @@ impl SampleBuffers {
         dispatch(kernels::SAMPLE_LOGPROBS, more, [Dim::Reporting, one, one])
     }
 
-    /// A sample from one row of noise, to be measured.
+    /// Sampling from one row of noise, to be measured.
     #[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only `wgslm bench kernels` measures it"))]
     pub(crate) fn single(pipelines: &mut Pipelines, spec: &SampleSpec, vocab: u32) -> Result<(Plan, StepCounts)> {
         let device = pipelines.device().clone();

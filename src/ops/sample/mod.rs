@@ -1,16 +1,17 @@
 //! `sample`: samples the next token from a row of logits, on the device.
 //!
-//! Penalties and bias → allowed tokens → top-k → top-p → min-p → sample. Everything but the sample is integers, so that neither the
-//! grid nor the order of a sum matters; the sample is a maximum. Both executors follow this description number for number.
+//! Penalties and bias → allowed tokens → top-k → top-p → min-p → choice of the token. The filters compute in integers, so
+//! neither the grid nor the order of a sum matters; the choice is a maximum. Both executors follow this description number for
+//! number.
 //!
 //! - Tokens are ordered by their logit, from the largest; equal ones by id. Each filter keeps the first ones of this order.
-//! - A token's *depth* is `(largest - logit) * log2(e) / temperature`, rounded down to units of 2⁻¹⁶ and below 32; its weight `2²⁶ * 2^-depth`, an
-//!   integer right to 2⁻¹⁴ of itself: its probability but for a factor.
-//! - top-k keeps `k` tokens; top-p, of these, those before and at which the sum of weights reaches `p` of it; min-p those
-//!   that are not deeper than `-log2(p)`.
-//! - The sample is `argmax logit / temperature + g(seed, position, token)` over what is kept, g Gumbel noise (Gumbel 1954): a sample
-//!   from the softmax, whatever order the maximum is taken in. Ties go to the lowest id.
-//! - After a stop that was sampled in a step before, nothing is sampled.
+//! - A token's *depth* is `(largest - logit) * log2(e) / temperature`, rounded down to units of 2⁻¹⁶ and below 32. Its weight is
+//!   `2²⁶ * 2^-depth`, as an integer, to a relative 2⁻¹⁴: its probability but for a factor.
+//! - top-k keeps `k` tokens. top-p keeps of these the first ones, up to where the sum of weights reaches the share `p` of the
+//!   total. min-p keeps those that are not deeper than `-log2(p)`.
+//! - The sampled token is `argmax logit / temperature + g(seed, position, token)` over what is kept, g Gumbel noise (Gumbel
+//!   1954): a sample from the softmax, whatever order the maximum is taken in. Ties go to the lowest id.
+//! - After a stop token that an earlier step sampled, nothing is sampled.
 //!
 //! A sample may report probabilities, which are the model's: of logits before penalties, at temperature 1 ([`Logprob`]).
 
@@ -34,13 +35,13 @@ pub struct SampleSpec {
     pub temperature: f32,
     /// Keys the noise, with the position of the sampled token and the token's id.
     pub seed: u64,
-    /// Keeps so many tokens; 0 keeps all.
+    /// Keeps the so many most likely tokens; 0 keeps all.
     pub top_k: u32,
     /// Keeps tokens up to this sum of probabilities, in steps of 2⁻¹⁶; 1 keeps all.
     pub top_p: f32,
     /// Keeps tokens at least this likely, relative to the most likely; 0 keeps all.
     pub min_p: f32,
-    /// What tokens lose that were seen before.
+    /// What the logits of tokens lose that were seen before.
     pub penalties: Penalties,
 }
 
@@ -50,8 +51,8 @@ impl SampleSpec {
         Self { temperature: 0.0, seed: 0, top_k: 0, top_p: 1.0, min_p: 0.0, penalties: Penalties::NONE };
 }
 
-/// What a token's logit x loses if it was seen: `(x > 0 ? x / repeat : x * repeat) - count * frequency - presence` (Keskar et al. 2019;
-/// OpenAI).
+/// What becomes of a token's logit x if the token was seen: `(x > 0 ? x / repeat : x * repeat) - count * frequency - presence`
+/// (Keskar et al. 2019; OpenAI).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Penalties {
     /// 1 changes nothing.
@@ -78,7 +79,8 @@ impl Default for Penalties {
 pub struct SampleLists<'a> {
     /// The tokens that penalties see, and how often they were seen; at most [`SEEN`].
     pub counts: &'a [[u32; 2]],
-    /// The last so many tokens of the sequence were sampled on the device and are not in `counts`; penalties see them, too. At most [`RING`].
+    /// The last so many tokens of the sequence were sampled on the device and are not in `counts`; penalties see them, too. At
+    /// most [`RING`].
     pub pending: u32,
     /// Added to the logits of these tokens; at most [`BIASED`].
     pub bias: &'a [(u32, f32)],
@@ -86,19 +88,19 @@ pub struct SampleLists<'a> {
     pub allowed: Option<&'a [u32]>,
     /// If the row's token was sampled on the device and is one of these, nothing is sampled after it; at most [`STOPS`].
     pub stops: &'a [u32],
-    /// Tells the probabilities of the sampled token and of so many of the most likely ones, at most [`LOGPROBS`].
+    /// Reports the probabilities of the sampled token and of so many of the most likely ones, at most [`LOGPROBS`].
     pub logprobs: Option<u32>,
 }
 
-/// Different tokens that penalties see at most.
+/// The most different tokens that penalties see.
 pub const SEEN: u32 = 4096;
-/// Tokens with a bias at most.
+/// The most tokens with a bias.
 pub const BIASED: u32 = 1024;
-/// Tokens that devices know as stops at most.
+/// The most tokens that devices know as stops.
 pub const STOPS: u32 = 64;
-/// Most likely tokens whose probabilities a sample reports at most.
+/// The most of the likeliest tokens whose probabilities a sample reports.
 pub const LOGPROBS: u32 = 20;
-/// Sampled tokens that executors remember for a slot: what may run ahead of the host.
+/// Sampled tokens that executors remember for a slot: as many as may be in flight before the host reads them.
 pub const RING: u32 = 16;
 
 /// A sample's settings: the words that `wgsl/lib/sample.wgsl` names.
@@ -141,7 +143,7 @@ const MASKED: u32 = 8;
 const WHOLE: u32 = 1 << 16;
 
 impl SampleEntry {
-    /// The settings of a sample; its lists are added to `lists`. Names what is out of its range.
+    /// The settings of a sample; its lists are added to `lists`. Fails, by name, on a value that is out of its range.
     pub(crate) fn new(
         spec: &SampleSpec,
         from: &SampleLists<'_>,
@@ -157,7 +159,7 @@ impl SampleEntry {
         let top_k = if sampled && spec.top_k < vocab { spec.top_k } else { 0 };
         let part = (f64::from(spec.top_p) * f64::from(WHOLE)).round() as u32;
         let top_p = if sampled && spec.top_p < 1.0 { part.clamp(1, WHOLE - 1) } else { WHOLE };
-        // Of min-p, the depth in f64: it is computed here alone.
+        // The depth of min-p is in f64, since only the host computes it.
         let depth = -f64::from(spec.min_p).log2() * f64::from(WHOLE);
         let deepest = if sampled && spec.min_p > 0.0 { depth as u32 } else { u32::MAX };
         let penalised = spec.penalties != Penalties::NONE;
@@ -200,7 +202,7 @@ impl SampleEntry {
         })
     }
 
-    /// Only the best of all logits is wanted, by logit or with noise.
+    /// Whether only the best of all logits is needed, by logit or with noise.
     pub(crate) fn is_plain(&self) -> bool {
         self.flags == 0
     }
@@ -220,14 +222,14 @@ impl SampleEntry {
         self.reported > 0
     }
 
-    /// The stop that was sampled before, after which nothing is sampled.
+    /// The stop token that an earlier step sampled, after which nothing is sampled.
     pub(crate) fn ended(&self, lists: &[u32], ring: &[u32]) -> Option<u32> {
         let [at, count] = self.stops.map(|n| n as usize);
         let before = ring[(self.pos.wrapping_sub(1) % RING) as usize];
         lists[at..at + count].contains(&before).then_some(before)
     }
 
-    /// Keys the noise.
+    /// The key of the noise.
     pub(crate) fn key(&self) -> [u32; 2] {
         noise_key(self.seed[0], self.seed[1], self.pos)
     }
@@ -243,7 +245,7 @@ pub(crate) fn list_words(vocab: u32) -> u32 {
     2 * SEEN + 2 * BIASED + vocab.div_ceil(32) + STOPS
 }
 
-/// Names what is out of its range.
+/// Fails, by name, on a value that is out of its range.
 fn check(spec: &SampleSpec, vocab: u32) -> Result<()> {
     let Penalties { repeat, presence, frequency } = spec.penalties;
     let problem = if !(spec.temperature.is_finite() && spec.temperature >= 0.0) {
@@ -263,7 +265,7 @@ fn check(spec: &SampleSpec, vocab: u32) -> Result<()> {
 }
 
 impl SampleLists<'_> {
-    /// Names what is out of its range.
+    /// Fails, by name, on a value that is out of its range.
     pub(crate) fn check(&self, vocab: u32) -> Result<()> {
         let mut tokens: Vec<u32> = self.bias.iter().map(|(token, _)| *token).collect();
         tokens.sort_unstable();

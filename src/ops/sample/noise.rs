@@ -1,4 +1,4 @@
-//! The noise of a sample, and the sample. `wgsl/lib/noise.wgsl` says the same, operation for operation.
+//! Gumbel noise, and the choice of the best token. `wgsl/lib/noise.wgsl` computes the same, operation for operation.
 
 /// Mixes a word: Wellons' `lowbias32`, whose every output bit depends on every input bit.
 fn mix(mut h: u32) -> u32 {
@@ -9,7 +9,7 @@ fn mix(mut h: u32) -> u32 {
     h ^ h >> 16
 }
 
-/// Keys the noise of one sample: from the seed's halves and the position of the token that is sampled.
+/// The key of one sample's noise: from the two words of the seed and the position of the token that is sampled.
 pub(crate) fn noise_key(seed_lo: u32, seed_hi: u32, pos: u32) -> [u32; 2] {
     let a = mix(seed_lo ^ mix(pos.wrapping_add(0x9e37_79b9)));
     [a, mix(seed_hi ^ a.wrapping_add(0x85eb_ca6b))]
@@ -46,7 +46,8 @@ fn ln(x: f32) -> f32 {
     m + y + exponent * 0.693_359_4
 }
 
-/// `logit / temperature + noise`, or the logit where the temperature is 0. One near zero would take logits past the largest f32.
+/// `logit / temperature + noise`, or the logit where the temperature is 0. Clamped, since a temperature near zero would take
+/// logits past the largest f32.
 pub(super) fn score(logit: f32, inv_temperature: f32, key: [u32; 2], token: u32) -> f32 {
     if inv_temperature == 0.0 {
         return logit;
@@ -64,14 +65,14 @@ pub(crate) struct Best {
 }
 
 impl Best {
-    /// Of no logits.
+    /// The best of no logits.
     pub(crate) const NONE: Self = Self { score: f32::NEG_INFINITY, token: u32::MAX, finite: true };
 
-    /// Of the logits of tokens `first..`; an `inv_temperature` of 0 samples greedily.
+    /// The best of the logits of tokens `first..`; an `inv_temperature` of 0 samples greedily.
     pub(crate) fn of(logits: &[f32], first: u32, inv_temperature: f32, key: [u32; 2]) -> Self {
         let mut best = Self::NONE;
         for (token, logit) in (first..).zip(logits) {
-            // Bits, not comparisons: all ones in the exponent are infinities and NaNs.
+            // By bits, not comparisons: infinities and NaNs have an exponent of all ones.
             best.finite &= logit.to_bits() & 0x7f80_0000 != 0x7f80_0000;
             let score = score(*logit, inv_temperature, key, token);
             if score > best.score {
@@ -81,7 +82,7 @@ impl Best {
         best
     }
 
-    /// Of both; ties go to the lowest id.
+    /// The better of the two; ties go to the lowest id.
     pub(crate) fn max(self, other: Self) -> Self {
         let other_wins = other.score > self.score || (other.score == self.score && other.token < self.token);
         let winner = if other_wins { other } else { self };
@@ -136,7 +137,7 @@ mod tests {
         }
     }
 
-    /// Samples of neighbouring positions, and of neighbouring seeds, know nothing of each other.
+    /// Samples of neighbouring positions, and of neighbouring seeds, are independent.
     #[test]
     fn draws_are_independent() {
         let logits = [0.0f32; 4];

@@ -1,14 +1,14 @@
-//! Samples with filters, penalties, biases and allowed tokens, on the CPU.
+//! Sampling with filters, penalties, biases and allowed tokens, on the CPU.
 
 use super::noise::score;
 use super::{ADJUSTED, BINNED, FILTERED, MASKED, RING, SampleEntry, WHOLE};
 
-/// Samples one token at a time, with memory that is used again.
+/// Samples one token at a time, and reuses its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Picker {
     /// Logits after penalties and bias.
     adjusted: Vec<f32>,
-    /// Sums of weights, or counts, of tokens by depth: 32 bins to a halving of the weight.
+    /// Sums of weights, or counts, of tokens by depth: 32 bins per halving of the weight.
     bins: Vec<u64>,
     /// The places of the tokens that may be kept.
     kept: Vec<u64>,
@@ -22,11 +22,11 @@ const FIT: [u32; 6] = [65536, 45426, 15740, 3624, 604, 62];
 
 /// How far a logit lies below the largest: halvings of its weight, in units of 2⁻¹⁶, below 32.
 fn depth(largest: f32, x: f32, scale: f32) -> u32 {
-    // A conversion to integers is saturating; infinity less infinity is NaN, and 0.
+    // Conversion to integers saturates; infinity minus infinity is NaN, and becomes 0.
     ((largest - x) * scale).min(2_097_151.0) as u32
 }
 
-/// `2²⁶ * 2^-depth`, right to 2⁻¹⁴ of itself.
+/// `2²⁶ * 2^-depth`, to a relative 2⁻¹⁴.
 fn weight(depth: u32) -> u32 {
     let f = depth & 0xffff;
     let fold = |m: u32, c: &u32| c - ((f * m + 0x8000) >> 16);
@@ -34,15 +34,15 @@ fn weight(depth: u32) -> u32 {
     (m << 10) >> (depth >> 16)
 }
 
-/// Where a token stands, from the most likely: by its logit, then by its id.
+/// A token's place in the order from the most likely: by its logit, then by its id.
 fn place(x: f32, id: u32) -> u64 {
     let bits = if x == 0.0 { 0 } else { x.to_bits() };
     let order = if bits >> 31 != 0 { !bits } else { bits | 0x8000_0000 };
     u64::from(!order) << 32 | u64::from(id)
 }
 
-/// Penalties and bias: changes the logits of the tokens that the sample's lists name. `ring` holds the tokens sampled last for the
-/// sample's slot, by position.
+/// Penalties and bias: changes the logits of the tokens that the sample's lists name. `ring` holds the tokens sampled last
+/// for the sample's slot, by position.
 pub(crate) fn adjust(sample: &SampleEntry, lists: &[u32], ring: &[u32], logits: &mut [f32]) {
     let part = |[at, count]: [u32; 2]| lists[at as usize..][..2 * count as usize].as_chunks::<2>().0;
     let recent = || (1..=sample.pending).map(|j| ring[(sample.pos.wrapping_sub(j) % RING) as usize]);
