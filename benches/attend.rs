@@ -1,7 +1,7 @@
 //! Attention alone, on one adapter: microseconds a layer, for rows at a depth and for prompts.
 //!
-//! `cargo bench --bench attend -- llvmpipe [512,2048]`: a part of the adapter's name, depths. What the cache holds does not matter
-//! to the time, so nothing is computed before: a depth costs nothing to reach.
+//! `cargo bench --bench attend -- llvmpipe [512,2048]`: a part of the adapter's name, depths. The time does not depend on what
+//! the cache holds, so nothing is computed before a depth.
 
 mod support;
 

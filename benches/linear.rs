@@ -1,7 +1,7 @@
-//! Products of matrices alone, on one adapter: milliseconds a matrix, for decode rows and for prompts.
+//! Matmuls alone, on one adapter: milliseconds a matrix, for decode rows and for prompts.
 //!
 //! `cargo bench --bench linear -- llvmpipe [Q4_K,Q6_K] [2048x8192] [1,8,128] [registers,dot]`: a part of the adapter's name, block
-//! formats, rows and columns of the matrix, rows of x: up to 16 as generated ones, more as a prompt's; mat-mat variants, with other
+//! formats, rows and columns of the matrix, rows of x (up to 16 as decode, more as prefill), mat-mat variants, with other
 //! numbers of the tuning if need be (`dot+tile_x=128`). `256x512x32x4` are 32 experts' matrices, of which a row chooses four.
 
 mod support;
@@ -46,7 +46,7 @@ fn of_experts(n: u32, k: u32, experts: u32, used: u32) -> Program {
     b.finish(vec![Out::Hidden(out)])
 }
 
-/// Numbers between -1 and 1 of which none is special: the same rows again and again.
+/// Ordinary numbers between -1 and 1: the same rows again and again.
 fn matrix(format: BlockFormat, n: u32, k: u32) -> Matrix {
     const ROWS: u32 = 32;
     let number = |i: u32| (i.wrapping_mul(2_654_435_769) >> 8) as f32 / 8_388_608.0 - 1.0;

@@ -2,7 +2,7 @@
 //
 // Both load the same file from a server on this machine and continue the same texts greedily. A first answer of one token, so
 // that nothing is compiled later, gives the time from the start to the first token; a second one, of another text, gives the
-// prompt's rate (its tokens by the time to the first one) and the rate of decoding (tokens behind the first one by their time).
+// prompt's rate (its tokens by the time to the first one) and the rate of decoding (tokens after the first one by their time).
 import { homedir, loadavg } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";

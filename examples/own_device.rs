@@ -27,8 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let layout = &pipeline.get_bind_group_layout(0);
     let group = device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries });
 
-    // The engine takes it as it is; no callback or error scope of the application is replaced. Without `self_test_results` there is no
-    // self-test of the device.
+    // The engine takes it as it is; no callback or error scope of the application is replaced. Without `self_test_results`
+    // there is no self-test of the device.
     let shared = Device::from_host(&adapter.get_info(), device.clone(), queue.clone());
     let options = Options { context: 512, prefill_tokens: 64, self_test_results: None, ..Options::default() };
     let mut model = block_on(LanguageModel::open_on(&shared, wgslm::TINY, &options, &mut |_| {}))?;

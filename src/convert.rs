@@ -12,8 +12,8 @@ use crate::{Error, Result};
 /// How a model is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What the file is called, and so what its tensors are stored as; none keeps the numbers as they are (a folder's
-    /// first matrix decides for all of them).
+    /// The type of the file, and so the formats of its tensors; none keeps the numbers as they are (a folder's first matrix
+    /// decides for all of them).
     pub to: Option<FileType>,
     /// Takes matrices that are quantised already as the source of others, which loses more than the originals would.
     pub requantize: bool,
@@ -21,8 +21,8 @@ pub struct Options {
     pub threads: usize,
 }
 
-/// Writes `file` to `out`; `progress` receives the bytes done and the bytes in total. Memory for a few slices of rows is held, or
-/// for one matrix where its rows change places; not for the model.
+/// Writes `file` to `out`; `progress` receives the bytes done and the bytes in total. Memory is held for a few slices of
+/// rows, or for one matrix where its rows are permuted; not for the model.
 pub async fn convert(
     file: ModelFile,
     options: Options,
@@ -172,7 +172,7 @@ fn has(metadata: &[(String, Value)], key: &str) -> bool {
 }
 
 fn plan_gguf(file: &ModelFile, options: &Options) -> Result<Contents> {
-    let Some(meta) = file.gguf() else { return Err(Error::argument(file.name(), "it is no GGUF file")) };
+    let Some(meta) = file.gguf() else { return Err(Error::argument(file.name(), "it is not a GGUF file")) };
     let mut metadata: Vec<_> = meta
         .iter()
         .filter(|(key, _)| !key.starts_with("split.") && *key != "general.alignment") // one file now, laid out anew

@@ -77,7 +77,7 @@ pub enum Error {
         /// What works.
         instead: String,
     },
-    /// A step whose submission the driver dropped: its last dispatch left no mark. The requests in it end, others go on.
+    /// A step whose submission the driver dropped: its completion marker is missing. The requests in it end, others go on.
     #[error("step {step} was lost: what was submitted did not run; load again if that repeats")]
     LostStep {
         /// The step's ticket.

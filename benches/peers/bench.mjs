@@ -1,8 +1,8 @@
 // wgslm beside llama.cpp, in turns on the same files: see scripts/bench-peers.
 //
-// A round runs each side once as a process of its own, which reads the model, warms up and measures; the order changes from round to
-// round. A round's ratio compares the two medians of the same minute, and the table has the median of the rounds' ratios with the
-// lowest and the highest. Speeds are medians over rounds.
+// A round runs each side once as a process of its own, which reads the model, warms up and measures; the order changes from
+// round to round. A round's ratio compares the two medians of that round. The table has the median of the rounds' ratios with
+// the lowest and the highest. Speeds are medians over rounds.
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync } from "node:fs";
 import { homedir, loadavg } from "node:os";

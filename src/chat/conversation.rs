@@ -31,7 +31,7 @@ pub struct ContextPolicy {
 /// What the engine is to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// The whole conversation, and of the answer what there is.
+    /// The whole conversation, and the answer as far as it has begun.
     pub ids: Vec<u32>,
     /// Turns that were forgotten to make space.
     pub forgotten: usize,
@@ -120,7 +120,7 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
         self.hear_text(text);
     }
 
-    /// Adds an answer that a stop string ended: its ids say more than its text, so they are not kept.
+    /// Adds an answer that a stop string ended: its ids hold more text than the answer, so they are not kept.
     pub(crate) fn hear_text(&mut self, text: &str) {
         self.messages.push(Message { role: "assistant".to_owned(), content: text.to_owned() });
     }

@@ -4,8 +4,8 @@
 //! messages ─ template ─► segments ─ tokenizer ─► ids ─► engine::Request ─ events ─► text ─► the next message
 //! ```
 //!
-//! Nothing here runs anything: who owns the [`Engine`](crate::engine::Engine) submits the ids that a [`Conversation`] gives, on a
-//! sequence that is kept, and records what was answered.
+//! Nothing here runs a model: the owner of the [`Engine`](crate::engine::Engine) submits the ids that a [`Conversation`]
+//! gives, on a sequence that is kept, and records the answer.
 
 mod conversation;
 mod prompt;

@@ -6,8 +6,9 @@ use crate::text::{Segment, Tokenizer};
 
 /// The last prompt with its answer.
 ///
-/// To encode an answer's text once more may give other ids than those that were sampled, and then a kept sequence would be computed
-/// again from there. So where a prompt only adds to this one and its answer, the new text alone is encoded, at a control token.
+/// Encoding an answer's text again may give other ids than those that were sampled; a kept sequence would then be computed
+/// again from there. So where a prompt only adds to this one and its answer, the new text alone is encoded, from a control
+/// token on.
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
     /// The last prompt.

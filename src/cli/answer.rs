@@ -70,7 +70,7 @@ impl Answer {
         Ok(reason)
     }
 
-    /// The probabilities of each token, in OpenAI's words; tokens that are parts of a character are reported by their bytes.
+    /// The probabilities of each token, with OpenAI's field names; tokens that are parts of a character are given by their bytes.
     pub(super) fn logprobs(&self, tokenizer: &Tokenizer) -> serde_json::Value {
         let entry = |l: &Logprob| {
             let bytes = tokenizer.piece(l.token).unwrap_or_default();
@@ -105,9 +105,9 @@ struct Pacing {
 }
 
 impl Pacing {
-    /// A chunk's time; a person who waits for less than a quarter of a second does not notice.
+    /// The time that a chunk should take. People do not notice a wait of less than a quarter of a second.
     const TARGET: Duration = Duration::from_millis(100);
-    /// Rows of the first chunk, of which nothing is known.
+    /// Rows of the first chunk, whose speed is not known yet.
     const FIRST: u32 = 8;
 
     fn new(engine: &mut Engine<AnyExecutor>) -> Self {
@@ -118,7 +118,7 @@ impl Pacing {
     /// A chunk took `time`.
     fn took(&mut self, time: Duration, engine: &mut Engine<AnyExecutor>) {
         let ideal = f64::from(self.rows) * Self::TARGET.as_secs_f64() / time.as_secs_f64().max(1e-4);
-        // A saturating cast. One quick chunk says little of one that is many times as large.
+        // A saturating cast. One quick chunk says little about one that is many times as large.
         self.rows = (ideal as u32).clamp(1, self.rows.saturating_mul(4).min(1 << 16));
         engine.set_rows(self.rows);
     }

@@ -105,8 +105,8 @@ struct Lines {
 }
 
 impl Lines {
-    /// The next texts: as many as are there without waiting for more, but no endless number. None at the end. A line that is
-    /// wrong fails when those before it are done.
+    /// The next texts: all that are there without waiting, up to a limit. Empty at the end. A wrong line fails only after the
+    /// lines before it are done.
     fn batch(&mut self, embedder: &Embedder) -> Result<Vec<Input>, Exit> {
         const MOST: usize = 256;
         if let Some(failed) = self.failed.take() {
@@ -141,7 +141,7 @@ impl Lines {
             true => r#"this model scores pairs: {"query": "…", "document": "…"}"#,
             false => r#"a text works: "…" or {"text": "…"}"#,
         };
-        let value = serde_json::from_slice(line).map_err(|e| wrong(format!("no JSON ({e}); {works}")))?;
+        let value = serde_json::from_slice(line).map_err(|e| wrong(format!("not JSON ({e}); {works}")))?;
         let text = |key: &str| value_text(&value, key);
         let input: Outcome<Input> = match (&value, embedder.scores()) {
             (serde_json::Value::String(text), false) => embedder.text(text),
@@ -156,7 +156,7 @@ impl Lines {
         };
         input.map_err(|error| match error {
             Error::Limit { needed, available, .. } => {
-                wrong(format!("{needed}; there is capacity for {available}; --truncate cuts"))
+                wrong(format!("{needed}; there is capacity for {available}; --truncate cuts the text"))
             }
             error => wrong(error.to_string()),
         })

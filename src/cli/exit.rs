@@ -39,7 +39,7 @@ impl Exit {
         Self::Failed { code: 1, message: message.into() }
     }
 
-    /// Tells the user, and gives the code to the system.
+    /// Prints the failure, and gives the exit code.
     pub(super) fn report(self) -> ExitCode {
         match self {
             Self::Quiet => ExitCode::SUCCESS,

@@ -102,7 +102,7 @@ fn value_json(value: &Value) -> Json {
         Value::I32(v) => json!(v),
         Value::U64(v) => json!(v),
         Value::I64(v) => json!(v),
-        // The digits that stand for it, not those of its neighbour in 64 bits.
+        // The shortest digits of the f32, not those of its value as f64.
         Value::F32(v) => json!(v.to_string().parse::<f64>().unwrap_or(f64::NAN)),
         Value::F64(v) => json!(v),
         Value::Bool(v) => json!(v),

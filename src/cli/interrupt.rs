@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Somebody looks at `PRESSED` from time to time.
+/// Whether something polls `PRESSED`.
 static LISTENING: AtomicBool = AtomicBool::new(false);
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// Takes Ctrl-C over. Where nobody listens, or at the second press, the program ends with 130.
+/// Handles Ctrl-C. Where nothing listens, or at the second press, the program ends with 130.
 pub(super) fn install() {
     let handler = || {
         if !LISTENING.load(Ordering::Acquire) || PRESSED.swap(true, Ordering::AcqRel) {

@@ -59,7 +59,7 @@ impl WeightsArg {
     }
 }
 
-/// Where a model runs, and how exactly: for commands that run one as it would answer.
+/// Where a model runs, and with which numerics: for commands that run a model as `run` does.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExecArgs {
     /// auto (a real GPU, else the CPU), gpu, cpu, or the number of an adapter (see `wgslm devices`).
@@ -185,7 +185,7 @@ pub(super) fn language_model(model: Model, options: &Options) -> Result<Language
     })
 }
 
-/// Opens something that may test devices and takes long: with what the environment tunes, and what is kept of the self-test.
+/// Runs `open`, which may test devices, with the tuning of the environment and the stored self-test results.
 fn opened<T>(options: &Options, open: impl FnOnce(&Options, &mut Bar) -> crate::Result<T>) -> Result<T, Exit> {
     let mut bar = Bar::new();
     let tuning = tuning()?;

@@ -38,13 +38,13 @@ pub(super) struct Args {
     /// single prompt: it tells stories.
     #[arg(long)]
     pub(super) raw: bool,
-    /// The system message: what the model shall know and how it shall answer.
+    /// The system message: what the model should know and how it should answer.
     #[arg(long, value_name = "TEXT")]
     pub(super) system: Option<String>,
     /// Forgets the oldest turns of a conversation when the context is full.
     #[arg(long)]
     shift: bool,
-    /// Tells the times of loading, prompt and answer, and the peak memory, on stderr.
+    /// Prints the times of loading, prompt and answer, and the peak memory, on stderr.
     #[arg(long)]
     pub(super) verbose: bool,
     /// Prints one JSON object at the end: prompt_ids, ids, text, finish_reason, device, timings.
@@ -180,7 +180,7 @@ fn prompt(args: &Args) -> Result<Option<String>, Exit> {
     stdin().read_to_end(&mut bytes).map_err(|e| Exit::failure(format!("stdin: {e}")))?;
     let mut text = String::from_utf8(bytes)
         .map_err(|e| Exit::usage(format!("stdin: not UTF-8 from byte {} on", e.utf8_error().valid_up_to())))?;
-    // The newline that ends a file or an `echo` is not meant.
+    // The newline that ends a file or an `echo` is not part of the prompt.
     if text.ends_with('\n') {
         text.pop();
         text.truncate(text.trim_end_matches('\r').len());

@@ -1,4 +1,4 @@
-//! Where it is kept what devices have passed of the self-test, so that only their first start pays for it.
+//! The file of self-test results, so that only the first start on a device pays for the test.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ fn path() -> Option<PathBuf> {
     Some(folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA")).or_else(home)?.join("wgslm").join("devices.tsv"))
 }
 
-/// What is known. A file that cannot be read is none.
+/// The stored results. A file that cannot be read counts as empty.
 pub(super) fn known() -> Arc<SelfTestResults> {
     let text = path().and_then(|path| fs::read(path).ok()).unwrap_or_default();
     Arc::new(SelfTestResults::parse(&String::from_utf8_lossy(&text)))
 }
 
-/// Runs `work`, which may test devices, keeps what they passed and reports of their faults. Where nothing can be kept, the test runs
-/// again.
+/// Runs `work`, which may test devices; stores the results and reports the faults. Where nothing can be stored, the test runs
+/// again next time.
 pub(super) fn keeping<T>(work: impl FnOnce(Arc<SelfTestResults>) -> T) -> T {
     let self_test_results = known();
     let before = self_test_results.text();

@@ -88,7 +88,7 @@ impl Drop for Bar {
     }
 }
 
-/// Counts what is done, where nobody knows how much there is: on a terminal only, gone when it is dropped.
+/// Counts what is done where the total is not known: on a terminal only, gone when it is dropped.
 pub(super) struct Counter(ProgressBar);
 
 impl Counter {

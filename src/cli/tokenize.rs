@@ -30,7 +30,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         let words = text.split(|c: char| c == ',' || c.is_whitespace()).map(|w| w.trim_matches(['[', ']']));
         let id = |word: &str| match word.parse::<u32>() {
             Ok(id) if (id as usize) < vocab => Ok(id),
-            _ => Err(Exit::usage(format!("stdin: {word:?} is no token id; 0 to {} work", vocab.saturating_sub(1)))),
+            _ => Err(Exit::usage(format!("stdin: {word:?} is not a token id; 0 to {} work", vocab.saturating_sub(1)))),
         };
         let ids = words.filter(|w| !w.is_empty()).map(id).collect::<Result<Vec<_>, _>>()?;
         out.write_all(tokenizer.decode(&ids, false).as_bytes())?;

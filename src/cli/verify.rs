@@ -16,7 +16,7 @@ use crate::text::{Special, Tokenizer};
 /// What a model is verified with, where it has a tokenizer.
 const TEXT: &str =
     "Once upon a time, there was a little robot who counted: 1, 2, 3, and so on until the stars came out.";
-/// Rows of the prompt at most; and tokens after it that run as generated ones.
+/// The default length of the prompt, and the tokens after it that run as decode.
 const PROMPT: usize = 24;
 const GENERATED: usize = 3;
 
@@ -27,7 +27,7 @@ pub(super) struct Args {
     /// What is verified: auto, gpu, cpu (its fused program), or the number of an adapter.
     #[arg(long, default_value = "gpu", value_parser = open::device)]
     device: DeviceChoice,
-    /// exact or fast; compared with exact in any case.
+    /// exact or fast; the reference is always exact.
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
     numerics: Numerics,
     /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
@@ -42,8 +42,8 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    // f32 sums in another order differ by 1e-12 or so; 16-bit caches and 8-bit activations by 1e-5; a key or value of 8 bits that is
-    // rounded the other way, and what follows from it, by 7e-4 (SmolLM2).
+    // f32 sums in another order differ by about 1e-12; 16-bit caches and 8-bit activations by 1e-5. An 8-bit key or value that
+    // is rounded the other way, with all that follows, differs by 7e-4 (SmolLM2).
     let limit = match args.kv_type.unwrap_or(args.numerics.kv()) {
         KvStorage::Q8 => 5e-3,
         KvStorage::F32 if args.numerics == Numerics::Exact => 1e-8,
@@ -61,7 +61,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         Ok(tokenizer) => tokenizer.encode(TEXT, Special::Plain)?,
         Err(_) => Vec::new(),
     };
-    // Where the text ends, or there is no tokenizer, any ids will do: some from all over the vocabulary.
+    // Past the end of the text, or without a tokenizer, any ids do: some from all over the vocabulary.
     let wanted = (args.rows as usize + GENERATED).min(room as usize);
     ids.extend((1..=wanted as u32).map(|i| i.wrapping_mul(0x9e37_79b9) % model.program.vocab));
     ids.truncate(wanted);
@@ -69,7 +69,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let outs = positions;
     let base = Options { outs, keep_values: true, ..Options::new(&model.program, (depth + positions).max(16)) };
     let tested = Options { device: args.device, numerics: args.numerics, kv: args.kv_type, ..base.clone() };
-    // Integers are compared with integers: what they lose against f32 is no mistake of a kernel.
+    // An 8-bit cache is compared with an 8-bit cache: its loss against f32 is not a fault of a kernel.
     let q8 = args.kv_type.filter(|kv| *kv == KvStorage::Q8);
     let oracle = Options { device: DeviceChoice::Cpu, numerics: Numerics::Exact, kv: q8, fused: false, ..base };
     let mut tested = open::executor(&model, &tested)?;
@@ -107,7 +107,8 @@ struct Worst {
     at: String,
 }
 
-/// Runs `ids` after `depth` positions on both, most of them as a prompt and the last ones as generated tokens, and compares all that both compute.
+/// Runs `ids` after `depth` positions on both, the last few as decode and the others as prefill, and compares all values that
+/// both compute.
 async fn compare(
     tested: &mut AnyExecutor,
     oracle: &mut AnyExecutor,

@@ -50,7 +50,7 @@ pub(super) fn parse(name: &str, file: usize, len: u64, bytes: &[u8]) -> Result<P
 enum Stop {
     /// The bytes at hand end before the file does.
     More(u64),
-    /// Sound, but not for us.
+    /// Well-formed, but not supported.
     Unsupported(Error),
     /// The file is wrong.
     Bad { at: u64, problem: String },

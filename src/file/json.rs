@@ -10,8 +10,8 @@ use crate::{Error, Result};
 /// Objects and arrays in each other deeper than this are refused.
 const MAX_DEPTH: u32 = 64;
 
-/// Parses `text`, the contents of the file `what`. An error for what is no JSON, for nesting deeper than 64, for NaN
-/// and numbers beyond f64, and for a key that stands twice in one object, since readers differ in which one counts.
+/// Parses `text`, the contents of the file `what`. An error for what is not JSON, for nesting deeper than 64, for NaN
+/// and numbers beyond f64, and for duplicate keys of one object, since readers differ in which one counts.
 pub fn parse<T: DeserializeOwned>(what: &str, text: &str) -> Result<T> {
     let at = |e: serde_json::Error| Error::malformed(what, byte_offset(text, &e), format!("JSON: {e}"));
     let mut checker = serde_json::Deserializer::from_str(text);

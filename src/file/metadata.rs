@@ -232,7 +232,7 @@ macro_rules! integers {
 
 integers! {
     u32: "an integer from 0 to 4294967295", "an array of integers from 0 to 4294967295";
-    i32: "a32-bit  integer", "an array of 32-bit integers";
+    i32: "a 32-bit integer", "an array of 32-bit integers";
     u64: "an integer, not negative", "an array of integers, none negative";
 }
 

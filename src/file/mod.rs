@@ -1,7 +1,7 @@
 //! Model files: bytes → names, shapes, blocks.
 //!
 //! [`ModelFile::open`] takes a GGUF file, the parts of a split one, or a safetensors folder; [`ModelFile::open_gguf`]
-//! takes any [`ByteSource`]s, so a browser or an application can bring bytes of its own. Nothing in a file is believed:
+//! takes any [`ByteSource`]s, so a browser or an application can bring bytes of its own. Nothing in a file is trusted:
 //! no allocation is larger than the bytes that are there, all arithmetic on sizes is checked, and every error says
 //! what is wrong and at which byte. Only a header is read here; weights stay where they are until they are asked for.
 //!

@@ -78,7 +78,7 @@ impl ModelFile {
         Ok(self)
     }
 
-    /// A model that is no file's: `tensors` lie in `sources`, as far as somebody reads them.
+    /// A model that no file holds: `tensors` lie in `sources`, which need to answer only for what is read.
     pub(crate) fn new(
         description: Description,
         tensors: Vec<TensorInfo>,
@@ -126,7 +126,7 @@ impl ModelFile {
         self.by_name.get(name).and_then(|&i| self.tensors.get(i))
     }
 
-    /// The tensor of this name. The error names what is most like it.
+    /// The tensor of this name. The error names the most similar tensors.
     pub fn tensor(&self, name: &str) -> Result<&TensorInfo> {
         self.find(name).ok_or_else(|| {
             let mut near: Vec<_> = self.tensors.iter().map(|t| (alike(&t.name, name), &t.name)).collect();

@@ -7,7 +7,7 @@ use super::tensor::TensorInfo;
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
-/// Weights that are made at a time: a whole multiple of blocks of every format.
+/// Weights that are made at a time: a multiple of the block of every format.
 const UNIT: usize = 256;
 /// Different units of a format; a tensor is a random sequence of them.
 const UNITS: usize = 256;

@@ -19,7 +19,7 @@ pub struct Shape {
     kv_heads: u32,
     head_dim: u32,
     ffn: u32,
-    /// Experts of a layer, how many a row uses, and columns inside each.
+    /// Experts of a layer, how many a token uses, and columns inside each.
     experts: Option<[u32; 3]>,
     vocab: u32,
     /// The embedding table is the head, too.
@@ -170,7 +170,7 @@ impl Shape {
         meta
     }
 
-    /// Bytes and words that nobody uses: llama.cpp runs no model without a vocabulary.
+    /// A vocabulary of bytes and words, only since llama.cpp runs no model without one.
     fn vocabulary(&self, meta: &mut Metadata) {
         let (marks, bytes) = (["<unk>", "<s>", "</s>"], 0..=255u8);
         let first = marks.len() + bytes.len();

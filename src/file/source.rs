@@ -25,8 +25,8 @@ pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 #[cfg(target_arch = "wasm32")]
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
-/// Receives how much is done, and how much there is in all. May move between threads, as the work does that reports to it;
-/// in a browser, where there is one thread, it need not.
+/// Receives how much is done, and how much there is in all. Must be `Send`, since the work that reports to it may move
+/// between threads; in a browser, which has one thread, it need not.
 #[cfg(not(target_arch = "wasm32"))]
 pub type CountFn<'a> = dyn FnMut(u64, u64) + Send + 'a;
 /// Receives how much is done, and how much there is in all.
@@ -197,7 +197,7 @@ pub(super) async fn parse_prefix<T>(source: &dyn ByteSource, parse: impl Fn(&[u8
     }
 }
 
-/// The result of a future over files and memory, which never wait.
+/// The result of a future over files or memory, which is ready at the first poll.
 pub(super) fn at_once<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

@@ -31,7 +31,7 @@ pub struct TensorInfo {
     /// How its numbers are stored; [`TensorInfo::format`] is for those that need to read them.
     pub ty: TensorType,
     /// Its dimensions, outermost first: a matrix is `[rows, row length]`. GGUF writes the row length first; it is
-    /// turned round when the file is read, so that both kinds of file say the same here.
+    /// reversed when the file is read, so that both kinds of file say the same here.
     pub shape: Vec<u64>,
     /// Which of the model's files holds it.
     pub file: usize,

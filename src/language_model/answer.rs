@@ -19,7 +19,7 @@ pub struct GenerateOptions {
     pub max_tokens: Option<u32>,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
-    /// Forgets the oldest turns of a conversation that would not leave a quarter of the context for the answer.
+    /// Drops the oldest turns of a conversation, as long as it would not leave a quarter of the context for the answer.
     pub shift: bool,
 }
 

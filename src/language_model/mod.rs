@@ -1,7 +1,7 @@
 //! The front door: a model with its tokenizer and chat template on an engine that is ready, and text in and out of it.
 //!
-//! A thin layer: [`LanguageModel`] owns an [`Engine`](crate::engine::Engine) and gives it one request at a time. Who has several at
-//! once, or wants tokens and probabilities, uses [`LanguageModel::engine_mut`].
+//! A thin layer: [`LanguageModel`] owns an [`Engine`](crate::engine::Engine) and gives it one request at a time. For several
+//! at once, or for tokens and probabilities, use [`LanguageModel::engine_mut`].
 
 mod answer;
 #[cfg(not(target_arch = "wasm32"))]

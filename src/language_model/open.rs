@@ -20,7 +20,7 @@ pub async fn open(source: impl Into<ModelSource>, options: &Options) -> Result<L
 
 /// A model that is ready to answer: its files, tokenizer and chat template, and an engine on the device that it was loaded on.
 ///
-/// It answers one request at a time. What a prompt shares with the one before, from its first token on, is not computed again.
+/// It answers one request at a time. The prefix that a prompt shares with the one before is not computed again.
 pub struct LanguageModel<E = AnyExecutor> {
     model: Model,
     tokenizer: Arc<Tokenizer>,
@@ -118,7 +118,7 @@ impl<E: Executor> LanguageModel<E> {
     }
 }
 
-/// A model that gives logits, with its tokenizer: what can fail fails before weights are loaded.
+/// A model that gives logits, with its tokenizer; errors of either come before weights are loaded.
 async fn generative(source: impl Into<ModelSource>) -> Result<(Model, Tokenizer)> {
     let model = source.into().model().await?;
     if model.program.logits().is_none() {

@@ -17,7 +17,7 @@ fn greedy(max_tokens: u32) -> GenerateOptions {
     GenerateOptions { sampling: Sampling::GREEDY, max_tokens: Some(max_tokens), ..GenerateOptions::default() }
 }
 
-/// What spawns tasks on threads asks for that.
+/// Runtimes that spawn tasks on threads require it.
 #[test]
 fn futures_are_send() {
     fn send<T: Send>(value: T) -> T {
@@ -40,7 +40,7 @@ fn futures_are_send() {
     send(model);
 }
 
-/// A stream's pieces, its end, the whole and the engine's own tokens say the same.
+/// A stream's pieces, its whole answer, `generate` and the engine's own tokens agree.
 #[test]
 fn pieces_are_the_whole() {
     let mut model = tiny();

@@ -23,7 +23,7 @@ pub enum StoredDecays {
 pub struct KeyHeads {
     /// How many; divides the value heads.
     pub count: u32,
-    /// Which value heads have which of them: see [`Delta::tiled`].
+    /// Which value heads share which key head: see [`Delta::tiled`].
     pub tiled: bool,
 }
 
@@ -96,7 +96,7 @@ impl Builder {
         self.weight_runs(tensor, start, n, Runs::ONE, k)
     }
 
-    /// The same with rows that do not all follow each other.
+    /// The same with rows that are not contiguous.
     pub fn weight_runs(&mut self, tensor: &str, start: u32, n: u32, runs: Runs, k: u32) -> WeightId {
         let transposed = self.transposed.then_some(0);
         self.weight_of(WeightSpec { tensor: self.tensor(tensor), start, n, runs, k, transposed })
@@ -134,7 +134,7 @@ impl Builder {
         VectorId(self.program.vectors.len() as u32 - 1)
     }
 
-    /// The same with elements that do not all follow each other.
+    /// The same with elements that are not contiguous.
     pub fn vector_runs(&mut self, tensor: &str, start: u32, n: u32, runs: Runs, add: f32) -> VectorId {
         let spec = VectorSpec { tensor: self.tensor(tensor), start, n, runs, add, neg_exp: false };
         self.program.vectors.push(spec);
@@ -209,7 +209,7 @@ impl Builder {
         out
     }
 
-    /// The same, where each group has its own part of weight and bias.
+    /// The same, where each group has weights and biases of its own.
     pub fn norm_of_groups(&mut self, name: &str, x: ValueId, spec: NormSpec) -> ValueId {
         let out = self.norm(name, x, spec);
         if let Some(Op::Norm(norm)) = self.last() {
@@ -418,7 +418,7 @@ impl Builder {
         out
     }
 
-    /// The rows of x whose logits somebody asked for.
+    /// The rows of x whose logits are requested.
     pub fn gather(&mut self, x: ValueId) -> ValueId {
         let (n, _) = self.shape(x);
         let out = self.value("gather", n, Rows::Outs);
@@ -434,7 +434,7 @@ impl Builder {
         out
     }
 
-    /// What stands out of each row of x by so many deviations: see [`RowWise::Sparsify`].
+    /// Each row of x less its mean and so many standard deviations, at least 0: see [`RowWise::Sparsify`].
     pub fn sparsify(&mut self, name: &str, x: ValueId, by: f32) -> ValueId {
         let (n, rows) = self.shape(x);
         let out = self.value(name, n, rows);

@@ -18,7 +18,7 @@ pub enum Task {
     Embed(Embedding),
 }
 
-/// How a text becomes one vector; what is none is left to the model.
+/// How a text becomes one vector; fields that are none are left to the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Embedding {
     /// How the vectors of the tokens become one.
@@ -72,7 +72,7 @@ impl Net<'_> {
         Ok(self.b.finish(vec![Out::Hidden(x), Out::Pooled(y)]))
     }
 
-    /// The end of a model that says how well two texts fit together: BERT's pooler and a classifier of one label.
+    /// The head of a reranker, which scores a pair of texts: BERT's pooler and a classifier of one label.
     pub(super) fn score(mut self, x: ValueId, pooler: &str, classifier: &str) -> Result<Program> {
         let labels = self.c.rows(&format!("{classifier}.weight")).unwrap_or(0);
         if labels != 1 {

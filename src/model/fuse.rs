@@ -19,8 +19,8 @@ use crate::ops::{
     Epi, KvStorage, Linear, NormKind, NormSpec, Op, Phase, Pointwise, Pre, RopeKv, RopeSpec, ValueId, View,
 };
 
-/// Whether an op over these rows runs as mat-vec: decode rows do, and, whatever brought them, the rows that
-/// logits are taken of and those that stand for sequences. It follows from what a row is, never from how many there are.
+/// Whether an op over these rows runs as mat-vec: decode rows do, and in both phases the output rows (logits) and the rows
+/// that stand for sequences. It follows from what a row is, never from how many there are.
 pub fn as_vectors(phase: Phase, rows: Rows) -> bool {
     phase == Phase::Decode || rows != Rows::Step
 }
@@ -28,7 +28,7 @@ pub fn as_vectors(phase: Phase, rows: Rows) -> bool {
 /// What the fused forms of an executor can do.
 #[derive(Clone, Copy, Debug)]
 pub struct FuseFor {
-    /// Keys and values are stored by whole heads alone: a linear does not store them.
+    /// Keys and values are stored in whole heads only, so a linear cannot store them.
     whole_heads: bool,
     /// Which norms a linear can take over.
     folds: fn(&NormSpec) -> bool,
@@ -149,8 +149,8 @@ impl Fuser {
                 for n in folded {
                     self.nodes[n] = None;
                 }
-                // A norm needs whole heads, and rotated elements must come in whole words of four pairs: the kernel that
-                // multiplies has four elements at a time.
+                // A norm needs whole heads. Rotated elements must fill groups of four pairs: the mat-vec kernel has four
+                // elements at a time.
                 let normed = rope_kv.q_norm.is_some() || rope_kv.k_norm.is_some();
                 let by_vec4s = !normed && !self.executor.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
                 if by_vec4s && as_vectors(self.phase, self.rows(linear.x)) {
@@ -244,7 +244,7 @@ impl Fuser {
                     Some((node, Linear { epi: Epi::Act(act), out, ..linear.clone() }))
                 }
                 Op::Pointwise(Pointwise::Add { a, b, out, .. }) if a != b => {
-                    // The later of the two, so that both exist where the sum is.
+                    // The later of the two, so that both operands exist at the sum.
                     let found = [(a, b), (b, a)].into_iter().filter_map(|(linear, residual)| {
                         let (node, linear) = self.plain_linear(linear)?;
                         Some((node, Linear { epi: Epi::Add(residual), out, ..linear.clone() }))

@@ -84,7 +84,7 @@ pub struct WeightSpec {
     pub start: u32,
     /// Rows.
     pub n: u32,
-    /// How they follow each other.
+    /// Which rows these are: see [`Runs`].
     pub runs: Runs,
     /// Columns.
     pub k: u32,
@@ -101,7 +101,7 @@ pub struct VectorSpec {
     pub start: u32,
     /// Elements.
     pub n: u32,
-    /// How they follow each other.
+    /// Which elements these are: see [`Runs`].
     pub runs: Runs,
     /// Added to each element at load (Gemma's norms hold `weight - 1` in safetensors files).
     pub add: f32,
@@ -109,17 +109,18 @@ pub struct VectorSpec {
     pub neg_exp: bool,
 }
 
-/// Rotary angles: position p turns pair i by `p * divisors[i]`; cosine and sine are multiplied by a factor.
+/// Rotary angles: position p rotates pair i by `p * divisors[i]`; cosine and sine are multiplied by a factor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeTable {
     /// One a pair of rotated elements, in f64 so that every device is given the same angles.
     pub divisors: Vec<f64>,
     /// YaRN's and LongRoPE's attention factor; else 1.
     pub factor: f32,
-    /// LongRoPE: in contexts of more than so many positions, these are the divisors. Keys are kept rotated, so the context that
-    /// an executor is made for decides, not the length that a sequence has reached.
+    /// LongRoPE: the divisors in contexts of more than so many positions. Keys are cached rotated, so the executor's context
+    /// decides, not the current length of a sequence.
     pub long: Option<(u32, Vec<f64>)>,
-    /// Llama 4: queries at position p are multiplied by `1 + beta * ln(1 + floor(p / span))`; (beta, span).
+    /// Attention temperature scaling (Llama 4): queries at position p are multiplied by
+    /// `1 + beta * ln(1 + floor(p / span))`; (beta, span).
     pub growth: Option<(f32, u32)>,
 }
 
@@ -160,11 +161,11 @@ pub enum CacheSpec {
         v_dim: u32,
         /// A value is the first elements of its key and not stored beside it: multi-head latent attention.
         v_in_k: bool,
-        /// Positions that are still needed after the last one; none means all.
+        /// The sliding window: how many of the last positions are still needed; none means all.
         window: Option<u32>,
     },
-    /// What a recurrent layer remembers of a sequence: so many f32, whatever the sequence's length. It lies in the sequence's
-    /// slot and is written in place; a sequence that begins, at position 0, begins from zeros.
+    /// The state of a recurrent layer for a sequence: so many f32, whatever the sequence's length. It lies in the sequence's
+    /// slot and is updated in place; at position 0 it begins as zeros.
     State {
         /// Elements.
         len: u32,
@@ -176,11 +177,11 @@ pub enum CacheSpec {
 pub enum Out {
     /// (outs, vocab)
     Logits(ValueId),
-    /// (rows, dim): the input of the head, before the rows are picked.
+    /// (rows, dim): the input of the head, before the output rows are gathered.
     Hidden(ValueId),
     /// (seqs, dim): a vector for each sequence, its embedding.
     Pooled(ValueId),
-    /// (seqs, 1): how well the two texts of each sequence fit together.
+    /// (seqs, 1): the reranker's score of each sequence's pair of texts.
     Score(ValueId),
 }
 
@@ -223,13 +224,13 @@ impl Program {
         })
     }
 
-    /// Whether a sequence must come in one step: its rows see all others, or all of them are pooled.
+    /// Whether a sequence must come in one step: attention is bidirectional, or all rows are pooled.
     pub fn needs_full_sequence(&self) -> bool {
         let packed = |node: &Node| matches!(node.op, Op::Attend(Attend { kv: Kv::Packed { .. }, .. }));
         self.pooled().is_some() || self.nodes.iter().any(packed)
     }
 
-    /// The positions that the layers of a group see, if none of them sees all.
+    /// The longest window of the layers of a group, if all of them have one.
     pub fn window(&self, group: GroupId) -> Option<u32> {
         let windows = self.caches.iter().filter_map(|cache| match cache {
             CacheSpec::Pages { group: of, window, .. } if *of == group => Some(window.unwrap_or(u32::MAX)),
@@ -277,8 +278,8 @@ impl Program {
         Ok(())
     }
 
-    /// Fails, by name, if no kernel does one of the ops, or stores keys and values so: what a GPU executor says before it loads a
-    /// weight.
+    /// Fails, by name, if there is no kernel for one of the ops, or for this type of KV cache. GPU executors check this before
+    /// they load a weight.
     pub fn on_gpu(&self, kv: KvStorage) -> Result<()> {
         let latent = |cache: &CacheSpec| matches!(cache, CacheSpec::Pages { v_in_k: true, .. });
         if kv == KvStorage::Q8 && self.caches.iter().any(latent) {

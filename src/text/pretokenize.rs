@@ -1,4 +1,4 @@
-//! How byte-level BPE cuts a text into words before merging: one or several patterns, by the name in
+//! How byte-level BPE splits a text into words before merging: one or several patterns, by the name in
 //! `tokenizer.ggml.pre`.
 //!
 //! The published patterns use a look-ahead in one place, `\s+(?!\S)`: a run of spaces leaves its last one to the next
@@ -18,7 +18,7 @@ pub(crate) struct PreTokenizer {
     whole_words: bool,
 }
 
-/// One pattern. Its matches and what lies between them become the words that the next stage cuts further.
+/// One pattern. Its matches and the text between them become the words that the next stage splits further.
 #[derive(Debug)]
 struct Stage {
     pattern: Regex,
@@ -32,7 +32,7 @@ const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 const CONTRACTION: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])";
 /// The end that all of cl100k's descendants share.
 const SPACES: &str = r"\s*[\r\n]+|\s+";
-/// Chinese, Yi, Hangul and what lies between, as DeepSeek cuts them.
+/// Chinese, Yi, Hangul and the ranges between, as DeepSeek splits them.
 const CJK: &str = "[一-龥ࠀ-一가-퟿]+";
 /// Words of o200k and tekken, which begin or end a word where the case changes.
 const CASED: [&str; 2] = [
@@ -40,7 +40,7 @@ const CASED: [&str; 2] = [
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
 ];
 
-/// The names of the cuts, one a cut, those of the most used first.
+/// The names of the pre-tokenizers, one for each way to split, the most used first.
 pub(crate) const PRE_TOKENIZERS: &[&str] = &[
     "llama-bpe",
     "qwen2",
@@ -59,7 +59,7 @@ pub(crate) const PRE_TOKENIZERS: &[&str] = &[
 ];
 
 impl PreTokenizer {
-    /// The cut named `name`, as llama.cpp names it; `None` is `default`.
+    /// The pre-tokenizer `name`, as llama.cpp names it; `None` is `default`.
     pub(crate) fn new(name: Option<&str>) -> Result<Self> {
         let cl100k = |digits: &str| {
             format!(r"{CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{SPACES}")
@@ -176,7 +176,7 @@ impl Stage {
         }
     }
 
-    /// `\s+(?!\S)|\s+`: a match of two or more spaces leaves the last to what follows, unless nothing does.
+    /// `\s+(?!\S)|\s+`: a match of two or more spaces leaves the last one to the next word, unless the text ends.
     fn end(&self, text: &str, found: Range<usize>) -> usize {
         let matched = text.get(found.clone()).unwrap_or_default();
         let Some(last) = matched.chars().next_back() else { return found.end };

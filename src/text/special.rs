@@ -1,4 +1,4 @@
-//! Finds the tokens that stand in a text as themselves: control tokens and user-defined ones.
+//! Finds the tokens that are matched in a text before the model runs: control tokens and user-defined ones.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! From token bytes to text that can be shown: whole characters only, and nothing of a stop string.
 
-/// Turns bytes that arrive in arbitrary cuts into valid UTF-8.
+/// Turns bytes that arrive in arbitrary pieces into valid UTF-8.
 ///
 /// A character is held back until it is complete. Bytes that cannot become one turn into U+FFFD, one for each maximal
 /// invalid sequence, as `String::from_utf8_lossy` does for the whole.
@@ -50,7 +50,7 @@ impl Utf8Stream {
 /// Passes text on up to the first stop string, and never shows a part of one.
 ///
 /// Of several stops the one that *ends* first counts, then the one that begins first: the answer is the same however
-/// the text is cut.
+/// the text is split into pieces.
 #[derive(Clone, Debug, Default)]
 pub struct StopMatcher {
     stops: Vec<String>,

@@ -11,14 +11,14 @@
 //! is a segment of its own with [`Origin::User`]: whatever control string touches it is not the template's.
 //!
 //! A control string might also be assembled around a user's text by `'<|' + name + '|>'`. Where a template holds such
-//! open ends, a string of the input that would fit gets a twin for its first character too. Roles that the
-//! whole world uses (`user`, `assistant`, …) are trusted: templates do build control strings from them.
+//! open ends, a string of the input that would fit gets a twin for its first character too. The usual roles
+//! (`user`, `assistant`, …) are trusted: templates do build control strings from them.
 //!
 //! A template can notice the twins when it searches for such a character: `'</think>' in content`. Therefore the
 //! input is also rendered as it is. If both texts are equal, the marks are exact. If not, strings that the template
 //! itself names are left alone (unless they could be a part of a control string) and the text is rendered again. If
-//! even then the texts differ, a user has written a control string that the template looks for; the rendering with twins
-//! is taken, in which the template sees it as the text that it is. COMPATIBILITY.md says so.
+//! the texts still differ, a user has written a control string that the template looks for. Then the rendering with
+//! twins is used: in it the template sees that string as plain text. COMPATIBILITY.md says so.
 
 use std::collections::HashSet;
 

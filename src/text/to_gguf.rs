@@ -9,7 +9,7 @@ use super::tokenizer::{GgufVocab, Special, Tokenizer};
 use crate::file::{Array, Strings, Texts, Value, json};
 use crate::{Error, Result};
 
-/// A text on which the known ways to cut words differ.
+/// A text that tells the known pre-tokenizers apart.
 const PROBE: &str = "Hello, wörld!!! I'LL it's 'tis 1 12 123 1234 12345678 3.14 x2y a_b camelCase HTTPServer ABCdef's\n\n\n  indented\r\n\t\ttabs   \n mixed \u{85}x\u{a0}y 中文字符，测试。かな カナ 한국어 ไทย عربي हिन्दी é e\u{301} 🦀👩‍👩‍👧 $100 + 5% = x^2; foo(bar)/baz->qux //comment \"quoted\" ... --- ___ ~!@#$%^&*()[]{}|\\`<> end  ";
 
 /// A vocabulary as the metadata has it.
@@ -30,8 +30,8 @@ const UNUSED: i32 = 5;
 const BYTE: i32 = 6;
 
 /// The `tokenizer.*` pairs for a model whose embedding table has `rows` rows: from `tokenizer.json` and
-/// `tokenizer_config.json`. How words are cut is found by trying: `tokenizer.ggml.pre` is the first name that gives the
-/// same ids for a text full of differences.
+/// `tokenizer_config.json`. The pre-tokenizer is found by trial: `tokenizer.ggml.pre` is the first name that gives the
+/// same ids for a text on which they differ.
 pub fn gguf_tokenizer(texts: &Texts, rows: u32) -> Result<Vec<(String, Value)>> {
     const FILE: &str = "tokenizer.json";
     let text =
@@ -95,7 +95,7 @@ pub fn gguf_tokenizer(texts: &Texts, rows: u32) -> Result<Vec<(String, Value)>> 
             ids.is_ok_and(|ids| ids == wanted)
         };
         let pre = PRE_TOKENIZERS.iter().find(same).ok_or_else(|| {
-            let what = "a tokenizer.json that cuts words as none of the ways that GGUF files name";
+            let what = "a tokenizer.json whose pre-tokenizer is none of those that GGUF files name";
             Error::unsupported(what, PRE_TOKENIZERS.join(", ") + " are known; the folder works as it is")
         })?;
         add("pre", Value::Str((*pre).to_owned()));

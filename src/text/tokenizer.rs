@@ -216,7 +216,7 @@ impl Tokenizer {
         };
         let bert = spec.model == "bert";
         let (bos, eos) = if bert { (cls.or(bos), sep.or(eos)) } else { (bos, eos) };
-        // Files that do not say: SentencePiece, BERT and tiktoken-made vocabularies begin texts with BOS.
+        // The default without a key: SentencePiece, BERT and tiktoken-made vocabularies begin texts with BOS.
         let add_bos = spec.add_bos.unwrap_or(spec.model != "gpt2" || whole_words);
         let add_eos = spec.add_eos.unwrap_or(bert);
         Ok(Self {

@@ -1,5 +1,5 @@
-//! BERT's WordPiece: a text is lowered and cut at spaces and punctuation, then each word is cut into the longest
-//! pieces there are.
+//! BERT's WordPiece: a text is lower-cased and split at spaces and punctuation, then each word is split into the longest
+//! pieces of the vocabulary.
 //!
 //! GGUF marks the pieces that begin a word with `▁` and leaves the others bare.
 

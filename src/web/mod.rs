@@ -1,7 +1,8 @@
-//! The browser's face: what the package in web/ calls. It runs in a worker of the page; [`engine`](crate::engine) does the work.
+//! The front end for browsers, which the package in web/ calls. It runs in a worker of the page; [`engine`](crate::engine)
+//! does the work.
 //!
-//! Requests come as JSON in OpenAI's words, events go back as JSON. Files are JavaScript objects with a `read` method, so
-//! that fetching and aborting are written where they are at home.
+//! Requests come as JSON with OpenAI's field names, events go back as JSON. Files are JavaScript objects with a `read`
+//! method, so that fetching and aborting are written in JavaScript, where they belong.
 
 mod request;
 mod source;
@@ -36,8 +37,8 @@ struct Options {
     context: u32,
     /// `fast` (16-bit cache) or `exact`.
     numerics: String,
-    /// Whether the GPU's kernels are tested on known data before it is trusted with the model; none: if it is one, not a processor that
-    /// pretends to be, which takes a minute and is the browser's own.
+    /// Whether the GPU's kernels are tested on known data before the model is loaded. None: only on a real GPU; a software
+    /// adapter is the browser's own, and its test takes a minute.
     self_test: Option<bool>,
     /// What [`WebEngine::self_test_results`] said at an earlier visit.
     self_test_results: String,
@@ -54,7 +55,7 @@ impl Default for Options {
 pub struct WebEngine {
     model: LanguageModel<GpuExecutor>,
     template: Option<ChatTemplate>,
-    /// What was read and written last on the model's own sequence, whose cache is kept from one request to the next.
+    /// The last prompt and answer on the model's own sequence, whose cache is kept from one request to the next.
     transcript: Transcript,
     answers: Vec<Answer>,
     self_test_results: Arc<SelfTestResults>,
@@ -80,7 +81,7 @@ impl WebEngine {
         Self::open(files, &options, &progress).await.map_err(|e| to_js(&e))
     }
 
-    /// The model: `{name, architecture, parameters, context, chat, faults}`; faults of the GPU that were found and are worked around.
+    /// The model: `{name, architecture, parameters, context, chat, faults}`; `faults` of the GPU are those worked around.
     pub fn info(&self) -> String {
         let model = self.model.model();
         json!({
@@ -137,7 +138,7 @@ impl WebEngine {
             other => return Err(Error::argument("numerics", format!("{other:?}; \"fast\" and \"exact\" work"))),
         };
         let report = |what: &str, done: f64, all: f64| {
-            // Who listens may fail; that is none of ours.
+            // The page's callback may throw; loading goes on.
             let _ = progress.call3(&JsValue::NULL, &what.into(), &done.into(), &all.into());
         };
         let sources = files.into_iter().map(|file| Box::new(JsSource::new(file)) as _).collect();

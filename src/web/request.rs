@@ -1,4 +1,4 @@
-//! A request in OpenAI's words.
+//! A request with OpenAI's field names.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

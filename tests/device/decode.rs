@@ -109,8 +109,8 @@ struct Answer {
 /// By the order of submission.
 type Answers = BTreeMap<RequestId, Answer>;
 
-/// Requests on an engine whose submissions take so long at most: the first at once, each further one when 5 more tokens were
-/// reported of; the one named is cancelled when 9 were.
+/// Runs requests on an engine whose submissions take at most `budget`. The first is submitted at once, each further one after
+/// 5 more reported tokens; `cancelled` is cancelled after 9.
 fn answers(
     engine: &mut Engine<GpuExecutor>,
     requests: &[Request],
@@ -189,7 +189,7 @@ fn gpu_steps_of_one_submission_are_those_of_many() {
     }
 }
 
-/// The same where layers see a window or keep a state, with biases, maps of allowed tokens and probabilities.
+/// The same with sliding windows, recurrent states, biases, maps of allowed tokens and probabilities.
 #[test]
 fn gpu_steps_of_one_submission_keep_windows_states_and_lists() {
     let device = lavapipe();
@@ -215,7 +215,7 @@ fn gpu_steps_of_one_submission_keep_windows_states_and_lists() {
     }
 }
 
-/// The same where requests lose their blocks to others and begin again.
+/// The same where requests are preempted and begin again.
 #[test]
 fn gpu_steps_of_one_submission_survive_preemption() {
     let (model, device) = (open("stories/stories-q8_0.gguf"), lavapipe());
@@ -298,7 +298,7 @@ fn gpu_rows_without_a_token_end_their_request_alone() {
     let program = programs::gpt2(programs::Shape::SMALL);
     let mut rng = programs::Rng(3);
     let mut weights = (*programs::random_weights(&program, &[BlockFormat::F32], &mut rng)).clone();
-    // From position 20 on, nothing is a number: only the request in the middle comes there.
+    // From position 20 on, position embeddings are NaN: only the request in the middle gets there.
     let at = program.weights.iter().position(|spec| spec.tensor == "embed_pos.weight").unwrap();
     let (n, k) = (program.weights[at].n, program.weights[at].k);
     let mut positions = rng.normals((n * k) as usize, 1.0);
@@ -361,7 +361,7 @@ fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, promp
         pollster::block_on(gpu.plan(phase, &mut |_, _| {})).unwrap();
         let labels = gpu.labels(phase);
         for layer in 0..layers {
-            // Parts are merged only where a row of a long context was divided; rows are rounded for some forms of products.
+            // KV splits are reduced only for tokens of long contexts; activations are quantised only for some matmul variants.
             let extra = ["attend_reduce", "quantize"];
             let own = labels.iter().filter(|(label, l)| *l == Some(layer) && !extra.contains(label));
             let own: Vec<_> = own.map(|(label, _)| *label).collect();
@@ -370,8 +370,8 @@ fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, promp
     }
     let (_, bindings, pipelines) = gpu.counts(Phase::Prefill);
     assert!(bindings <= 8, "{what}: {bindings} storage bindings");
-    // One for each op and phase, and of the products another for a single row or a prompt of few; seven for samples and one for the
-    // completion marker. A model of one block format needs no more.
+    // One for each op and phase, and for matmuls another for a single row or a short prompt; seven for sampling and one for
+    // the completion marker. A model of one block format needs no more.
     assert!(pipelines <= 40, "{what}: {pipelines} pipelines");
 }
 

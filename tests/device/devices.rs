@@ -1,5 +1,5 @@
-//! The adapters that the tests run on: both must be there, or every other device test would be moot. And a device that a host made,
-//! shared with it: each does its own work, and each hears of its own errors.
+//! The adapters that the tests run on: both must be there, or every other device test would be moot. And an external device,
+//! shared with the application that made it: each does its own work, and each gets its own errors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ fn no_gpu_is_picked_by_a_name_that_none_has() {
 
 // --- a host's device --------------------------------------------------------------------------------------------------
 
-/// A program that has a device of its own, work on it, and an ear for what goes wrong there.
+/// An application with a device of its own, work on it, and callbacks for its errors.
 struct Host {
     info: wgpu::AdapterInfo,
     device: wgpu::Device,
@@ -226,7 +226,7 @@ fn swiftshader_is_shared_with_a_host() {
     a_host_shares_its_device("swiftshader");
 }
 
-/// A device of less than WebGPU's default limits: an error to the caller of ours, and nothing in the host's ear.
+/// A device below WebGPU's default limits: the engine's caller gets an error, and the application's callbacks get nothing.
 #[test]
 fn gpu_of_a_host_that_is_too_small_is_refused() {
     let (model, _) = tiny();

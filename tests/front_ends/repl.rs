@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use serde_json::Value;
 
-/// What the line editor writes when it begins and ends to read a line: it asks the terminal for bracketed pastes.
+/// What the line editor writes before and after it reads a line: it switches the terminal's bracketed paste on and off.
 const READS: &str = "\x1b[?2004h";
 const HAS_READ: &str = "\x1b[?2004l";
 /// However slow the machine is.

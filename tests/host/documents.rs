@@ -1,4 +1,4 @@
-//! The documents against the tree: files that they name are there, and a recipe names every file that names its example.
+//! The documents against the tree: the files that they name exist, and a recipe names every file that names its example.
 
 use std::collections::BTreeSet;
 use std::fs;

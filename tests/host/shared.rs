@@ -1,4 +1,4 @@
-//! Tests over data that is in no archive and may not be in the repository. They run where `WGSLM_SHARED` points to it;
+//! Tests over data that cannot be fetched and may not be in the repository. They run where `WGSLM_SHARED` points to it;
 //! `scripts/test` says when they did not.
 
 use serde_json::Value;

@@ -180,7 +180,7 @@ fn hostile_templates() {
         }
     }
     assert!(cases >= 27, "only {cases} cases");
-    // The peak of the process means something only where this test has the process for itself.
+    // The peak of the process is meaningful only if this test has a process of its own.
     if let (Some(before), Some(after), true) = (peak, peak_kib(), std::env::var_os("NEXTEST").is_some()) {
         println!("peak memory grew by {} KiB", after - before);
         let limit = 1024 * index["limits"]["render_mib"].as_u64().unwrap();

@@ -1,5 +1,5 @@
-//! The house rules that a machine can check: who may use whom, what a kernel's and an architecture's file may hold, and that
-//! the documents name what is there.
+//! The house rules that a machine can check: which module may use which, what a kernel's and an architecture's file may hold,
+//! and that the documents name what is there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -186,7 +186,7 @@ fn every_kernel_has_cases() {
     }
 }
 
-/// Words that this project had of its own for what the field has words for, and the field's.
+/// Former words of this project, and the field's words to use instead.
 const NOT_OURS: &[(&str, &str)] = &[
     ("matrix times vector", "mat-vec"),
     ("whole number", "integer"),

@@ -106,7 +106,7 @@ export class Engine {
     worker.onerror = (event) => this.#end({ code: "internal", message: event.message });
   }
 
-  /** Frees all memory, on the GPU and here, and tells what was left. */
+  /** Frees all memory, on the GPU and here, and returns what is left. */
   async dispose(): Promise<Leftovers> {
     this.#left ??= this.#dispose();
     return this.#left;

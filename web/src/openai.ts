@@ -38,7 +38,7 @@ export interface CompletionUsage {
 export interface Timings {
   /** Milliseconds from the request to the first token. */
   first_token_ms: number;
-  /** Tokens a second behind the first. */
+  /** Tokens a second, from the second token on. */
   tokens_per_second: number;
 }
 
@@ -57,7 +57,7 @@ export interface ChunkChoice {
   delta: { role?: "assistant"; content?: string };
   finish_reason: FinishReason | null;
   logprobs: null;
-  /** The tokens behind `delta.content`; not OpenAI's. */
+  /** The tokens whose text is `delta.content`; not OpenAI's. */
   token_ids: number[];
 }
 

@@ -24,7 +24,7 @@ export interface ModelInfo {
   context: number;
   /** Whether the model has a chat template. */
   chat: boolean;
-  /** What of the GPU computes wrongly and is left unused. */
+  /** Features of the GPU that compute wrongly and are not used. */
   faults: string[];
 }
 

@@ -36,7 +36,7 @@ function advice(): string {
   if (/Chrome\//.test(agent)) {
     return /Linux/.test(agent) && !/Android/.test(agent)
       ? "On Linux, switch on chrome://flags/#enable-unsafe-webgpu and chrome://flags/#enable-vulkan, then restart the browser."
-      : "Update the browser, and see that hardware acceleration is on in its settings (chrome://gpu tells why it is not).";
+      : "Update the browser, and see that hardware acceleration is on in its settings (chrome://gpu says why if it is not).";
   }
   if (/Safari\//.test(agent)) return "Safari has WebGPU from version 26 on.";
   return "Chrome, Edge, Safari 26 and Firefox on Windows have it.";

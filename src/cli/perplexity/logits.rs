@@ -9,9 +9,9 @@ use crate::engine::LogProbs;
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"_logits_";
-/// How far below the largest a logit may lie before it counts as no lower.
+/// Logits are clamped to at most this far below the largest.
 pub(super) const RANGE: f32 = 16.0;
-/// Most tokens in a file: what they take is allocated.
+/// The most tokens in a file, since memory for them is allocated.
 const MOST: u64 = 1 << 28;
 
 /// Writes logits.
@@ -70,7 +70,7 @@ impl<R: Read> Reader<R> {
         let mut header = [0; 20];
         input.read_exact(&mut header).map_err(|_| bad("it is too short for a file of logits".to_owned()))?;
         let Some(numbers) = header.strip_prefix(MAGIC) else {
-            return Err(bad("it is no file of logits".to_owned()));
+            return Err(bad("it is not a file of logits".to_owned()));
         };
         let numbers: Vec<u32> = numbers.as_chunks().0.iter().map(|&n| u32::from_le_bytes(n)).collect();
         let [context, vocab, chunks] = numbers[..] else { return Err(bad("its header is cut off".to_owned())) };
@@ -86,7 +86,7 @@ impl<R: Read> Reader<R> {
         input.read_exact(&mut stored).map_err(|e| Error::io(&name, e))?;
         let tokens: Vec<u32> = stored.as_chunks().0.iter().map(|&n| u32::from_le_bytes(n)).collect();
         if let Some(id) = tokens.iter().find(|id| **id >= vocab) {
-            return Err(bad(format!("token {id} is not of the {vocab} that it has")));
+            return Err(bad(format!("token {id} is outside its vocabulary of {vocab}")));
         }
         Ok(Self { input, name, context, vocab, chunks, tokens, bytes: Vec::new(), row: Vec::new() })
     }

@@ -22,7 +22,7 @@ use stats::{Likelihood, Mean, Quantiles};
 pub(super) struct Args {
     #[command(flatten)]
     model: open::WeightsArg,
-    /// The text, in UTF-8; - for stdin. A comparison has its text from the file of logits.
+    /// The text, in UTF-8; - for stdin. A comparison takes its text from the file of logits.
     #[arg(short, long, value_name = "TEXT", required_unless_present = "kl_divergence")]
     file: Option<PathBuf>,
     /// Tokens of a chunk; the second half of each counts.
@@ -173,7 +173,7 @@ fn read(path: &std::path::Path) -> Result<String> {
     read.map_err(|e| Error::io(&name, e))?;
     String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to() as u64;
-        Error::malformed(name, at, "it is no UTF-8")
+        Error::malformed(name, at, "it is not UTF-8")
     })
 }
 

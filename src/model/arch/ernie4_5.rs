@@ -1,4 +1,4 @@
-//! ERNIE 4.5 (Baidu 2025), dense: Llama that rotates neighbours, with biases everywhere or nowhere.
+//! ERNIE 4.5 (Baidu 2025), dense: Llama with interleaved rotary pairs, and biases everywhere or nowhere.
 
 use super::Arch;
 use crate::Result;

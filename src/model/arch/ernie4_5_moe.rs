@@ -33,7 +33,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     moe.route.divide = Divide::SumAtLeast(least);
     moe.choice_bias = Some("mlp.moe_statics.e_score_correction_bias");
     let shared = Mlp { ffn: moe.shared(c)?, bias: if c.is_gguf() { Bias::IfPresent } else { bias }, ..dense };
-    // One in so many layers from the first to the last such.
+    // Every `every`-th layer has experts, from `first` to `last`.
     let layers = c.layers()?;
     let every = c.maybe_int("moe_layer_interval", 1..=1 << 20)?.unwrap_or(1);
     let first = c.maybe_int("first_k_dense_replace", 0..=1 << 20)?.unwrap_or(1);

@@ -12,7 +12,7 @@ use crate::ops::{Act, Pairing};
 pub(super) static ARCH: Arch = Arch {
     model_types: &["falcon_h1"],
     gguf: &["falcon-h1"],
-    // The embeddings' factor is no key of GGUF files either, as other models' is.
+    // GGUF files of other models have a key for the embeddings' factor; these do not, so it has a name of its own here.
     keys: &[("mamba_d_ssm", "mamba_inner"), ("embedding_multiplier", "embedding_factor")],
     gguf_keys: &[],
     tensors: &[
@@ -60,7 +60,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);
     let plain = Attention::new(heads, Some(rope));
-    // A factor on the keys is one on the scores.
+    // A factor on the keys multiplies the scores.
     let attention = Attention { bias, out_bias: bias, scale: plain.scale * by_key, ..plain };
     let mut x = net.embed(dim, c.factor("embedding_factor")?);
     for layer in 0..layers {

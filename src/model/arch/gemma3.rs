@@ -1,5 +1,5 @@
-//! Gemma 3 (Gemma Team 2025): most layers see a window and turn by a smaller theta; norms before and after each block.
-//! EmbeddingGemma (2025) is one whose rows see both sides.
+//! Gemma 3 (Gemma Team 2025): most layers have a sliding window and rotate by a smaller theta; norms before and after each
+//! block. EmbeddingGemma (2025) is the same with bidirectional attention.
 
 use super::Arch;
 use crate::Result;

@@ -120,8 +120,8 @@ fn build(c: &Config<'_>) -> Result<Program> {
     net.head(x, head)
 }
 
-/// For each layer, how many deviations above the mean of its gate an element must be to count: such that, of elements that
-/// are distributed normally, a part of `activation_sparsity_pattern` do not. GGUF files have the deviations.
+/// For each layer, how many standard deviations above the mean of its gate an element must lie to be kept. Of normally
+/// distributed elements, `activation_sparsity_pattern` is the fraction that is not. GGUF files have the deviations.
 fn sparsity(c: &Config<'_>, layers: u32) -> Result<Vec<Option<f32>>> {
     if c.is_gguf() {
         let scales = c.maybe_numbers("activation_sparsity_scale", layers)?;
@@ -133,7 +133,7 @@ fn sparsity(c: &Config<'_>, layers: u32) -> Result<Vec<Option<f32>>> {
     let plain = || (0..layers).map(|layer| if layer < first { 0.95 } else { 0.0 }).collect();
     let parts = c.maybe_numbers(key, layers)?.unwrap_or_else(plain);
     if parts.iter().any(|part| !(0.0..1.0).contains(part)) {
-        return Err(c.wrong(key, "a list of parts from 0 to below 1"));
+        return Err(c.wrong(key, "a list of fractions from 0 to below 1"));
     }
     Ok(parts.into_iter().map(|part| (part > 0.0).then(|| altup::quantile(part) as f32)).collect())
 }

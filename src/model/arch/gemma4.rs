@@ -91,7 +91,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     net.head(x, head)
 }
 
-/// The heads of each layer: those that see everything may have others than those that see a window.
+/// The heads of each layer: full attention may have other heads than a sliding window.
 fn heads(c: &Config<'_>, windows: &[Option<u32>]) -> Result<Vec<Heads>> {
     const MOST: u32 = 1 << 12;
     let heads = c.int("num_attention_heads", 1..=MOST)?;
@@ -104,7 +104,7 @@ fn heads(c: &Config<'_>, windows: &[Option<u32>]) -> Result<Vec<Heads>> {
             return Err(c.wrong(key, &format!("{dim}, the length of keys,")));
         }
     }
-    // Declared for models that have them, counts only in those whose values are their keys.
+    // Read whatever the model; it counts only where the values are the keys.
     let full_kv = c.maybe_int("num_global_key_value_heads", 1..=heads)?;
     let full_kv = if c.flag("attention_k_eq_v", false)? { full_kv } else { None };
     let layer = |(layer, window): (usize, &Option<u32>)| {

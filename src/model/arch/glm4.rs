@@ -1,4 +1,4 @@
-//! GLM-4 (GLM Team 2024): norms before and after each block; half of each head rotates, by neighbours.
+//! GLM-4 (GLM Team 2024): norms before and after each block; half of each head rotates, in interleaved pairs.
 
 use super::Arch;
 use crate::Result;

@@ -31,7 +31,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let shared = Mlp { ffn: moe.shared(c)?, bias: Bias::No, ..dense };
     let first = c.maybe_int("first_k_dense_replace", 0..=1 << 20)?.unwrap_or(1);
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
-    // The layers after the last, which predict a token more, are not run; GGUF files count them.
+    // The multi-token prediction layers past the last are not run; GGUF files count them.
     let predicts = |layer| c.names.find(&format!("model.layers.{layer}.eh_proj.weight")).is_some();
     let all = c.layers()?;
     let layers = if c.is_gguf() { (0..all).find(|&layer| predicts(layer)).unwrap_or(all) } else { all };

@@ -1,4 +1,4 @@
-//! Granite 3 with experts (IBM 2024): Granite, whose router weighs the chosen by the softmax of their logits alone.
+//! Granite 3 with experts (IBM 2024): Granite, whose router weights are a softmax over the chosen logits alone.
 
 use super::Arch;
 use crate::Result;

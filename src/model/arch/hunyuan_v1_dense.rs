@@ -1,4 +1,4 @@
-//! Hunyuan (Tencent 2025), dense: Llama with norms of the heads of queries and keys after their rotation.
+//! Hunyuan (Tencent 2025), dense: Llama that normalises the heads of queries and keys after their rotation.
 
 use super::Arch;
 use crate::Result;

@@ -129,7 +129,7 @@ pub(super) fn dense(net: &mut Net<'_>, x: ValueId, mlp: &Mlp) -> ValueId {
     net.linear("feed_forward.w2", h, dim, mlp.bias)
 }
 
-/// Columns of the feed-forward layers: two thirds of what folders say, rounded up, unless they say otherwise.
+/// Columns of the feed-forward layers: two thirds of the folder's number, rounded up, unless the folder says otherwise.
 fn ffn(c: &Config<'_>) -> Result<u32> {
     let ffn = c.dim("intermediate_size")?;
     if c.is_gguf() || !c.flag("block_auto_adjust_ff_dim", true)? {

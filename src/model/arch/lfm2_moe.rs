@@ -1,4 +1,4 @@
-//! LFM2 with experts (Liquid AI 2025): its layers, but for the first with experts chosen by sigmoids.
+//! LFM2 with experts (Liquid AI 2025): its layers, all but the first ones with experts chosen by sigmoids.
 
 use super::{Arch, lfm2};
 use crate::Result;

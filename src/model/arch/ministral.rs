@@ -1,4 +1,4 @@
-//! Ministral (Mistral AI 2024): Mistral of whose layers some see everything.
+//! Ministral (Mistral AI 2024): Mistral with full attention in some layers.
 
 use super::Arch;
 use crate::Result;

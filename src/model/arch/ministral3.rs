@@ -1,4 +1,4 @@
-//! Ministral 3 (Mistral AI 2025): Mistral with YaRN, and queries that grow with the position (Llama 4's temperature).
+//! Ministral 3 (Mistral AI 2025): Mistral with YaRN and attention temperature scaling (Llama 4).
 
 use super::Arch;
 use crate::Result;

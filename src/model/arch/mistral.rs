@@ -1,4 +1,4 @@
-//! Mistral (Jiang et al. 2023): Llama whose layers all see a window, if there is one.
+//! Mistral (Jiang et al. 2023): Llama with a sliding window in all layers, if there is one.
 
 use super::Arch;
 use crate::Result;

@@ -1,5 +1,5 @@
 //! ModernBERT (Warner et al. 2024): an encoder with norms before each block, rotary positions, a gated feed-forward part, and
-//! in most layers a window to both sides.
+//! in most layers a bidirectional sliding window.
 
 use super::Arch;
 use crate::Result;

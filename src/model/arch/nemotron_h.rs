@@ -1,4 +1,4 @@
-//! Nemotron-H (NVIDIA 2025): every layer is one thing: Mamba-2, attention, a feed-forward layer, or experts.
+//! Nemotron-H (NVIDIA 2025): every layer is one of Mamba-2, attention, a feed-forward layer, or experts.
 
 use super::Arch;
 use crate::model::config::Config;

@@ -29,7 +29,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     with_windows(c, windows)
 }
 
-/// The program of a model whose layers see windows; those that do rotate without scaling.
+/// The program of a model whose layers may have sliding windows; those that do rotate without scaling.
 pub(super) fn with_windows(c: &Config<'_>, windows: Vec<Option<u32>>) -> Result<Program> {
     let heads = c.heads()?;
     let eps = c.eps("rms_norm_eps")?;

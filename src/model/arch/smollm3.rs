@@ -1,4 +1,4 @@
-//! SmolLM3 (Hugging Face 2025): Llama of whose layers some do not rotate.
+//! SmolLM3 (Hugging Face 2025): Llama without rotary positions in some layers.
 
 use super::Arch;
 use crate::Result;
@@ -12,7 +12,7 @@ pub(super) static ARCH: Arch = Arch {
     model_types: &["smollm3"],
     gguf: &["smollm3"],
     keys: &[],
-    // Which llama.cpp does not read: there every fourth layer does not rotate, as in the published model.
+    // llama.cpp does not read these: there every fourth layer does not rotate, as in the published model.
     gguf_keys: &[("no_rope_layers", "no_rope_layers"), ("no_rope_layer_interval", "no_rope_layer_interval")],
     tensors: &[],
     embedding: "model.embed_tokens.weight",

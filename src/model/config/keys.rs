@@ -67,10 +67,10 @@ pub(in crate::model) const GGUF: Keys = &[
     ("rope.scaling.yarn_beta_slow", "rope_parameters.beta_slow"),
 ];
 
-/// For architectures of which llama.cpp reads how many layers there are to one that sees everything, and no flag for each.
+/// For architectures whose window pattern llama.cpp reads as one number (every n-th layer has full attention), not as flags.
 pub(in crate::model) const EVERY_NTH: Keys = &[("attention.sliding_window_pattern", "sliding_window_pattern")];
 
-/// Keys of `config.json` files that have gone by another name. One that ends in a dot stands for all that lie inside.
+/// Other names of keys in `config.json` files. One that ends in a dot stands for all keys inside.
 pub(in crate::model) const FOLDER: Keys = &[
     ("rope_scaling.type", "rope_parameters.rope_type"),
     ("rope_scaling.", "rope_parameters."),
@@ -85,8 +85,8 @@ pub(in crate::model) const FOLDER: Keys = &[
     ("moe_num_experts", "num_experts"),
 ];
 
-/// What published folders of an architecture leave out because transformers has a default for it. Where kinds of layers have
-/// rotary parameters of their own, those of all layers have no default.
+/// What published folders of an architecture leave out because transformers has a default for it. Where each kind of layer
+/// has rotary parameters of its own, those for all layers have no default.
 pub(in crate::model) const DEFAULTS: &[(&str, &[(&str, f64)])] = &[(
     "gemma3_text",
     &[

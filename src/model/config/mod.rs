@@ -350,8 +350,8 @@ impl<'a> Config<'a> {
         .ok_or_else(|| self.wrong(key, &format!("a list of {layers} flags")))
     }
 
-    /// For each layer, the positions that it sees if it does not see all: `sliding_window`, for the layers that `layer_types`
-    /// or `sliding_window_pattern` name, or else those that `sliding` does.
+    /// For each layer, its sliding window if it has one: `sliding_window`, for the layers that `layer_types` or
+    /// `sliding_window_pattern` name, or else for those that `sliding` names.
     pub(in crate::model) fn windows(&self, layers: u32, sliding: impl Fn(u32) -> bool) -> Result<Vec<Option<u32>>> {
         let window = self.maybe_int("sliding_window", 0..=1 << 30)?.filter(|&window| window > 0);
         let named = match self.layer_types(layers)? {
@@ -368,7 +368,7 @@ impl<'a> Config<'a> {
             None => self.window_pattern(layers)?,
         };
         if named.as_ref().is_some_and(|kinds| kinds.contains(&true)) && window.is_none() {
-            return Err(self.wrong("sliding_window", "the number of positions that some layers see"));
+            return Err(self.wrong("sliding_window", "the length of the window of some layers"));
         }
         let slides = |layer: u32| named.as_ref().map_or_else(|| sliding(layer), |kinds| kinds[layer as usize]);
         Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect())
@@ -396,8 +396,8 @@ impl<'a> Config<'a> {
         .ok_or_else(|| self.wrong(key, &format!("a list of {layers} names")))
     }
 
-    /// Which layers `sliding_window_pattern` gives a window: every n-th has none; or a flag for each (GGUF); or a word that
-    /// repeats, like "LLLG".
+    /// Which layers have a window by `sliding_window_pattern`: all but every n-th; or by a flag for each (GGUF); or by a word
+    /// that repeats, like "LLLG" (local, global).
     fn window_pattern(&self, layers: u32) -> Result<Option<Vec<bool>>> {
         let key = "sliding_window_pattern";
         let kinds = match self.get(key).map(|entry| &entry.value) {
@@ -434,7 +434,7 @@ impl<'a> Config<'a> {
         Ok(self.maybe_float(key, 1e-9..=1e9)?.unwrap_or(1.0) as f32)
     }
 
-    /// A soft cap; 0 is none.
+    /// A soft cap; 0 means none.
     pub(in crate::model) fn softcap(&self, key: &str) -> Result<f32> {
         Ok(self.maybe_float(key, 0.0..=1e9)?.unwrap_or(0.0) as f32)
     }
@@ -567,7 +567,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Fails if an encoder's rows shall not see what follows them.
+    /// Fails if the attention of an encoder is configured to be causal.
     pub(in crate::model) fn sees_both_sides(&self) -> Result<()> {
         if self.flag("is_causal", false)? { Err(self.wrong("is_causal", "false")) } else { Ok(()) }
     }
@@ -580,7 +580,7 @@ impl<'a> Config<'a> {
         self.heads_with(heads, kv_heads, hidden)
     }
 
-    /// Notes that keys were looked at and found to be without effect in this model.
+    /// Notes that these keys have no effect in this model.
     pub(in crate::model) fn without_effect(&self, keys: &[&str]) {
         self.asked.borrow_mut().extend(keys.iter().map(|key| (*key).to_owned()));
     }
@@ -653,7 +653,7 @@ pub(in crate::model) fn config_json(file: &ModelFile) -> Result<serde_json::Map<
     Ok(json)
 }
 
-/// Python writes an infinite number as `Infinity`, which is no JSON: here it is a table, as newer files have it.
+/// Python writes an infinite number as `Infinity`, which is not JSON: here it becomes a table, as newer files have it.
 pub(in crate::model) fn infinite(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     // Every second part lies within quotes; a quote after a backslash does not end one.

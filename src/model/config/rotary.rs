@@ -1,19 +1,19 @@
-//! Rotary embeddings as hyper-parameters describe them: which elements of a head turn, and by what angles.
+//! Rotary embeddings as hyper-parameters describe them: which elements of a head rotate, and by what angles.
 
 use crate::model::config::Config;
 use crate::model::program::RopeTable;
 use crate::ops::Pairing;
 use crate::{Error, Result};
 
-/// A rotary embedding: which elements turn, by what angles.
+/// A rotary embedding: which elements rotate, by what angles.
 ///
-/// Pair i of d rotated elements turns by `position / theta^(2i/d)`, as scaled by `rope_parameters`:
+/// Pair i of d rotated elements rotates by `position / theta^(2i/d)`, as scaled by `rope_parameters`:
 /// * `linear`: positions divided by `factor` (Chen et al. 2023)
 /// * `llama3`: long waves as in `linear`, short ones as they are, those between interpolated (Llama 3.1)
-/// * `yarn`: the same by the number of turns in the original context, and longer vectors (Peng et al. 2023)
+/// * `yarn`: the same by the number of revolutions in the original context, and longer vectors (Peng et al. 2023)
 /// * `longrope`: each pair divided by a factor of its own, one for short contexts and one for long ones (Ding et al. 2024)
 /// * `dynamic` with `alpha`: theta times `alpha^(d/(d-2))` (Hunyuan)
-/// * `proportional`: the angles of a whole head, of which only the first ones turn (Gemma 4)
+/// * `proportional`: the angles of a whole head, of which only the first pairs rotate (Gemma 4)
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::model) struct Rotary {
     /// The angles; in f64: rounding them to f32, as transformers does, brings the logits of its fixtures no nearer.
@@ -27,7 +27,7 @@ const THETA: std::ops::RangeInclusive<f64> = 1e-3..=1e15;
 const ORIGINAL: &str = "original_max_position_embeddings";
 
 impl Rotary {
-    /// How elements pair up in a model whose GGUF converter reorders the rows of q and k so that pairs are neighbours.
+    /// How elements pair up in a model whose GGUF converter reorders the rows of q and k, from rotate-half to interleaved.
     pub(in crate::model) fn reordered(c: &Config<'_>) -> Pairing {
         if c.is_gguf() { Pairing::Interleaved } else { Pairing::Neox }
     }
@@ -47,25 +47,25 @@ impl Rotary {
         Section { c, head_dim, inner: None, theta, part: 1.0 }.read(pairing)
     }
 
-    /// The same for a model that turns a part of each head where nothing is said.
+    /// The same for a model that by default rotates a part of each head.
     pub(in crate::model) fn read_part(c: &Config<'_>, head_dim: u32, pairing: Pairing, part: f64) -> Result<Self> {
         Section { c, head_dim, inner: None, theta: 1e4, part }.read(pairing)
     }
 
-    /// The rotation of the layers that see everything, in a model whose other layers have their own: in
-    /// `rope_parameters.full_attention`, or else where a model has that of all its layers.
+    /// The rotation of the full-attention layers, in a model whose other layers have their own: from
+    /// `rope_parameters.full_attention`, or else from the parameters for all layers.
     pub(in crate::model) fn of_full(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
         const INNER: &str = "rope_parameters.full_attention.";
         Section { c, head_dim, inner: c.has_any(INNER).then_some(INNER), theta: 1e4, part: 1.0 }.read(pairing)
     }
 
-    /// The rotation of the layers that see a window, in a model whose other layers have their own: plain with `theta` where
-    /// nothing else is said.
+    /// The rotation of the sliding-window layers, in a model whose other layers have their own: by default plain, with
+    /// `theta`.
     pub(in crate::model) fn of_window(c: &Config<'_>, head_dim: u32, pairing: Pairing, theta: f64) -> Result<Self> {
         Section { c, head_dim, inner: Some("rope_parameters.sliding_attention."), theta, part: 1.0 }.read(pairing)
     }
 
-    /// Elements of a head that turn.
+    /// Elements of a head that rotate.
     pub(in crate::model) fn dims(&self) -> u32 {
         2 * self.table.divisors.len() as u32
     }
@@ -77,9 +77,9 @@ struct Section<'c> {
     head_dim: u32,
     /// Where they are, if not with those of all layers.
     inner: Option<&'static str>,
-    /// Where nothing is said.
+    /// The default theta.
     theta: f64,
-    /// The part of a head that turns where nothing is said.
+    /// The part of a head that rotates by default.
     part: f64,
 }
 
@@ -176,7 +176,7 @@ impl Section<'_> {
         Ok(dims)
     }
 
-    /// How many elements of a head turn at all where the angles are those of a whole head.
+    /// How many elements of a head rotate at all, where the angles are those of a whole head.
     fn turning(&self) -> Result<u32> {
         let part = self.c.maybe_float(&self.key("partial_rotary_factor"), 0.0..=1.0)?.unwrap_or(1.0);
         Ok(2 * (part * f64::from(self.head_dim / 2)) as u32)
@@ -216,16 +216,16 @@ impl Section<'_> {
         Ok(())
     }
 
-    /// YaRN's scaling, by the number of turns that a pair makes in the original context. Gives the factor on the vectors.
+    /// YaRN's scaling, by a pair's revolutions within the original context. Gives the factor on the vectors.
     fn yarn(&self, divisors: &mut [f64], theta: f64) -> Result<f64> {
         let factor = self.float("factor")?;
         let context = f64::from(self.original()?);
         let pairs = divisors.len() as f64;
-        // The pair that makes so many turns.
+        // The pair that makes so many revolutions.
         let pair = |turns: f64| pairs * (context / (turns * std::f64::consts::TAU)).ln() / theta.ln();
         let fast = pair(self.maybe_float("beta_fast")?.unwrap_or(32.0));
         let slow = pair(self.maybe_float("beta_slow")?.unwrap_or(1.0));
-        // GGUF files do not say it; gpt-oss is the one that does not round.
+        // GGUF files have no key for it; of these models, only gpt-oss does not round.
         let rounds = !(self.c.is_gguf() && self.c.names.arch.name() == "gpt_oss");
         let whole = self.c.flag(&self.key("truncate"), rounds)?;
         let (low, high) = if whole { (fast.floor(), slow.ceil()) } else { (fast, slow) };
@@ -247,7 +247,7 @@ impl Section<'_> {
             (mscale, mscale_all) if mscale != 0.0 && mscale_all != 0.0 => all(mscale) / all(mscale_all),
             _ => all(1.0),
         };
-        // GGUF files have what comes to the known one, folders have the whole.
+        // In GGUF files the key is a factor on the default; in folders it replaces the default.
         Ok(if self.c.is_gguf() { given.unwrap_or(1.0) * known } else { given.unwrap_or(known) })
     }
 

@@ -75,8 +75,8 @@ impl Value {
         }
     }
 
-    /// As GGUF files have it; `float` says that the key holds floats, also where they are whole. None for what they have no
-    /// type for.
+    /// As GGUF files have it; `float` says that the key holds floats, even if the value is an integer. None if no GGUF type
+    /// fits.
     pub(in crate::model) fn to_gguf(&self, float: bool) -> Option<file::Value> {
         Some(match self {
             Self::Int(v) if float => file::Value::F32(*v as f32),

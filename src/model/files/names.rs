@@ -60,9 +60,9 @@ struct Stack {
 pub(in crate::model) enum Order {
     /// Contiguous.
     Rows,
-    /// Rows of an expert's matrices take turns.
+    /// Rows of an expert's matrices are interleaved.
     Turns,
-    /// Transposes, contiguous; columns of an expert's matrices take turns.
+    /// Transposes, contiguous; columns of an expert's matrices are interleaved.
     Columns,
 }
 
@@ -109,13 +109,13 @@ pub(in crate::model) struct TensorRows<'a> {
 }
 
 impl<'a> TensorRows<'a> {
-    /// A tensor that holds nothing else, or things at places that the program knows.
+    /// A tensor that holds nothing else, or several things at offsets that the program knows.
     pub(in crate::model) fn alone(tensor: &'a TensorInfo) -> Self {
         Self { tensor, expert: 0, part: (0, 1), order: Order::Rows }
     }
 }
 
-/// What folders put before the names of a language model's tensors, where they do not agree.
+/// Prefixes that some folders put before the names of a language model's tensors.
 const PREFIXES: &[&str] = &["model.", "transformer.", "bert.", "", "model.language_model.", "language_model.model."];
 
 /// The words before a layer's number.

@@ -21,7 +21,7 @@ pub(in crate::model) struct Quantized {
 }
 
 impl Model {
-    /// From now on, the model's matrices are given as a file of type `to` would have them, encoded by so many threads while they are
+    /// From now on, the model's matrices have the formats of a file of type `to`, encoded by so many threads while they are
     /// loaded. What such a file keeps in f32 (norms, routers) stays as it is. Weights that are quantised already lose twice.
     pub fn quantize(&mut self, to: FileType, threads: usize) {
         let names: Vec<String> = self.program.weights.iter().map(|spec| self.gguf_name(&spec.tensor)).collect();
@@ -103,7 +103,7 @@ impl Model {
     }
 }
 
-/// Query heads to a KV head; mixes spend more on values that many heads share.
+/// Query heads per KV head; mixes spend more bits on values that many heads share.
 fn group(program: &Program) -> u32 {
     let attention = |node: &crate::model::Node| match &node.op {
         Op::Attend(Attend { heads, kv_heads, .. }) => Some(heads / kv_heads.max(&1)),

@@ -29,7 +29,7 @@ pub trait WeightSource {
     /// The block format of a matrix.
     fn format(&self, weight: WeightId) -> BlockFormat;
 
-    /// Where a weight lies: file and byte. Who loads all weights asks for them in this order.
+    /// Where a weight lies: file and byte. A loader of all weights asks for them in this order.
     fn place(&self, _tensor: Tensor) -> (usize, u64) {
         (0, 0)
     }

@@ -32,7 +32,7 @@ pub struct MatrixAt {
     pub start: u32,
     /// Rows of the matrix.
     pub n: u32,
-    /// How they follow each other.
+    /// Which rows these are: see [`Runs`].
     pub runs: Runs,
     /// Columns of the matrix.
     pub k: u32,
@@ -49,7 +49,7 @@ pub struct VectorAt {
     pub start: u32,
     /// Elements.
     pub n: u32,
-    /// How they follow each other.
+    /// Which elements these are: see [`Runs`].
     pub runs: Runs,
     /// Added to each of them.
     pub add: f32,
@@ -69,7 +69,7 @@ impl MatrixAt {
         u64::from(self.n) * self.row_bytes()
     }
 
-    /// Whether its rows follow each other in the file.
+    /// Whether its rows are contiguous in the file.
     pub fn in_one_piece(&self) -> bool {
         self.transposed.is_none() && self.runs.offset(self.n.saturating_sub(1)) == u64::from(self.n.saturating_sub(1))
     }
@@ -186,7 +186,7 @@ fn matrix(spec: &WeightSpec, names: Names<'_>) -> Result<MatrixAt> {
     }
     let info = place.tensor;
     let format = info.format()?;
-    // What lies across blocks is decoded.
+    // A transpose of a block format runs across blocks: it is decoded.
     let format = if transposed.is_some() && format.info().weights != 1 { BlockFormat::F32 } else { format };
     Ok(MatrixAt { tensor: info.clone(), format, start, n, runs, k, transposed })
 }

@@ -1,11 +1,11 @@
-//! AltUp (Baykal et al. 2023): a wide residual stream as several narrow ones, of which a layer works on one.
+//! AltUp (Baykal et al. 2023): a wide residual stream is several narrow ones, and a layer works on one of them.
 
 use crate::Result;
 use crate::model::config::{Bias, Config};
 use crate::model::layers::Net;
 use crate::ops::ValueId;
 
-/// Streams of which a layer predicts all from all, works on one, and corrects all by what came of it.
+/// A layer predicts all streams from all, works on the active one, and corrects all by its result.
 pub(in crate::model) struct AltUp {
     streams: u32,
     /// The stream that layers work on.
@@ -25,7 +25,7 @@ impl AltUp {
         Ok(Self { streams, active, dim, eps })
     }
 
-    /// The streams (rows, streams * dim) of the embeddings: they themselves, then projections of them, as long as they are.
+    /// The streams (rows, streams * dim) of the embeddings: the embeddings, then projections of them of the same magnitude.
     pub(in crate::model) fn streams(&self, net: &mut Net<'_>, c: &Config<'_>, x: ValueId) -> ValueId {
         let mut all = vec![x];
         for i in 1..self.streams {
@@ -73,7 +73,7 @@ impl AltUp {
         net.b.scale("streams", sum, 1.0 / self.streams as f32)
     }
 
-    /// What the coefficients follow from: `tanh(router(norm(x) / dim))`.
+    /// The router's output, from which the coefficients are computed: `tanh(router(norm(x) / dim))`.
     fn modes(&self, net: &mut Net<'_>, x: ValueId) -> ValueId {
         let x = net.rms_norm("altup.router_norm", x, self.eps);
         let x = net.b.scale("router", x, 1.0 / self.dim as f32);
@@ -99,7 +99,7 @@ pub(in crate::model) fn side_by_side(net: &mut Net<'_>, streams: &[ValueId]) -> 
     all
 }
 
-/// Where the normal distribution's cumulative function is `p`, between 0 and 1: by Newton's method, from its series
+/// The quantile `p`, between 0 and 1, of the normal distribution: by Newton's method, from the series
 /// `Φ(x) = 1/2 + φ(x) (x + x³/3 + x⁵/15 + …)`.
 pub(in crate::model) fn quantile(p: f64) -> f64 {
     let density = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();

@@ -45,7 +45,7 @@ pub(in crate::model) struct Hybrid {
 }
 
 impl Hybrid {
-    /// What the hyper-parameters say. `tiled`: how the file orders value heads.
+    /// Reads the hyper-parameters. `tiled`: how the file orders value heads.
     pub(in crate::model) fn read(c: &Config<'_>, tiled: bool) -> Result<Self> {
         let extra = if c.is_gguf() { c.maybe_int("num_nextn_predict_layers", 0..=8)?.unwrap_or(0) } else { 0 };
         let layers = c.layers()?.saturating_sub(extra).max(1);
@@ -116,8 +116,8 @@ impl Hybrid {
         Ok((net, rope))
     }
 
-    /// The first half of a layer: attention whose result is gated, or a delta net of what `project` makes of the normed stream:
-    /// queries, keys, values, gate, beta and decay.
+    /// The first half of a layer: attention whose result is gated, or a delta net. `project` makes its queries, keys,
+    /// values, gate, beta and decay from the normed stream.
     pub(in crate::model) fn mixer(
         &self,
         net: &mut Net<'_>,
@@ -154,7 +154,7 @@ impl Hybrid {
             let h = net.short_conv("linear_attn.conv1d", x, start, self.kernel_size, Bias::No);
             net.b.act("act", h, self.act)
         });
-        // x / sqrt(Σ x² + 1e-6), as a norm by the mean: and queries by the root of the head's size once more.
+        // x / sqrt(Σ x² + 1e-6), as an RMS norm with a factor; queries are also divided by the root of the head's size.
         let n = self.k_dim;
         let unit = NormSpec { kind: NormKind::Rms, n, weight: None, bias: None, eps: 1e-6 / n as f32 };
         let [q, k] = [(q, 1.0 / f64::from(n)), (k, f64::from(n).powf(-0.5))].map(|(x, by)| {

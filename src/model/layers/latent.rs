@@ -1,5 +1,5 @@
-//! Multi-head latent attention (DeepSeek-V2, 2024): all heads share one compressed key a position, whose first elements are
-//! the value. What a head makes of it is taken to its query and its result instead: the scores and sums are the same.
+//! Multi-head latent attention (DeepSeek-V2, 2024): all heads share one compressed key per position, whose first elements
+//! are the value. Each head's matrices are absorbed into its query and its result: the scores and sums are the same.
 
 use crate::model::config::rotary::Rotary;
 use crate::model::config::{Bias, Config};
@@ -72,13 +72,13 @@ impl Latent {
     }
 }
 
-/// What the lengths of queries and keys are multiplied by where yarn stretches the context: `mscale_all_dim` says how much.
+/// The factor on the lengths of queries and keys where YaRN stretches the context, by `mscale_all_dim`.
 fn stretch(c: &Config<'_>, rotary: &mut Rotary) -> Result<f64> {
     if c.text("rope_parameters.rope_type")?.unwrap_or("default") != "yarn" {
         return Ok(1.0);
     }
     let all = c.maybe_float("rope_parameters.mscale_all_dim", 0.0..=1e6)?;
-    // GGUF files have a tenth of it, as f32, and their factor is one of the rotation and of everything.
+    // GGUF files have a tenth of it, as f32. Their attention factor applies to the rotation and, squared, to the scores.
     let all = all
         .or(c.maybe_float("yarn_log_multiplier", 0.0..=1e5)?.map(|tenth| (1e7 * tenth).round() / 1e6))
         .unwrap_or(0.0);

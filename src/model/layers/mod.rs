@@ -23,7 +23,7 @@ pub(in crate::model) struct Net<'c> {
     vocab: u32,
     /// The groups of caches, by the window that their layers see.
     groups: Vec<(Option<u32>, GroupId)>,
-    /// What norms' weights lack in the file.
+    /// Added to the norms' weights: 1 where the file has them zero-centred.
     norm_offset: f32,
     /// The builder, for single ops.
     pub(in crate::model) b: Builder,
@@ -42,9 +42,9 @@ pub(in crate::model) struct Attention {
     pub(in crate::model) norms: QkNorm,
     /// The rotation of queries and keys.
     pub(in crate::model) rope: Option<RopeSpec>,
-    /// Positions that a row sees, its own among them; none: all.
+    /// The sliding window, in positions, the token's own included; none: all positions.
     pub(in crate::model) window: Option<u32>,
-    /// Rows see both sides, half the window on each: an encoder, which keeps nothing for another step.
+    /// Attention is bidirectional, with half the window on each side: an encoder, which keeps nothing for another step.
     pub(in crate::model) both_sides: bool,
     /// Factor on the scores.
     pub(in crate::model) scale: f32,
@@ -52,7 +52,7 @@ pub(in crate::model) struct Attention {
     pub(in crate::model) softcap: f32,
     /// A vector of scores without values, one a head.
     pub(in crate::model) sinks: Option<&'static str>,
-    /// Queries, keys and values are brought between this and its negative before they are rotated.
+    /// Queries, keys and values are clamped to ± this before they are rotated.
     pub(in crate::model) clip: Option<f32>,
 }
 
@@ -68,7 +68,7 @@ pub(in crate::model) enum QkNorm {
 }
 
 impl Attention {
-    /// Plain attention: no biases, scores divided by the root of the head's size, every position before.
+    /// Plain causal attention: no biases, scores divided by the root of the head's size.
     pub(in crate::model) fn new(heads: Heads, rope: Option<RopeSpec>) -> Self {
         let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
         let (bias, norms) = (Bias::No, QkNorm::None);
@@ -76,7 +76,7 @@ impl Attention {
         Self { heads, bias, out_bias: bias, norms, rope, window: None, both_sides, scale, softcap: 0.0, sinks, clip }
     }
 
-    /// Which positions a row sees.
+    /// The mask: which positions a token attends to.
     pub(in crate::model) fn mask(&self) -> Mask {
         match (self.window, self.both_sides) {
             (None, false) => Mask::Causal,
@@ -144,7 +144,7 @@ impl<'c> Net<'c> {
         Self { c, vocab, groups: Vec::new(), norm_offset: 0.0, b: Builder::new(vocab, context) }
     }
 
-    /// Norms' weights are stored less 1: Gemma's folders.
+    /// The file has zero-centred norm weights (w - 1): Gemma's folders.
     pub(in crate::model) fn norms_zero_centred(&mut self) {
         self.norm_offset = 1.0;
     }
@@ -195,7 +195,7 @@ impl<'c> Net<'c> {
         self.linear_runs(name, x, start, n, Runs::ONE, bias)
     }
 
-    /// The same with rows that do not all follow each other.
+    /// The same with rows that are not contiguous.
     pub(in crate::model) fn linear_runs(
         &mut self,
         name: &str,
@@ -211,18 +211,18 @@ impl<'c> Net<'c> {
         self.b.linear(name, x, weight, bias)
     }
 
-    /// By the root of the mean square of each row, times `NAME.weight`.
+    /// RMS norm of each row, times `NAME.weight`.
     pub(in crate::model) fn rms_norm(&mut self, name: &str, x: ValueId, eps: f32) -> ValueId {
         self.head_norm(name, x, self.b.width(x), eps)
     }
 
-    /// By the root of the mean square of each `n` elements, times `NAME.weight` (n).
+    /// RMS norm of each `n` elements, times `NAME.weight` (n).
     pub(in crate::model) fn head_norm(&mut self, name: &str, x: ValueId, n: u32, eps: f32) -> ValueId {
         let weight = Some(self.b.vector_part(&format!("{name}.weight"), 0, n, self.norm_offset));
         self.b.norm(name, x, NormSpec { kind: NormKind::Rms, n, weight, bias: None, eps })
     }
 
-    /// By mean and variance of each row, times `NAME.weight`, plus `NAME.bias`.
+    /// Layer norm of each row: by mean and variance, times `NAME.weight`, plus `NAME.bias`.
     pub(in crate::model) fn layer_norm(&mut self, name: &str, x: ValueId, eps: f32, bias: Bias) -> ValueId {
         let n = self.b.width(x);
         let weight = Some(self.b.vector(&format!("{name}.weight"), n));
@@ -312,7 +312,7 @@ impl<'c> Net<'c> {
         self.b.pages(group, kv_heads, head_dim, head_dim, a.window)
     }
 
-    /// The group of the caches whose layers see so many positions; none: all.
+    /// The cache group of the layers with this window; none: full attention.
     pub(in crate::model) fn group(&mut self, window: Option<u32>) -> GroupId {
         let found = self.groups.iter().find(|(of, _)| *of == window).map(|(_, group)| *group);
         found.unwrap_or_else(|| {
@@ -388,7 +388,7 @@ impl<'c> Net<'c> {
 
     /// The logits of the head's input: by the head's matrix, or by the embedding table where `tie_word_embeddings` says so.
     ///
-    /// If the model is opened for vectors, they are those of the last tokens, unless its files or the caller say otherwise.
+    /// If the model is opened for vectors, it pools the last token instead, unless its files or the caller say otherwise.
     pub(in crate::model) fn head(mut self, x: ValueId, head: Head) -> Result<Program> {
         if let Task::Embed(_) = self.c.task {
             return self.embedding(x, Pooling::Last);

@@ -28,7 +28,7 @@ pub(in crate::model) struct Moe {
     pub(in crate::model) gating: Gating,
 }
 
-/// What becomes of an expert's gate and up.
+/// How an expert combines gate and up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::model) enum Gating {
     /// `act(gate) * up`
@@ -44,8 +44,8 @@ const MOST: u32 = 1 << 12;
 const MOST_IN_ALL: u32 = 1 << 15;
 
 impl Moe {
-    /// Names as most folders have them, no biases; `num_experts`, `num_experts_per_tok`, `hidden_act`. The `ffn` is for the
-    /// architecture to read: there is no name for it that models agree on.
+    /// Names as most folders have them, no biases; `num_experts`, `num_experts_per_tok`, `hidden_act`. The architecture
+    /// reads `ffn` itself: models do not agree on its name.
     pub(in crate::model) fn read(c: &Config<'_>, score: Score, ffn: u32) -> Result<Self> {
         let layers = c.layers()?;
         let most = MOST.min(MOST_IN_ALL / layers).max(1);
@@ -90,7 +90,7 @@ impl Moe {
         Ok(moe)
     }
 
-    /// `topk_group` of `n_group` groups; none if it is all.
+    /// `topk_group` of `n_group` groups; none if all groups are kept.
     pub(in crate::model) fn groups(c: &Config<'_>, score: GroupScore) -> Result<Option<Groups>> {
         let experts = c.int("num_experts", 1..=MOST)?;
         let count = c.maybe_int("n_group", 1..=experts)?.unwrap_or(1);
@@ -101,7 +101,7 @@ impl Moe {
         Ok((kept < count).then_some(Groups { count, kept, score }))
     }
 
-    /// Columns of what all rows go through: `n_shared_experts` experts as one; 0 if there is none.
+    /// Columns of the shared experts, `n_shared_experts` as one; 0 if there is none.
     pub(in crate::model) fn shared(&self, c: &Config<'_>) -> Result<u32> {
         Ok(c.maybe_int("n_shared_experts", 0..=1 << 10)?.unwrap_or(0) * self.ffn)
     }
@@ -117,7 +117,7 @@ impl Net<'_> {
     /// A layer of experts.
     pub(in crate::model) fn moe(&mut self, x: ValueId, moe: &Moe) -> Result<ValueId> {
         let (k, RouteSpec { experts, used, .. }) = (self.b.width(x), moe.route);
-        // Checked before there are names for each of them.
+        // Checked before names are made for each expert.
         let router = self.b.tensor(&format!("{}.weight", moe.router));
         let there = self.tensor(&router).map_err(|e| Error::Model(format!("{experts} experts: {e}")))?.rows();
         if there != u64::from(experts) {
@@ -150,7 +150,7 @@ impl Net<'_> {
         Ok(self.b.combine("experts", h, chosen, used, used))
     }
 
-    /// A layer of experts, and what all rows go through (`mlp.shared_experts`), if it has columns.
+    /// A layer of experts, and the shared experts (`mlp.shared_experts`), if they have columns.
     pub(in crate::model) fn moe_and_shared(&mut self, x: ValueId, moe: &Moe, shared: &Mlp) -> Result<ValueId> {
         let experts = self.moe(x, moe)?;
         if shared.ffn == 0 {
@@ -160,7 +160,7 @@ impl Net<'_> {
         Ok(self.b.add("experts and shared", experts, shared))
     }
 
-    /// The matrices of one kind of all experts, each `(n, k)`, those of the chosen applied.
+    /// Applies one kind of matrix, `(n, k)` in each expert, of the chosen experts.
     fn expert_linear(&mut self, part: &str, x: ValueId, chosen: ValueId, n: u32, k: u32, moe: &Moe) -> ValueId {
         let (mut weights, mut biases) = (Vec::new(), Vec::new());
         for expert in 0..moe.route.experts {
@@ -173,7 +173,7 @@ impl Net<'_> {
         self.b.expert_linear(part, x, chosen, weights, biases)
     }
 
-    /// A feed-forward layer that all rows go through, times the sigmoid of `gate` of the row.
+    /// A shared expert: a feed-forward layer for all rows, times the sigmoid of the row's `gate`.
     pub(in crate::model) fn gated_expert(&mut self, name: &str, gate: &str, x: ValueId, mlp: &Mlp) -> ValueId {
         let h = self.gated_mlp(name, x, mlp);
         let gate = self.linear(gate, x, 1, Bias::No);
@@ -181,8 +181,8 @@ impl Net<'_> {
         self.b.combine("shared expert", h, gate, 0, 1)
     }
 
-    /// The layers of most decoders, and the last norm, where the feed-forward part of a layer is what `feed` makes of the
-    /// normed stream. `by` times what a part gives is added to the stream.
+    /// The layers of most decoders, and the last norm; `feed` makes the feed-forward part of a layer from the normed stream.
+    /// Each part's result times `by` is added to the stream.
     pub(in crate::model) fn decoder_of(
         &mut self,
         mut x: ValueId,

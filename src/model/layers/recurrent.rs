@@ -128,7 +128,7 @@ impl Net<'_> {
         self.gated(gate, y, Act::Silu)
     }
 
-    /// Each of `groups` groups of columns by the root of its mean square, times its part of `NAME.weight`.
+    /// RMS norm of each of `groups` groups of columns, times its part of `NAME.weight`.
     pub(in crate::model) fn group_norm(&mut self, name: &str, x: ValueId, groups: u32, eps: f32) -> ValueId {
         let width = self.b.width(x);
         let weight = Some(self.b.vector(&format!("{name}.weight"), width));

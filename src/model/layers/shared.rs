@@ -5,12 +5,12 @@ use crate::model::config::{Bias, Config};
 use crate::model::layers::{Attention, Net};
 use crate::ops::{Act, CacheId, Index, NormKind, NormSpec, ValueId};
 
-/// Which layers attend over the cache of an earlier one: the last `num_kv_shared_layers`, over that of the last layer before
-/// them that sees as much.
+/// Which layers attend over the cache of an earlier one: the last `num_kv_shared_layers`. Each uses the cache of the last
+/// layer before them of the same kind (full attention or sliding window).
 pub(in crate::model) struct Sharing {
     /// The first layer that keeps nothing itself.
     pub(in crate::model) first: u32,
-    /// The last caches before it: of layers that see everything, of those that see a window.
+    /// The last caches before it: of full attention, of a sliding window.
     caches: [Option<CacheId>; 2],
 }
 

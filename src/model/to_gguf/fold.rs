@@ -16,7 +16,7 @@ impl Factors {
         Self { weights: vec![1.0; program.weights.len()], vectors: vec![1.0; program.vectors.len()] }
     }
 
-    /// Multiplies what a linear op gives; or, if its input has the factor, its matrices alone.
+    /// Multiplies the result of a linear op (`bias`), or its matrices alone, if its input has the factor.
     fn scale(&mut self, linear: &Linear, by: f32, bias: bool) {
         for part in &linear.parts {
             self.weights[part.weight.index()] *= by;
@@ -28,8 +28,8 @@ impl Factors {
 }
 
 /// `folder` without the factors that `gguf`, the same model's program from a GGUF file, lacks; and what its weights must be
-/// multiplied by instead. The factor of a linear op's result, or of the input of some, is one of their matrices; a factor
-/// on scores is one on keys.
+/// multiplied by instead. A factor on the input or the result of a linear op moves into its matrices; one on the scores,
+/// into the matrices of the keys.
 pub(super) fn fold(folder: &Program, gguf: &Program) -> Result<(Program, Factors)> {
     let mut factors = Factors::ones(folder);
     let mut program = Program { values: Vec::new(), nodes: Vec::new(), ..folder.clone() };

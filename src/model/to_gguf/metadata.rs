@@ -33,7 +33,7 @@ pub(super) fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> R
         Error::unsupported(format!("{} models in GGUF files", arch.name()), "llama.cpp knows none; the folder works")
     })?;
     let mut pairs = derived(config, program)?;
-    // No scaling, or one that is written otherwise. llama.cpp knows none that is called "default".
+    // No scaling, or one that is written otherwise. llama.cpp has no scaling called "default".
     let unsaid = matches!(rope_type(config)?, "default" | "llama3" | "dynamic" | "proportional");
     let own = |key: &str| arch.gguf_keys.iter().any(|(_, of)| *of == key);
     let common = keys::GGUF.iter().filter(|(_, key)| !own(key));
@@ -64,8 +64,7 @@ pub(super) fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> R
     Ok(all)
 }
 
-/// What LongRoPE and YaRN do to the lengths of queries and keys. With YaRN, readers multiply what the file says with what the
-/// method is known for.
+/// The attention factors of LongRoPE and YaRN. With YaRN, readers multiply the file's factor with the method's default.
 fn lengths(config: &Config<'_>, program: &Program, prefix: &str, pairs: &mut Pairs) -> Result<()> {
     let table = super::full_rope(program).map(|spec| &program.ropes[spec.table.index()]);
     let factor = f64::from(table.map_or(1.0, |table| table.factor));
@@ -86,7 +85,7 @@ fn lengths(config: &Config<'_>, program: &Program, prefix: &str, pairs: &mut Pai
         known = length(1.0) / length(all);
         let mut written = all;
         if prefix == "deepseek2" {
-            // There the factor is one on all scores, too, and the key has a tenth (ggml-org/llama.cpp#17945).
+            // There the factor applies to all scores, too, and the key has a tenth (ggml-org/llama.cpp#17945).
             known = 1.0;
             written = if stretched > 0.0 { (length(all) / factor - 1.0) / stretched } else { 0.1 * all };
         }
@@ -108,19 +107,19 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<Pairs> {
     experts(program, &mut pairs);
     latent(program, &mut pairs);
     pooling(program, &mut pairs);
-    // Granite's hybrids say so whether anything rotates.
+    // Granite's hybrids state by this key whether anything rotates.
     const ROTATES: &str = "rope.scaling.finetuned";
     if own_key(config, ROTATES).is_some() {
         pairs.set(ROTATES, Value::Bool(!program.ropes.is_empty()));
     }
     const SECTIONS: &str = "rope.dimension_sections";
     if own_key(config, SECTIONS).is_some() {
-        // Of a text all sections have the same positions, so any sizes do.
+        // In a text all sections have the same positions, so any sizes work.
         let rotated = program.ropes.first().map_or(0, |table| table.divisors.len() as i32);
         let third = |i: i32| rotated / 3 + i32::from(i < rotated % 3);
         pairs.set(SECTIONS, Value::Array(Array::I32(vec![third(0), third(1), third(2), 0])));
     }
-    // A fixed stretch of the base is written as the base that it comes to.
+    // A fixed factor on theta is written as the theta that results.
     if config.text("rope_parameters.rope_type")? == Some("dynamic")
         && let Some(&[_, second, ..]) = program.ropes.first().map(|table| &table.divisors[..])
     {
@@ -130,7 +129,7 @@ fn derived(config: &Config<'_>, program: &Program) -> Result<Pairs> {
     Ok(pairs)
 }
 
-/// What the architecture calls a name of its own.
+/// The architecture's own name for a GGUF key, if it reads that key.
 fn own_key(config: &Config<'_>, name: &str) -> Option<&'static str> {
     config.names.arch.gguf_keys.iter().find(|(own, _)| *own == name).map(|(_, key)| *key)
 }
@@ -143,7 +142,7 @@ fn per_layer(all: Vec<i32>) -> Value {
     }
 }
 
-/// Columns inside feed-forward layers: some configurations name a size of which they follow.
+/// Columns inside feed-forward layers, from the program: some configurations name another size, from which they are computed.
 fn feed_forward(config: &Config<'_>, program: &Program, pairs: &mut Pairs) -> Result<()> {
     let empty = ModelFile::new(Description::Gguf(Metadata::default()), Vec::new(), Vec::new())?;
     let names = Names { file: &empty, arch: config.names.arch };
@@ -155,7 +154,7 @@ fn feed_forward(config: &Config<'_>, program: &Program, pairs: &mut Pairs) -> Re
     if !gates.is_empty() {
         pairs.set("feed_forward_length", per_layer(gates));
     }
-    // Where some layers are nothing else, the others have none.
+    // Where some layers are feed-forward layers alone, the others have no columns.
     let mut alone = vec![true; program.layers() as usize];
     let mut inside = vec![0; alone.len()];
     for Node { layer, op } in &program.nodes {
@@ -183,7 +182,7 @@ fn attention(config: &Config<'_>, program: &Program, pairs: &mut Pairs) {
     let mut windows = vec![None; program.layers() as usize];
     let mut kv_heads = vec![0i32; windows.len()];
     let mut sparsity = vec![f32::NEG_INFINITY; windows.len()];
-    // Keys of heads that see everything, of those that see a window; elements that rotate.
+    // Sizes of keys in full attention, in a sliding window; elements that rotate.
     let (mut key_dims, mut rotated) = ([None; 2], [None; 2]);
     let mut dims_of = vec![None; windows.len()];
     for Node { layer, op } in &program.nodes {
@@ -227,9 +226,9 @@ fn attention(config: &Config<'_>, program: &Program, pairs: &mut Pairs) {
     }
 }
 
-/// The window of an attention; and what its mask and its scale are called.
+/// The window of an attention op; sets the keys of its mask and its scale.
 fn seen(config: &Config<'_>, op: &Attend, pairs: &mut Pairs) -> Option<u32> {
-    // Gemma's folders have what the scale follows from.
+    // Gemma's folders have the number from which the scale is computed.
     let plain = (f64::from(op.scale) * f64::from(op.k_dim).sqrt() - 1.0).abs() < 1e-6;
     if config.value("query_pre_attn_scalar").is_some() && !plain {
         pairs.set("attention.scale", Value::F32(op.scale));
@@ -244,8 +243,8 @@ fn seen(config: &Config<'_>, op: &Attend, pairs: &mut Pairs) -> Option<u32> {
     }
 }
 
-/// Which layers see a window: a flag for each, or every how many see all, for architectures that have it under a name of
-/// their own: each last of so many, or each first (ModernBERT).
+/// Which layers have a sliding window: a flag for each; or, for architectures with a key of their own, one number n: of n
+/// layers the last has full attention, or the first (ModernBERT).
 fn pattern(config: &Config<'_>, windows: &[Option<u32>], pairs: &mut Pairs) {
     const PATTERN: &str = "attention.sliding_window_pattern";
     let window = windows.iter().copied().flatten().next();
@@ -269,7 +268,7 @@ fn pattern(config: &Config<'_>, windows: &[Option<u32>], pairs: &mut Pairs) {
     );
 }
 
-/// Sizes of layers that keep a state, and which layers those are among others that attend.
+/// Sizes of recurrent layers, and which layers these are if others attend.
 fn recurrent(program: &Program, pairs: &mut Pairs) {
     let mut attends = vec![false; program.layers() as usize];
     let mut delta = false;
@@ -361,7 +360,7 @@ fn pooling(program: &Program, pairs: &mut Pairs) {
     }
 }
 
-/// Whether a GGUF key holds a float, also where its value is whole.
+/// Whether a GGUF key holds a float, even if its value is an integer.
 fn is_float(name: &str) -> bool {
     const FLOATS: [&str; 14] = [
         "epsilon",

@@ -3,7 +3,7 @@
 //! Nothing here knows an architecture. Its hyper-parameters are written under the names that its tables give them; then its
 //! program is built a second time, as from that file. The two programs use the same matrices in the same order, so the
 //! weights of the one are the tensors of the other: names, stacks of experts, parts of fused matrices, norms with one added,
-//! transposes. Where the second program rotates neighbouring pairs and the first does not, the rows of q and k change places.
+//! transposes. Where the second program has interleaved rotary pairs and the first does not, the rows of q and k are permuted.
 
 mod fold;
 mod metadata;
@@ -119,7 +119,7 @@ impl Model {
 
 /// Divisors of rotary frequencies, one a pair, which GGUF files hold as tensors: Llama 3's scaling, LongRoPE's two lists.
 fn factors(config: &Config<'_>, program: &Program) -> Result<Vec<(&'static str, Vec<f32>)>> {
-    /// For pairs that do not turn: as llama.cpp's converter has it.
+    /// For pairs that do not rotate: as llama.cpp's converter has it.
     const NEVER: f64 = 1e30;
     let mut all = Vec::new();
     if matches!(rope_type(config)?, "llama3" | "proportional")
@@ -140,13 +140,13 @@ fn factors(config: &Config<'_>, program: &Program) -> Result<Vec<(&'static str, 
     Ok(all)
 }
 
-/// What the rotation is called, of the layers that see everything if others have their own.
+/// The type of the rotation; of the full-attention layers, if others have their own.
 fn rope_type<'a>(config: &'a Config<'_>) -> Result<&'a str> {
     let of_full = config.text("rope_parameters.full_attention.rope_type")?;
     Ok(of_full.or(config.text("rope_parameters.rope_type")?).unwrap_or("default"))
 }
 
-/// The rotation of the first layer that sees everything, or of the first that rotates.
+/// The rotation of the first full-attention layer, or of the first layer that rotates.
 fn full_rope(program: &Program) -> Option<RopeSpec> {
     let slides = |layer: Option<u32>| {
         let windowed =

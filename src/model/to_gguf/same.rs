@@ -12,7 +12,7 @@ use crate::{Error, Result};
 pub(super) enum Order {
     /// Heads of so many elements, of which `dims` rotate: elements that make a pair, half of `dims` apart, become neighbours.
     Pairs { head: usize, dims: usize },
-    /// Heads of `width` elements, `each` for each of `groups`: first the first of each group, then the second of each.
+    /// Heads of `width` elements, `each` per group: first the first head of each group, then the second of each.
     Tiled { groups: usize, each: usize, width: usize },
 }
 
@@ -25,7 +25,7 @@ impl Order {
         }
     }
 
-    /// Which item of the folder's is number `i`.
+    /// The item of the folder's order that comes at place `i`.
     fn source(self, i: usize) -> usize {
         let (start, i) = (i - i % self.period(), i % self.period());
         start
@@ -172,7 +172,8 @@ fn same_rotations(folder: &Program, gguf: &Program) -> Result<()> {
     Ok(())
 }
 
-/// Where the second program rotates neighbours and the first halves, the rows that make the rotated value change places.
+/// Where the first program has rotate-half pairs and the second interleaved ones, the rows that make the rotated value are
+/// permuted.
 fn pair_up(program: &Program, [x, y]: [&Rope; 2], changes: &mut Changes) -> Result<()> {
     let spec = RopeSpec { pairing: x.spec.pairing, ..y.spec };
     let turned = x.spec.pairing == Pairing::Neox && *x == (Rope { spec, ..y.clone() });
@@ -189,7 +190,7 @@ fn pair_up(program: &Program, [x, y]: [&Rope; 2], changes: &mut Changes) -> Resu
     Ok(())
 }
 
-/// Puts the value heads of a delta rule in tiles: those of everything that comes to it or from it element by element.
+/// Reorders the value heads of a delta rule to tiles, in all values that reach it or leave it element by element.
 fn tile(program: &Program, delta: &Delta, changes: &mut Changes) -> Result<()> {
     let (groups, each) = (delta.key_heads as usize, (delta.heads / delta.key_heads) as usize);
     let order = |width| Order::Tiled { groups, each, width };
@@ -210,12 +211,12 @@ struct Tiles<'p> {
     program: &'p Program,
     changes: &'p mut Changes,
     order: Order,
-    /// Values that are seen to.
+    /// Values that are done.
     done: BTreeSet<ValueId>,
 }
 
 impl Tiles<'_> {
-    /// Puts the columns of a value in order: the rows of what makes it.
+    /// Reorders the columns of a value: the rows of the matrix that makes it.
     fn sources(&mut self, value: ValueId) -> Result<()> {
         if !self.done.insert(value) {
             return Ok(());
@@ -238,7 +239,7 @@ impl Tiles<'_> {
         }
     }
 
-    /// Sees to what reads a value whose columns are in order.
+    /// Reorders what reads a value whose columns are in the new order.
     fn readers(&mut self, value: ValueId) -> Result<()> {
         for node in &self.program.nodes {
             let mut reads = false;

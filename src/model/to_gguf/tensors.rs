@@ -25,7 +25,7 @@ pub(super) struct Part {
 /// Where the rows of a part come from.
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    /// Some rows of a matrix; all, where they change places.
+    /// Some rows of a matrix; all, where they are permuted.
     Matrix(WeightId, Range<u32>),
     /// Some elements of a vector, and what must be taken from each.
     Vector(VectorId, Range<u32>, f32),
@@ -141,7 +141,7 @@ struct Tensors {
     places: BTreeMap<String, usize>,
 }
 
-/// Rows of a tensor, or elements: how many, from where on, how they follow each other.
+/// Rows of a tensor, or elements: the first, how many, and their runs.
 trait Rows {
     fn rows(&self) -> (u32, u32, Runs);
 }
@@ -159,8 +159,8 @@ impl Rows for VectorSpec {
 }
 
 impl Tensors {
-    /// Adds a weight run by run; `part` makes one of where it begins in the tensor and its rows of the weight. Those of a weight
-    /// whose rows change places (`moves`) must follow each other.
+    /// Adds a weight run by run; `part` makes a part from its start in the tensor and its rows of the weight. A weight whose
+    /// rows are permuted (`moves`) must be contiguous.
     fn add(
         &mut self,
         name: &str,
@@ -186,10 +186,10 @@ impl Tensors {
     }
 }
 
-/// The architectures whose keys and values llama.cpp loads also in layers that use an earlier layer's.
+/// The architectures whose matrices of keys and values llama.cpp loads even in layers that use an earlier layer's cache.
 const LOADED: [&str; 1] = ["gemma3n_text"];
 
-/// Keys and values of layers that have none: zeros, which nothing is computed with.
+/// Matrices of keys and values for layers that have none: zeros, which nothing reads.
 fn unused(program: &Program, tensors: &[Converted]) -> Vec<Converted> {
     let mut all = Vec::new();
     for layer in 0..program.layers() {

@@ -1,4 +1,4 @@
-//! Attention: over executors' caches and callers', however rows are found and divided, and what it refuses.
+//! Attention: over executors' caches and callers', however tokens are looked up and the KV is split, and what it refuses.
 
 use super::*;
 use wgslm_test::cases::cache::{By, CacheCase};
@@ -100,7 +100,7 @@ fn gpu_attend() {
     }
 }
 
-/// A value that is infinite or NaN reaches the rows that see it, and none beside them in its tile.
+/// A value that is infinite or NaN reaches the tokens that attend to it, and no others of its tile.
 #[test]
 fn gpu_attention_keeps_broken_values_to_the_rows_that_see_them() {
     let results = |form, case: &AttendCase| pollster::block_on(case.outputs(&device(form), Numerics::Exact)).0;
@@ -136,8 +136,8 @@ fn gpu_attend_to_any_cache() {
     check(SWIFTSHADER, cases.iter().step_by(5)); // storage, layout and kernel come in threes and twos
 }
 
-/// The k + 1 rows of a draft as one sequence's, or as sequences of one row over the same pages: the same bits. And what is no tree is
-/// refused.
+/// The k + 1 tokens of a draft as one sequence, or as sequences of one token over the same pages: the same bits. An invalid
+/// tree is refused.
 #[test]
 fn gpu_drafts_are_verified_as_units_too() {
     let (heads, kv_heads, dim, slots, first, rows) = (3u32, 1u32, 32u32, 16u32, 37u32, 5u32);
@@ -249,7 +249,7 @@ fn uneven() -> Vec<Place> {
 
 const LOOKS: [fn(&mut Single<'_>); 3] = [|s| s.by_rows(), |_| {}, |s| s.v1()];
 
-/// Rows and tiles whose sequence is searched for or looked up, rows in parts or whole: the same bits, and near f64.
+/// The sequence of a token or tile is searched for or looked up, the KV is split or not: the same bits, and near f64.
 #[test]
 fn gpu_single_attention_is_the_same_however_rows_are_found() {
     let places = uneven();
@@ -274,7 +274,7 @@ fn gpu_single_attention_is_the_same_however_rows_are_found() {
     }
 }
 
-/// A query that is infinite or NaN spoils its own row and no other; one that is huge finds the position that it points at.
+/// A query that is infinite or NaN spoils its own row and no other; a huge one attends to the position that it points at.
 #[test]
 fn gpu_attention_keeps_extreme_queries_to_their_rows() {
     let places = uneven();
@@ -305,8 +305,8 @@ fn gpu_attention_keeps_extreme_queries_to_their_rows() {
     }
 }
 
-/// A score of minus infinity weighs nothing, the lowest finite ones do, and a row of nothing higher is zeros: on the GPU, on the CPU, by
-/// the oracle.
+/// A score of minus infinity has weight 0, the lowest finite scores have some, and a row of minus infinities alone gives zeros:
+/// on the GPU, on the CPU, by the oracle.
 #[test]
 fn gpu_attention_without_a_finite_score_is_zeros() {
     for sinks in [false, true] {
@@ -353,7 +353,7 @@ fn gpu_attention_without_a_finite_score_is_zeros() {
     }
 }
 
-/// Divided among workgroups or not, in company or alone, its tile looked up or searched for: the same bits.
+/// With split KV or without, batched or alone, with a tile looked up or searched for: the same bits.
 #[test]
 fn gpu_attention_does_not_depend_on_how_it_is_divided() {
     let bits = |form, case: &AttendCase| {
@@ -362,7 +362,7 @@ fn gpu_attention_does_not_depend_on_how_it_is_divided() {
     };
     for form in [LAVAPIPE, SWIFTSHADER] {
         let plain = AttendCase { shape: [3, 1, 32, 32], sinks: true, by_position: true, ..AttendCase::PLAIN };
-        // The 35 rows of one sequence are too many to be divided; its last row alone is not.
+        // For the 35 tokens of one sequence the KV is not split; for its last token alone it is.
         let [heads, dim] = [3, 32];
         let many = bits(form, &AttendCase { seqs: vec![(1500, 35)], ..plain.clone() });
         let one = bits(form, &AttendCase { seqs: vec![(1534, 1)], ..plain.clone() });
@@ -394,7 +394,7 @@ fn gpu_attention_by_cooperative_matrices_with_a_stand_in() {
     }
 }
 
-/// Exact numerics, drafts of a tree and heads that the memory does not hold have the usual form, and are right.
+/// Exact numerics, trees of drafts, and heads too large for workgroup memory run the usual kernel, and are right.
 #[test]
 fn gpu_attention_by_cooperative_matrices_is_not_for_all() {
     let [_, (form, device, _), _] = with_stand_ins();
@@ -418,8 +418,8 @@ fn gpu_attention_by_cooperative_matrices_is_not_for_all() {
     }
 }
 
-/// The same with sequences of no rows among others, and with queries and values that are no numbers: these stay with the rows that see
-/// them, and change no bit of others.
+/// The same with empty sequences among others, and with queries and values that are NaN or infinite: these reach only the
+/// tokens that attend to them, and change no bit of others.
 #[test]
 fn gpu_attention_by_cooperative_matrices_keeps_rows_apart() {
     for (form, device, types) in with_stand_ins() {

@@ -1,5 +1,5 @@
-// cooperative_stand_in: what lib/cooperative does, in plain WGSL: the threads of a subgroup have the elements of a matrix of sums
-// among them, and read operands where they lie. SIDE and SUBGROUPS, which need not be the device's, stand in front.
+// cooperative_stand_in: what lib/cooperative does, in plain WGSL: the threads of a subgroup share the elements of a matrix of
+// sums, and read operands where they lie. SIDE and SUBGROUPS are declared before this; they need not be the device's.
 alias Half = f32;          // of an f16's value
 alias Left = vec3<u32>;    // where it lies, from row to row, from column to column
 alias Right = vec3<u32>;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Blocks in use come to lie in front, and sequences go on from there with the same bits.
+/// Blocks in use are moved to the start of the cache, and sequences go on from there with the same bits.
 #[test]
 fn gpu_a_compacted_cache_is_the_same_cache() {
     let program = llama(Shape::SMALL);
@@ -68,10 +68,10 @@ fn gpu_states_are_copied() {
     assert!(gpu.cache(&[CacheOp::CopyState { from: 0, to: checkpoint + 1 }]).is_err());
 }
 
-/// Alone or in company, in one chunk or in many, one column of a product or eight: the same bits.
+/// Alone or batched, in one chunk or in many, one column of a matmul or eight: the same bits.
 #[test]
 fn gpu_batches_and_chunks_do_not_change_a_bit() {
-    // Fast numerics have a device's best forms of products and attention: of 8 and 16 bits.
+    // Fast numerics have a device's best variants of matmul and attention: of 8 and 16 bits.
     for (form, numerics) in
         [LAVAPIPE, SWIFTSHADER].into_iter().flat_map(|f| [(f, Numerics::Exact), (f, Numerics::Fast)])
     {
@@ -210,7 +210,7 @@ fn gpu_rows_have_the_same_bits_in_company() {
     }
 }
 
-/// Vocabularies as they are, on a device that cannot bind all of the table at once.
+/// Vocabularies of real models, on a device that cannot bind all of the table at once.
 #[test]
 fn gpu_vocabularies_are_split_at_a_bindings_limit() {
     for (n, format) in [(152_064, F32), (262_144, Q8_0)] {
@@ -240,7 +240,7 @@ fn gpu_vocabularies_are_split_at_a_bindings_limit() {
     }
 }
 
-/// Every matrix in several buffers: the table, a pair of gates and ups, q, k, v, which must not part inside a head.
+/// Every matrix in several buffers: the table, gate and up, and q, k, v, which must not be split inside a head.
 #[test]
 fn gpu_matrices_of_a_model_lie_in_pieces() {
     let program = llama(Shape { dim: 256, hidden: 160, ..Shape::SMALL });

@@ -60,7 +60,7 @@ fn device(form: Form) -> Device {
             name: Some(name.clone()),
             no_subgroups: !form.subgroups,
             checked: form.checked,
-            // Without features a device is what a host may hand us: WebGPU's defaults.
+            // Without features a device is what an application may lend: WebGPU's defaults.
             default_limits: !form.subgroups,
             // As GPUs have it; software adapters have a thread to a head.
             tuning: if form.subgroups { String::new() } else { "head = 8".to_owned() },
@@ -128,7 +128,7 @@ fn gpu_formats() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::formats()));
 }
 
-/// Whatever the table may say of a format, products are right.
+/// Whatever the tuning table has for a format, matmuls are right.
 #[test]
 fn gpu_tunings_of_products() {
     check(LAVAPIPE, &cases::tunings());
@@ -157,12 +157,12 @@ fn gpu_matmul_of_f16() {
 
 #[test]
 fn gpu_matmul_by_other_tiles() {
-    // The second has WebGPU's least workgroup memory, into which fewer columns of a tile fit.
+    // The second has WebGPU's minimum of workgroup memory, into which fewer columns of a tile fit.
     FORMS[..2].iter().for_each(|form| check(*form, &cases::tiles()));
 }
 
-/// No software adapter has cooperative matrices: plain WGSL of the same meaning takes the place of the operations, and subgroups are
-/// made up. What this proves are tiles, edges, epilogues, and the turns of subgroups.
+/// No software adapter has cooperative matrices: plain WGSL of the same meaning takes their place, and subgroups are emulated.
+/// This tests tiles, edges, epilogues, and how subgroups take turns.
 fn with_stand_ins() -> [(Form, Device, &'static str); 3] {
     macro_rules! stand_in {
         ($side:literal, $subgroups:literal) => {{
@@ -175,7 +175,7 @@ fn with_stand_ins() -> [(Form, Device, &'static str); 3] {
             }
         }};
     }
-    // On lavapipe a shader's loops end after 65,535 turns of all of them: there not many turns for one thread.
+    // On lavapipe a shader's loops end after 65,535 iterations in all, so one thread must not have many there.
     let forms = [(SWIFTSHADER, stand_in!(8, 16)), (LAVAPIPE, stand_in!(16, 4)), (LAVAPIPE, stand_in!(8, 2))];
     forms.map(|(form, matrices)| (form, device(form).with_matrices(matrices), matrices.types.name))
 }
@@ -206,7 +206,7 @@ fn gpu_rope() {
 #[test]
 fn gpu_kernels_in_the_geometry_of_gpus() {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
-    // A sixth of the writes; the choices that they are made of have periods, too, so each sixth begins one later.
+    // A sixth of the writes. Their parameters repeat with periods of their own, so each group of six gives the next one.
     let writes = cases::writes().into_iter().enumerate().filter(|(i, _)| i / 6 % 6 == i % 6).map(|(_, case)| case);
     let attention = each(cases::attend(), 9).chain(each(cases::attend_caches(), 9));
     let reductions = cases::norm().into_iter().chain(cases::softmaxes());
@@ -249,7 +249,7 @@ fn gpu_recurrences() {
     check(LAVAPIPE, &cases::conv_formats());
 }
 
-/// A sequence cut in any way, alone or in company: the same bits of each phase.
+/// A sequence in any chunks, alone or batched: the same bits of each phase.
 fn same_in_all_cuts(op: &(String, OneOp)) {
     for form in [LAVAPIPE, SWIFTSHADER] {
         for phase in Phase::ALL {
@@ -266,7 +266,8 @@ fn gpu_recurrences_are_the_same_in_all_cuts() {
     recurrent().iter().for_each(same_in_all_cuts);
 }
 
-/// Rows in any company and cut in any way: the same bits, also where experts see very different numbers of rows, in tiles of both sizes.
+/// Rows in any batch and any chunks: the same bits, even where experts get very different numbers of rows, in tiles of both
+/// sizes.
 #[test]
 fn gpu_experts_are_the_same_in_all_cuts() {
     for (count, used) in [(7, 3), (3, 2)] {

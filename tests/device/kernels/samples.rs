@@ -55,7 +55,7 @@ fn distribution_logits() -> Vec<f32> {
     Rng(5).normals(VOCAB as usize, 1.5)
 }
 
-/// Samples 102,400 tokens for each setting; what is never to be sampled is not, the rest passes Pearson's test.
+/// Samples 102,400 tokens for each setting: excluded tokens never occur, the others pass Pearson's chi-squared test.
 fn samples_follow(executor: &mut impl Executor, specs: &[SampleSpec], name: &str) {
     for (i, &spec) in specs.iter().enumerate() {
         let logits = distribution_logits();

@@ -20,7 +20,7 @@ fn gpu_single_kv_writes() {
     FORMS[1..].iter().enumerate().for_each(|(i, form)| check(*form, cases.iter().skip(i).step_by(3)));
 }
 
-/// What `lib/owner` is for: two threads that each replace their half of a word lose one, and the tests above would see it.
+/// What `lib/owner` is for: if two threads each replace their half of a word, one write is lost; the tests above would see it.
 #[test]
 fn gpu_halves_of_a_word_are_lost_between_two_threads() {
     const RACE: &str = "//! use: lib/kv_store_f16
@@ -126,7 +126,8 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     assert_eq!(single.finish().unwrap().dispatches.len(), 2);
 }
 
-/// Caches without tables have one block a sequence; where positions are checked, theirs are, too. And rows of short contexts have few parts.
+/// Caches without tables have one block per sequence, and their positions are checked, too. And short contexts have few KV
+/// splits.
 #[test]
 fn gpu_single_ops_know_how_far_caches_reach() {
     let device = device(LAVAPIPE);
@@ -190,7 +191,7 @@ fn gpu_single_ops_refuse_rows_in_any_order_where_order_counts() {
     assert!(tried(KvLayout::Vectorised, by_rows, true).unwrap_err().to_string().contains("paged"));
 }
 
-/// A buffer that is smaller than what is said of it is never bound, nor one twice, and there is no attention of nothing.
+/// A buffer smaller than declared is never bound, none is bound twice, and attention over nothing is refused.
 #[test]
 fn gpu_single_ops_refuse_buffers_and_shapes_that_do_not_fit() {
     let device = device(LAVAPIPE);

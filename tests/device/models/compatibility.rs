@@ -1,5 +1,5 @@
-//! The table of architectures in COMPATIBILITY.md is what happens: each fixture opened as a folder, through a GGUF file of our
-//! own, and loaded on a GPU. (That the logits are right is the other tests' business; they walk the same list.)
+//! The table of architectures in COMPATIBILITY.md is true: each fixture is opened as a folder, through a GGUF file of our own,
+//! and loaded on a GPU. (Other tests, which walk the same list, check the logits.)
 
 use std::collections::BTreeMap;
 

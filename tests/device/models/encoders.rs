@@ -1,4 +1,4 @@
-//! Encoders and embedders: last hidden states, vectors and scores of the references; the same bits in any company.
+//! Encoders and embedders: last hidden states, vectors and scores of the references; the same bits in any batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -235,7 +235,7 @@ fn all_minilm_l6_v2_matches() {
         assert!(vectors.len() == 24 && least >= 0.99999 && far < 2e-6, "cosine {least}, {far:e} apart");
     }
 
-    // Without leave to cut, a text of 314 tokens is refused.
+    // Without truncation, a text of 314 tokens is refused.
     let file = ModelFile::open(&path).unwrap();
     let strict = pollster::block_on(Embedder::open(file, &EmbedOptions::default(), &cpu, &mut |_| {})).unwrap();
     let long = sentences.as_array().unwrap().iter().find(|s| s["tokens_before_truncation"] == 314).unwrap();
@@ -263,7 +263,7 @@ fn all_minilm_l6_v2_matches() {
     }
 }
 
-/// Every field of a fixture that its architecture reads, with another value: refused, or the vectors are others.
+/// Every field of a fixture that its architecture reads, with another value: refused, or the vectors change.
 #[test]
 fn every_field_that_is_read_matters() {
     let mut seen = BTreeMap::<(String, String), (bool, String)>::new();

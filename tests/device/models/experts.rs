@@ -1,4 +1,4 @@
-//! Models of experts: where they run, with which numerics, and that their number is judged before memory is taken for it.
+//! Models of experts: where they run, with which numerics, and that their number is checked before memory is allocated for it.
 
 use serde_json::json;
 use wgslm::exec::{AnyExecutor, DeviceChoice, Numerics, Options, Phase};
@@ -38,7 +38,7 @@ fn fast_numerics_are_close() {
     }
 }
 
-/// What no kernel does is refused by name, before weights are loaded.
+/// An op without a kernel is refused by name, before weights are loaded.
 #[test]
 fn without_kernels_a_gpu_refuses_by_name() {
     let mut model = open(&data("tiny-models").join("mixtral-5x2")).unwrap();
@@ -104,7 +104,7 @@ fn is_right(model: &wgslm::model::Model, name: &str) {
     assert!(kl < 1e-9, "{name}: KL {kl:e}");
 }
 
-/// A file as llama.cpp's converter wrote it before it took latent attention apart: one tensor for what leads into and out of
+/// A file as llama.cpp's converter wrote it before it split latent attention's matrices: one tensor for those into and out of
 /// the compressed space, and sizes of heads under the usual names.
 #[test]
 fn older_files_of_latent_attention_run() {

@@ -20,7 +20,7 @@ fn float(file: &ModelFile, name: &str) -> f64 {
     }
 }
 
-/// Every n-th layer where that is all that is read; flags where each is read, or where there is no such n.
+/// One number n (every n-th layer) where llama.cpp reads only that; flags where it reads them, or where no n fits.
 #[test]
 fn patterns_of_windows_are_in_the_form_that_is_read() {
     const PATTERN: &str = "attention.sliding_window_pattern";
@@ -34,7 +34,7 @@ fn patterns_of_windows_are_in_the_form_that_is_read() {
     ] {
         assert_eq!(key(&file(fixture), &format!("{arch}.{PATTERN}")), Some(expected), "{fixture}");
     }
-    // Layers 0 and 3 of four are the delta nets' in none of the patterns that one number gives.
+    // No single number gives the pattern in which layers 0 and 3 of four are delta nets.
     let moe = file("qwen35moe-hybrid");
     let recurrent = Value::Array(Array::Bool(vec![true, false, false]));
     assert_eq!(key(&moe, "qwen35moe.attention.recurrent_layers"), Some(recurrent));

@@ -225,8 +225,8 @@ pub(crate) fn tiny_models_match<D: Device>() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// An engine gives the blocks outside windows back and samples the reference's tokens, all of them. A model whose layers all see
-/// a window runs in a cache that could not hold the whole text.
+/// An engine frees the blocks outside windows and samples the reference's tokens, all of them. A model with windows in all
+/// layers runs in a cache that could not hold the whole text.
 #[test]
 fn an_engine_gives_blocks_back_and_draws_the_same() {
     for (name, blocks) in

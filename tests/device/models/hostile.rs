@@ -1,4 +1,4 @@
-//! Every case of `data/hostile` that a model's configuration and tensors must settle.
+//! Every case of `data/hostile` that is decided by a model's configuration and tensors.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use super::{Cpu, open, open_with_config};
 use wgslm_test::alloc::counted;
 use wgslm_test::{data, hostile};
 
-/// Runs `open`, and holds it to the limits on memory and time: 64 MiB beside the file, 100 ms, in the best of three runs,
-/// since the machine may be busy.
+/// Runs `open` and checks its limits on memory and time: 64 MiB beside the file, 100 ms, in the best of three runs, since the
+/// machine may be busy.
 pub(crate) fn within_limits(name: &str, size: u64, open: impl Fn() -> Result<Model>) -> Result<Model> {
     let mut best = Duration::MAX;
     for _ in 0..3 {
@@ -35,7 +35,7 @@ fn open_case(case: &serde_json::Value) -> Option<Result<Model>> {
     match case["kind"].as_str().unwrap() {
         "config" => {
             let weights = stored(case["weights"].as_str().unwrap());
-            // Files are read as text where they are opened: what is no UTF-8 ends there.
+            // Files are read as text where they are opened: what is not UTF-8 ends there.
             let config = String::from_utf8(hostile::bytes(case)).ok()?;
             let size = size(&weights) + config.len() as u64;
             Some(within_limits(file, size, || open_with_config(&weights, config.clone())))

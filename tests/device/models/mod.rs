@@ -170,7 +170,7 @@ fn a_language_model_among_others_is_found_in_its_part_of_the_configuration() {
     assert_eq!(inside.program, whole.program);
 }
 
-/// Ministral 3 without a temperature is Mistral; with one, queries grow with the position.
+/// Ministral 3 without attention temperature scaling is Mistral; with it, queries grow with the position.
 #[test]
 fn queries_grow_by_steps_of_the_original_context() {
     let path = wgslm_test::data("tiny-models/mistral-window");

@@ -67,7 +67,7 @@ fn breaking() -> Vec<Mutation> {
     ]
 }
 
-/// Changes that do not fit the tensors, or that no such model is known to run with: refused when it is opened.
+/// Changes that do not fit the tensors, or that no published model has: refused when the model is opened.
 fn refused() -> Vec<Mutation> {
     vec![
         ("llama-rope3", "num_attention_heads", "/num_attention_heads", json!(2)),

@@ -1,4 +1,4 @@
-//! What test bodies run on: a device that loads models, and one sequence on it whose pages lie in disorder.
+//! What test bodies run on: a device that loads models, and one sequence on it whose pages are shuffled.
 
 use wgslm::Result;
 use wgslm::exec::{Executor, Limits, Numerics, Outs, Phase, Sampled, SeqStep, Step, StepOut, Token};
@@ -14,7 +14,7 @@ pub(crate) trait Device {
     const LACKS_KERNELS: bool;
     /// An executor with a model's weights.
     fn load(model: &Model, numerics: Numerics, limits: Limits) -> Result<Self::Exec>;
-    /// Fills the whole cache with NaN: what nobody wrote must not count.
+    /// Fills the whole cache with NaN: positions that were not written must not matter.
     fn poison(exec: &mut Self::Exec);
 }
 

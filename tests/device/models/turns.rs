@@ -84,7 +84,7 @@ fn turns_are_kept_and_taken_back() {
                 }
                 reused.push(kept as usize);
                 text.extend(&answer);
-                // The third turn takes the second answer back, but for its first token.
+                // The third turn replaces the second answer but for its first token.
                 if turn == 1 {
                     text.truncate(text.len() - expected.len() + 1);
                 }

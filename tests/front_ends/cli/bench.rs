@@ -116,7 +116,8 @@ fn wrong_wishes_are_refused() {
     fails(bench(&["--shape", "tiny", "--device", "99"]), 6, &["no adapter"]);
 }
 
-/// Products of one format, whose time is a slope, attention of a prompt, and small ops: in every form that the device has, and no other.
+/// Matmuls of one format, whose time is a slope, attention of a prompt, and small ops: in every variant that the device has,
+/// and no other.
 #[test]
 fn gpu_kernels_are_timed() {
     let cases: [(&str, &[(&str, u64)]); 6] = [

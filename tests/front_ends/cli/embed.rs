@@ -165,7 +165,7 @@ fn pairs_of_texts_give_scores() {
 fn lines_that_do_not_fit_are_named() {
     let folder = Folder::new("nomicbert-rope", "wrong");
     for (stdin, words) in [
-        ("nothing", "line 1: no JSON"),
+        ("nothing", "line 1: not JSON"),
         ("[1, 2]", "{\"text\": \"…\"}"),
         ("{\"query\": \"a\", \"document\": \"b\"}", "{\"text\": \"…\"}"),
         ("{\"text\": 5}", "{\"text\": \"…\"}"),
@@ -190,7 +190,7 @@ fn lines_that_do_not_fit_are_named() {
     assert_eq!(ok(folder.embed(&[], "")), "");
 }
 
-/// A decoder gives vectors, too; an encoder does not talk, and says what it does.
+/// A decoder gives vectors, too; an encoder does not generate, and its error says what works.
 #[test]
 fn decoders_embed_and_encoders_do_not_talk() {
     let lines = fed(command(&["embed", "--device", "cpu"]), "\"Once upon a time\"\n\"A cat\"\n".as_bytes());

@@ -51,7 +51,7 @@ fn a_model_is_compared_with_saved_logits() {
     let compared = |model: &str, more: &[&str]| {
         json(perplexity(model, &[&["--kl-divergence-base", base, "--kl-divergence", "--json"], more].concat()))
     };
-    // With itself: what 16 bits a number cost.
+    // Against itself: only the rounding to 16 bits.
     let own = compared(F32, &[]);
     assert_eq!(own["tokens"], 3 * 63);
     assert!((own["nll"].as_f64().unwrap() - made["nll"].as_f64().unwrap()).abs() < 1e-9);

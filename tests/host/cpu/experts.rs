@@ -67,7 +67,7 @@ fn of_equals_the_lower_number_comes_first() {
     assert_eq!(route(&[0.0, 2.0, 1.0, 2.0, 1.0], plain(5, 4))[..4], [1.0, 3.0, 2.0, 4.0]);
     let groups = Some(Groups { count: 3, kept: 1, score: GroupScore::TwoBest });
     let spec = RouteSpec { groups, score: Score::Sigmoid, ..plain(6, 2) };
-    // The groups' sums are equal: the first is kept, though the others hold as good an expert.
+    // The groups' scores are equal: the first is kept, though the others have an expert as good.
     assert_eq!(route(&[1.0, 0.0, 0.0, 1.0, 1.0, 0.0], spec)[..2], [0.0, 1.0]);
 }
 
@@ -133,7 +133,7 @@ fn threads_and_chunks_do_not_change_a_bit_of_experts() {
     }
 }
 
-/// Eight-bit activations are near the oracle, and not at it.
+/// Int8 activations are near the oracle, but not equal to it.
 #[test]
 fn experts_in_int8_are_close() {
     let op = OneOp::new(&[7, 64], |b, x| experts(b, x, plain(7, 3), [64, 96, 65], false));

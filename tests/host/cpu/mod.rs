@@ -162,7 +162,7 @@ fn ops_on_whole_rows() {
                 }),
             ];
             for op in &ops {
-                // One element does not stand out of itself.
+                // A single element does not exceed its own mean.
                 let (y, distance) = one_op(op, &[F32], 7, deviation, u64::from(n));
                 let nothing = y.iter().all(|y| y.abs() < 1e-6 * deviation);
                 assert!(distance < EXACT || nothing, "{} of {n}, {deviation}: {distance:e}", op.program.listing());
@@ -235,7 +235,7 @@ fn pooling() {
     }
 }
 
-/// Two attention layers, one of a window, between an embedding by tokens and by types and a pooled head.
+/// Two attention layers, one with a window, between embeddings of tokens and types and a pooled head.
 fn encoder() -> Program {
     let mut b = Builder::new(64, 96);
     let tokens = b.embed("embed.weight", Index::Token, 64, 48, 1.0);
@@ -258,7 +258,7 @@ fn encoder() -> Program {
     b.finish(vec![Out::Hidden(x), Out::Pooled(pooled)])
 }
 
-/// A sequence's vector is the oracle's, and its bits are the same alone and in any company, on any number of threads.
+/// A sequence's vector is the oracle's, and its bits are the same alone and in any batch, on any number of threads.
 #[test]
 fn encoders_pool_packed_sequences() {
     let program = encoder();
@@ -299,7 +299,7 @@ fn encoders_pool_packed_sequences() {
                     assert_eq!(bits(&together[place * 24..][..24]), bits(&alone[i * 24..][..24]), "{order:?}, {i}");
                 }
             }
-            // Roles may be mixed; results keep the step's order.
+            // Phases may be mixed; results keep the step's order.
             let seqs = [
                 SeqStep { phase: Phase::Decode, ..seq(1, 0) },
                 seq(0, 1),

@@ -63,7 +63,7 @@ fn long(positions: usize) -> Limits {
     Limits { rows: 96, context: positions as u32, ..programs::limits() }
 }
 
-/// Cuts for a text: one piece, pieces of 1, 3, 16, and of changing size.
+/// Ways to split a text: chunks of 96, 1, 3 and 16 rows, and of changing size.
 fn cuts(positions: usize, kind: usize) -> Vec<(usize, usize)> {
     let mut cuts = Vec::new();
     let mut pos = 0;
@@ -153,7 +153,7 @@ fn long_texts_stay_exact() {
     }
 }
 
-/// A copy of a state goes on as the state itself; slots are not disturbed by others, and position 0 forgets.
+/// A copy of a state goes on as the state itself; slots do not affect each other, and position 0 resets.
 #[test]
 fn states_are_copied_and_begun_again() {
     for (name, op) in cases() {

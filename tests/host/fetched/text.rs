@@ -105,13 +105,13 @@ fn tokenizer_json() {
         let file = folder_tokenizer(name);
         let tokenizer = if gguf { through_gguf(file) } else { Tokenizer::from_json(&file, None).unwrap() };
         let mut tally = Tally::default();
-        // Where a text begins with a space, this form adds none, and SentencePiece, which GGUF files follow, does.
+        // If a text begins with a space, this form adds none; SentencePiece, which GGUF files follow, does.
         let added = |text: &str| gguf && name == "llama2-metaspace" && text.starts_with([' ', '\u{2581}']);
         for (text, expected, special) in reference(&format!("tokenizers/{name}")) {
             if added(&text) {
                 continue;
             }
-            // What stands for the unknown is no control token here, and is one there.
+            // The unknown token is not a control token here, but is one there.
             if gguf || !text.contains("<unk>") || name == "gpt2" {
                 tally.check(&tokenizer, &text, Special::Plain, &expected);
             }

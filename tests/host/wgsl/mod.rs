@@ -85,8 +85,8 @@ fn every_module_is_valid_and_translates_to_every_target() {
     }
 }
 
-/// What no adapter here runs is shown to the validator of Khronos, too (`scripts/test` installs it). Its rules for Vulkan would refuse
-/// naga's strides of arrays in workgroup memory, which are in all modules, so it takes those of SPIR-V.
+/// Modules that no adapter here runs also go through the validator of Khronos (`scripts/test` installs it). Its rules for
+/// Vulkan would refuse naga's strides of arrays in workgroup memory, which are in all modules, so it applies those of SPIR-V.
 fn spirv_val(label: &str, words: &[u32]) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{label}.spv"));
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -141,7 +141,7 @@ fn headers_say_what_a_reader_needs() {
     }
 }
 
-/// Chromium does not empty a variable without a value each time that a loop comes to its declaration, as the standard wants.
+/// Chromium does not reset a variable without an initialiser in each iteration of a loop, as the standard requires.
 #[test]
 fn variables_in_functions_have_a_value() {
     for (name, source) in KERNELS

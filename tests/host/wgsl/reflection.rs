@@ -1,4 +1,4 @@
-//! What Rust hands kernels is what the WGSL takes, by naga's reflection: the fields of `struct Params`, the overrides.
+//! What Rust passes to kernels is what the WGSL takes, by naga's reflection: the fields of `struct Params`, the overrides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,7 +40,7 @@ fn uniform(module: &Module) -> Option<(Vec<Field>, usize)> {
     Some((members.iter().map(field).collect(), *span as usize))
 }
 
-/// How the parameters that an op hands a kernel differ from what a text of it takes.
+/// How the parameters that an op passes to a kernel differ from those that a module of it takes.
 fn difference(params: ParamsLayout, text: &str) -> Option<String> {
     let fields: Vec<Field> = params.fields.iter().map(|f| (f.name.to_owned(), f.ty, f.offset)).collect();
     let Some((wgsl, span)) = uniform(&parsed(text)) else { return Some("no uniform struct".to_owned()) };

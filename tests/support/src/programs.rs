@@ -247,7 +247,7 @@ pub fn rows<'a>(slot: u32, phase: Phase, tokens: &'a [Token], pos: u32, tables: 
     SeqStep { outs: Outs::All, read_logits: true, ..SeqStep::new(slot, phase, tokens, pos, tables) }
 }
 
-/// A row whose successor is sampled.
+/// A token whose successor is sampled.
 pub fn sampling<'a>(seq: SeqStep<'a>, sample: SampleSpec) -> SeqStep<'a> {
     SeqStep { outs: Outs::Last, sample: Some(sample), read_logits: false, ..seq }
 }

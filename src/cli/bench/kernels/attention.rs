@@ -1,5 +1,5 @@
-//! Attention among the kernels: V1 beside the engine's, over contexts; decoding beside a stream of reads; tiles of a prompt's rows
-//! beside rows one by one; sequences that are searched for beside those that are looked up.
+//! Attention benchmarks: V1 beside the engine's kernels, over contexts; decoding beside a plain stream of reads; tiles of
+//! prefill tokens beside single tokens; a binary search for a token's sequence beside a lookup.
 
 use super::{DIM, Item, Make, one, read};
 use crate::exec::single::{Place, Single, StepBuffer, StepLimits};
@@ -7,12 +7,12 @@ use crate::gpu::{Buffer, Device, Pipelines};
 use crate::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op};
 use crate::{Error, Result};
 
-/// Tells which kernel it shall be.
+/// Chooses the kernel.
 type Choose = fn(&mut Single<'_>);
 
 /// Positions in a block.
 const SLOTS: u32 = 16;
-/// Bytes of a cache whose blocks are taken in turn, so that what decoding reads was not read a moment ago.
+/// Bytes of a cache whose blocks are used in turn, so that decoding does not read what it has just read.
 const COLD: u64 = 256 << 20;
 
 /// Causal attention of the last rows of sequences over a 16-bit cache.
@@ -21,7 +21,7 @@ struct Attention {
     layout: KvLayout,
     heads: u32,
     kv_heads: u32,
-    /// For each sequence its rows and the positions of its last one and before.
+    /// For each sequence, its tokens in the step and its length.
     seqs: Vec<(u32, u32)>,
     divided: bool,
     /// Bytes of the cache, if that is more than sequences need, or if they share it.
@@ -76,7 +76,7 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
 
 /// A prompt by cooperative matrices, on a device that has them and was not set to use another form.
 fn cooperative(device: &Device, rows: u32) -> Result<Vec<Item>> {
-    // The engine has it only where a self-test found it right; what is measured here was found by nobody.
+    // The engine uses it only where the self-test has passed; here it is measured without one.
     let device = device.with_attend_matrices(true);
     if device.caps().attend_matrices().is_none() {
         return Ok(Vec::new());
@@ -85,7 +85,7 @@ fn cooperative(device: &Device, rows: u32) -> Result<Vec<Item>> {
     Ok(vec![attention.item(&device, &mut Pipelines::new(&device), |s| s.fast())?])
 }
 
-/// The rows of vllm-metal's comparison: whose a row is, or a tile of rows, is searched for or looked up.
+/// The rows of vllm-metal's comparison: the sequence of a token, or of a tile, is searched for or looked up.
 fn owners(quick: bool) -> impl Iterator<Item = (String, Make)> {
     let mixed = [vec![(1, 128); 32], vec![(512, 512); 4]].concat();
     let rows: Choose = |s| s.by_rows();
@@ -134,7 +134,7 @@ impl Attention {
         shape.blocks = if self.shared { most as u32 } else { self.needed().max(most as u32) };
         let kv = Buffer::new(device, "kv", shape.bytes())?;
         let q = Buffer::new(device, "q", u64::from(self.rows()) * u64::from(self.heads * DIM) * 4)?;
-        // Numbers of f16 and of f32 from 0.5 to 1, of either sign, by a generator of Knuth's.
+        // Numbers from 0.5 to 1 of either sign, both as f16 and as f32, by a generator of Knuth's.
         let mut state = 1u32;
         let mut random = || {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,4 +1,4 @@
-//! `wgslm bench kernels`: how near single kernels come to what a copy reaches, and what fusing them saves.
+//! `wgslm bench kernels`: how near single kernels come to the bandwidth of a copy, and what fusion saves.
 
 mod attention;
 mod products;
@@ -41,7 +41,7 @@ pub(super) struct Args {
 struct Item {
     name: String,
     plan: Plan,
-    /// A shorter plan, whose time is subtracted: what it costs to submit is in both.
+    /// A shorter plan, whose time is subtracted: both include the cost of a submission.
     less: Option<Plan>,
     counts: StepCounts,
     bytes: f64,
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         let once = time(&device, item, 1)?;
         repeats.push((ROUND.as_secs_f64() / once).clamp(1.0, 2000.0) as u32);
     }
-    // In turns, so that what disturbs one disturbs all.
+    // Round by round, so that a disturbance hits all items alike.
     for _ in 0..rounds {
         for (item, &repeats) in items.iter_mut().zip(&repeats) {
             let seconds = time(&device, item, repeats)?;

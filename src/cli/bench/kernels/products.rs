@@ -1,4 +1,4 @@
-//! Products of matrices and rows among the kernels: every dispatch reads a matrix that none before it read, beside a stream of reads.
+//! Matmul benchmarks: every dispatch reads a matrix that none before it has read, beside a plain stream of reads.
 
 use super::{Item, Make, one, read, step_of};
 use crate::Result;
@@ -11,7 +11,7 @@ use crate::quant::BlockFormat;
 const K: u32 = 4096;
 /// Bytes of a matrix, or a little less.
 const MATRIX: u64 = 8 << 20;
-/// Matrices of a plan, and of the shorter one whose time is subtracted: what submitting costs is in both.
+/// Matrices of a plan, and of the shorter one whose time is subtracted: both include the cost of a submission.
 const MATRICES: [usize; 2] = [72, 8];
 
 /// One row of x and eight times matrices of a block format.
@@ -79,7 +79,7 @@ impl Products {
         Ok(Item { less: Some(less), ..Item::new(all, counts, bytes as f64) })
     }
 
-    /// Rows of W as kernels read them, of numbers between -1 and 1 of which none is special.
+    /// Rows of W as kernels read them, of ordinary numbers between -1 and 1.
     fn rows_of_w(&self, words: usize, n: u32) -> Result<Vec<u32>> {
         let row: Vec<f32> = (0..K).map(|i| (i.wrapping_mul(2_654_435_769) >> 8) as f32 / 8_388_608.0 - 1.0).collect();
         let mut bytes = vec![0; self.format.row_bytes(K.into())? as usize];

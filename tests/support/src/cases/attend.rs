@@ -1,4 +1,4 @@
-//! What is asked of attention: single rows and tiles of rows over contexts of every length, each with what a model may want.
+//! The cases of attention: single tokens and tiles over contexts of every length, each with options that models use.
 
 use wgslm::exec::{GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase, SeqStep, Step, Token};
 use wgslm::gpu::Device;
@@ -19,7 +19,7 @@ pub enum Place {
     Packed,
 }
 
-/// An attention, and the sequences that it is asked of.
+/// An attention op, and the sequences that it runs on.
 #[derive(Clone, Debug)]
 pub struct AttendCase {
     pub place: Place,
@@ -32,11 +32,11 @@ pub struct AttendCase {
     /// Positions in a block.
     pub block: u32,
     pub phase: Phase,
-    /// For each sequence the positions that are there, and the rows that come.
+    /// For each sequence, the positions that are cached and the tokens of the step.
     pub seqs: Vec<(u32, u32)>,
     /// Tiles search for their sequence.
     pub search: bool,
-    /// Rows are what their positions make them, however many come at once.
+    /// Inputs depend on their positions alone, not on how many come at once.
     pub by_position: bool,
     /// With `by_position`: the position whose values are infinite or NaN.
     pub broken: Option<u32>,
@@ -229,7 +229,7 @@ pub fn cooperative() -> Vec<AttendCase> {
     cases
 }
 
-/// Pair by pair, everything that attention may be asked for.
+/// All options of attention, pair by pair.
 pub fn cases() -> Vec<AttendCase> {
     let plain = AttendCase::PLAIN;
     // Ratios of heads, sizes of heads, sizes of blocks, contexts: each value of each meets both kernels.

@@ -17,7 +17,7 @@ pub enum By {
     V1,
 }
 
-/// Rows of a sequence, and the cache that they look at.
+/// Tokens of a sequence, and the cache that they attend to.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheCase {
     pub by: By,
@@ -202,7 +202,7 @@ impl CacheCase {
     }
 }
 
-/// A tree of so many drafts: chains that part, some at once, some late.
+/// A tree of so many drafts: chains that branch, some at once, some late.
 fn paths(rows: u32) -> Vec<u64> {
     let mut paths: Vec<u64> = Vec::new();
     for i in 0..rows as usize {
@@ -237,7 +237,7 @@ fn store(words: &mut [u32], storage: KvStorage, element: u64, x: f32, scale: f32
     }
 }
 
-/// Tiles of rows in their best form: every layout with every storage type, with what a model may want.
+/// Tiles by the device's best kernel: every layout with every storage type, with options that models use.
 pub fn cooperative() -> Vec<CacheCase> {
     let masks = [Mask::Causal, Mask::Window(20), Mask::Window(5)];
     let mut cases = Vec::new();
@@ -286,7 +286,7 @@ pub fn caches() -> Vec<CacheCase> {
         [6, 2, 65, 63],
         [2, 1, 33, 512],
     ];
-    // No context but the row itself, a block and one less and more, several tiles.
+    // No context but the token itself, a block and one less and more, several tiles.
     let contexts = [(0, 1), (15, 3), (0, 9), (255, 2), (600, 5)];
     let masks = [Mask::Causal, Mask::Window(5), Mask::Causal, Mask::Window(70), Mask::Window(0)];
     for (i, shape) in shapes.into_iter().enumerate() {
@@ -314,7 +314,8 @@ pub fn caches() -> Vec<CacheCase> {
             cases.push(CacheCase { by, storage, layout: KvLayout::ALL[2 * i], shape, sinks: true, ..CacheCase::PLAIN });
         }
     }
-    // Prefixes that leave bits unused, fill them, and are longer; windows that end before the tree and within.
+    // Trees that use some or all of the mask's bits, over prefixes of several lengths; windows that end before the tree and
+    // within.
     for (i, (first, rows)) in [(0, 1), (0, 64), (50, 64), (3, 20), (300, 33), (61, 3)].into_iter().enumerate() {
         for by in [By::Rows, By::Tiles] {
             cases.push(CacheCase {

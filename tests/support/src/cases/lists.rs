@@ -53,7 +53,7 @@ pub fn linear() -> Vec<Case> {
     cases
 }
 
-/// Rows and columns of W: below, at and above the tiles of the kernels; the long ones thin, to be short.
+/// Rows and columns of W: below, at and above the tiles of the kernels; those with many columns have few rows, to be fast.
 const SHAPES: [(u32, u32); 7] = [(1, 14_336), (7, 4128), (33, 1056), (64, 544), (65, 288), (200, 96), (513, 32)];
 
 /// Mat-mat in integers: each format of integers, rows of W and columns and rows of x pair by pair, with every
@@ -62,8 +62,8 @@ pub fn dots() -> Vec<Case> {
     products("matmul = dot", |format| format.has_ints(), 0..7, 5e-4)
 }
 
-/// The same of numbers that are held in f16. Both factors of a term are off by 2.8e-4 (root mean square of 2⁻¹¹ / √3), so a sum of terms
-/// with signs by chance has an NMSE of 1.6e-7, a gated pair of them twice that in the mean; where it is of seven results, up to thrice.
+/// The same with operands in f16. Both factors of a term are off by 2.8e-4 (root mean square of 2⁻¹¹ / √3). So a sum of terms
+/// with random signs has an NMSE of 1.6e-7; a gated pair has twice that on average, and up to three times for seven results.
 pub fn f16_tiles() -> Vec<Case> {
     products("matmul = f16", |_| true, 0..7, 1e-6)
 }
@@ -86,12 +86,12 @@ pub fn tiles() -> Vec<Case> {
     tilings.into_iter().enumerate().flat_map(of).collect()
 }
 
-/// The same in f16 by cooperative matrices: every format in one shape, in others in another turn.
+/// The same in f16 by cooperative matrices: every format in one shape, which changes with `turn`.
 pub fn cooperative(turn: usize) -> Vec<Case> {
     products("matmul = cooperative", |_| true, turn..turn + 1, 1e-6)
 }
 
-/// Whatever the table or a file says of a format, products are right: threads, rows of W and rows of x pair by pair.
+/// Whatever the tuning table or file has for a format, mat-vec is right: threads, rows of W and rows of x pair by pair.
 pub fn tunings() -> Vec<Case> {
     let mut cases = Vec::new();
     for (i, lanes) in [4, 16, 32, 64].into_iter().enumerate() {
@@ -113,17 +113,17 @@ pub fn tunings() -> Vec<Case> {
     cases
 }
 
-/// Products of formats, each in several of the shapes.
+/// Matmuls of formats, each in several of the shapes.
 fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<usize>, bound: f64) -> Vec<Case> {
     const ROWS: [usize; 7] = [1, 7, 33, 64, 65, 200, 513];
     let mut cases = Vec::new();
     for (f, format) in BlockFormat::ALL.iter().copied().filter(has).enumerate() {
         for i in shapes.clone().map(|i| i + f * shapes.len() % 7) {
             let (n, k) = SHAPES[i % 7];
-            // Of floats, there may be any number.
+            // A row of floats may have any length.
             let weights = format.info().weights as u32;
             let k = if weights == 1 { k - 5 } else { k.next_multiple_of(weights) };
-            // A single element may be as near to 0 as it likes.
+            // A single element may be near 0, where a relative error means nothing: at least 7 rows.
             let rows = if n == 1 { ROWS[(i + f) % 7].max(7) } else { ROWS[(i + f) % 7] };
             // One of each format: compiling takes longer than computing.
             let epilogue = (f + shapes.start) % 5;
@@ -166,7 +166,7 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
     cases
 }
 
-/// A row of NaN or huge among others, in each form of products.
+/// A row of NaN or huge numbers among others, in each variant of matmul.
 pub fn extreme_products() -> Vec<Case> {
     let forms = [("matmul = registers", EXACT), ("matmul = dot", 5e-4), ("matmul = f16", 1e-6)];
     let tiled =
@@ -185,8 +185,8 @@ pub fn formats() -> Vec<Case> {
             let op = OneOp::new(&[], |b, _| b.embed("table", Index::Token, 60, k, 1.0));
             cases.extend(ops(&format!("embed {format:?} of {k}"), &op, format, &[9], 1.0, 1e-12));
         }
-        // Three of the shapes each: a shape has a third of the formats or more, and as many each number of rows of x. More rows, and
-        // more shapes for tiles: `registers`.
+        // Three of the shapes for each format, so each shape gets a third of the formats or more, and so does each number of
+        // rows of x. More rows, and more shapes for tiles: `registers`.
         for (shift, rows) in [(0, [1, 8]), (2, [2, 7]), (3, [5, 65])] {
             let (n, k) = SHAPES[(i + shift) % SHAPES.len()];
             let k = k.next_multiple_of(format.info().weights as u32);
@@ -327,7 +327,7 @@ pub fn expert_formats() -> Vec<Case> {
     cases
 }
 
-/// Heads that have a matrix each, are joined, and combined.
+/// Ops on heads: a matrix for each, concat, weighted sums.
 pub fn heads() -> Vec<Case> {
     let mut cases = Vec::new();
     for (heads, n, k) in [(1, 1, 1), (3, 65, 63), (5, 32, 64), (16, 7, 96)] {
@@ -373,7 +373,7 @@ pub fn row_wise() -> Vec<Case> {
 /// Positions of a sequence of a recurrent op.
 pub(super) const POSITIONS: usize = 60;
 
-/// One sequence by chunks of `chunk` rows, and from the third step on, with another, all in the same phase.
+/// One sequence in chunks of `chunk` rows, from the third step on batched with another (`company`), all in the same phase.
 fn chunks(phase: Phase, chunk: usize, company: bool) -> Vec<(Phase, Vec<Part>)> {
     let part = |seq, step: usize| Part { seq, pos: step * chunk, rows: chunk.min(POSITIONS - step * chunk) };
     let step = |i: usize| {
@@ -417,7 +417,7 @@ pub fn recurrences() -> Vec<Case> {
     cases
 }
 
-/// The same sequence cut in every way, as prompt and as decode rows, alone and in company: the same bits of each phase.
+/// The same sequence in chunks of every size, alone and batched with another: the same bits.
 pub fn recurrent_cuts(op: &(String, OneOp), phase: Phase) -> Vec<Case> {
     let cuts = [(60, false), (1, false), (3, true), (16, true), (7, false)];
     let both = [0, 1].map(|seq| Part { seq, pos: 0, rows: POSITIONS });

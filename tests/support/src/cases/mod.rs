@@ -1,4 +1,4 @@
-//! What is asked of every kernel, natively and in a browser: programs of one op over odd shapes and small models, against the f64
+//! The cases of every kernel, natively and in a browser: programs of one op over odd shapes and small models, against the f64
 //! oracle.
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,10 +39,10 @@ const LONG: f64 = 1e-9;
 /// NMSE with an f16 cache: of attention alone, and of a model.
 const HALF: f64 = 1e-6;
 const HALF_MODEL: f64 = 1e-5;
-/// With one of 8 bits.
+/// NMSE with an 8-bit cache.
 const INT8_MODEL: f64 = 1e-3;
 
-/// What lies where nothing may be written, and rows of it after the last.
+/// The value where nothing may be written, and how many rows of it follow the last one.
 const CANARY: f32 = -77_777.0;
 const BEHIND: u32 = 5;
 

@@ -1,4 +1,4 @@
-//! Samples from logits that the host gives: every kind of sample, and the CPU's tokens beside the device's.
+//! Sampling from logits that the host gives: every kind of sampling, the device's tokens against the CPU's.
 
 use super::*;
 

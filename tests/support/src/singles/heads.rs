@@ -13,7 +13,7 @@ pub struct Heads {
     pub slots: u32,
     pub storage: KvStorage,
     pub layout: KvLayout,
-    /// None: q and k are not turned; without queries the op is a `KvWrite`.
+    /// None: q and k are not rotated; without queries the op is a `KvWrite`.
     pub turn: Option<Turn>,
     pub normed: bool,
     /// q | k | v in one value.
@@ -139,7 +139,7 @@ impl Heads {
             worst = q;
         }
         let after: Vec<u32> = cache_buffer.read(device, 0..shape.bytes() / 4).await.unwrap();
-        // WGSL lets a device round to either neighbour; of these it is known that they take the nearer.
+        // WGSL lets a device round to either neighbour; these adapters are known to round to the nearest.
         let name = device.caps().name.to_lowercase();
         let nearest = name.contains("llvmpipe") || name.contains("swiftshader");
         self.cache_distance([&before, &after], &places, &tables, &parts, nearest).max(worst)

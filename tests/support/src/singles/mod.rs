@@ -1,4 +1,4 @@
-//! What is asked of single ops on buffers of the caller's: rotation and KV writes in every layout, storage type and source of angles,
+//! The cases of single ops on the caller's buffers: rotation and KV writes in every layout, storage type and source of angles,
 //! against f64, down to the last bit that they must not touch.
 use wgslm::exec::single::{Place, Rotation, Single, StepBuffer, StepLimits};
 use wgslm::gpu::{Buffer, Device, Pipelines, PlanBuilder, StepCounts};
@@ -15,7 +15,7 @@ mod heads;
 
 /// NMSE of f32 arithmetic, element by element.
 const EXACT: f64 = 1e-10;
-/// With angles that are off by 2⁻³¹ turns a position.
+/// With angles that are off by 2⁻³¹ revolutions per position.
 const POWER: f64 = 1e-9;
 /// With 16 or 8 bits an element.
 const COARSE: f64 = 1e-4;
@@ -570,7 +570,7 @@ pub fn copies() -> Vec<Alone> {
     cases
 }
 
-/// Products by rows and by tiles, of few rows and of more, in each kind of block: of none, of 32, of 256.
+/// Matmuls by rows and by tiles, of few rows and of more, in each kind of block: of none, of 32, of 256.
 pub fn products() -> Vec<Alone> {
     let (one, few) = (Stand::Run { rows: 1, first: 3 }, Stand::Run { rows: 23, first: 0 });
     let formats = [BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::Q4_K];
