@@ -1,5 +1,5 @@
 //! attend_reduce: out[r, h] = the KV splits of row r and head h that attend left, reduced in order
-//! parts (items, heads, 1 + V_VEC4S) f32 in vec4s | sinks (heads) | out (rows, heads * v_dim) f32
+//! partials (items, heads, 1 + V_VEC4S) f32 in vec4s | sinks (heads) | out (rows, heads * v_dim) f32
 //! grid: x one workgroup for a query head, y one for a row with several KV splits
 //! use: lib/batch, lib/attend
 //! source: paged_attention_v2_reduce of vLLM
