@@ -153,6 +153,7 @@ def minilm(name):
     model = AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # texts are data: "[CLS]" in one is no special token
     sentences, vectors, arrays = [], [], {}
     for i, text in enumerate(SENTENCES):
         tokenizer.no_truncation()
