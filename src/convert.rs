@@ -5,7 +5,7 @@ use std::io::Write;
 use crate::file::{CountFn, Description, ModelFile, NewTensor, TensorInfo, Value, gguf_header, padding};
 use crate::model::{Conversion, Model};
 use crate::quant::BlockFormat;
-use crate::quant::mix::{FileType, Place};
+use crate::quant::mix::{FileType, TensorContext};
 use crate::text::gguf_tokenizer;
 use crate::{Error, Result};
 
@@ -161,8 +161,8 @@ fn plan_folder(model: &Model, conversion: &Conversion, options: &Options) -> Res
     }
     let Conversion { layers, group, tied, .. } = *conversion;
     let new = |t: &crate::model::Converted| {
-        let place = Place { name: &t.name, shape: &t.shape, layers, group, tied };
-        NewTensor { name: t.name.clone(), shape: t.shape.clone(), format: to.format_of(&place) }
+        let context = TensorContext { name: &t.name, shape: &t.shape, layers, group, tied };
+        NewTensor { name: t.name.clone(), shape: t.shape.clone(), format: to.format_of(&context) }
     };
     Ok((metadata, conversion.tensors.iter().map(new).collect()))
 }
@@ -190,8 +190,8 @@ fn plan_gguf(file: &ModelFile, options: &Options) -> Result<Contents> {
         let format = match &options.to {
             None => info.format()?,
             Some(to) => {
-                let place = Place { name: &info.name, shape: &info.shape, layers, group, tied };
-                changed(info, to.format_of(&place), options.requantize)?
+                let context = TensorContext { name: &info.name, shape: &info.shape, layers, group, tied };
+                changed(info, to.format_of(&context), options.requantize)?
             }
         };
         tensors.push(NewTensor { name: info.name.clone(), shape: info.shape.clone(), format });

@@ -56,7 +56,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let threads = args.threads.map_or_else(cores, usize::from);
     let to = args.to.filter(|_| args.shape.is_none()); // a shape's weights are of the type already
     let options = Options { to, requantize: args.requantize, threads };
-    let part = Part::new(&args.output)?;
+    let part = PartialFile::new(&args.output)?;
     {
         let mut bar = Bar::new();
         bar.name("converting");
@@ -70,13 +70,13 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
 }
 
 /// A file in the making beside its place, gone if it is not finished.
-struct Part {
+struct PartialFile {
     path: PathBuf,
     file: File,
     finished: bool,
 }
 
-impl Part {
+impl PartialFile {
     fn new(output: &Path) -> crate::Result<Self> {
         let name = output.file_name().unwrap_or_default().to_string_lossy();
         let path = output.with_file_name(format!(".{name}.{}.part", std::process::id()));
@@ -95,7 +95,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for PartialFile {
     fn drop(&mut self) {
         if !self.finished {
             let _ = std::fs::remove_file(&self.path); // it may be gone: nothing is left either way

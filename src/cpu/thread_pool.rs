@@ -183,7 +183,7 @@ impl PoolThread<'_> {
     }
 
     /// Every `count`-th of `0..n`: where later items cost more.
-    pub(crate) fn turns(&self, n: usize) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn strided(&self, n: usize) -> impl Iterator<Item = usize> + use<> {
         (self.index..n).step_by(self.count)
     }
 }

@@ -22,12 +22,12 @@ pub(super) struct Random {
     name: String,
     len: u64,
     seed: u64,
-    tensors: Vec<Span>,
+    tensors: Vec<TensorBytes>,
     pools: HashMap<BlockFormat, Vec<u8>>,
 }
 
 /// Where a tensor lies.
-struct Span {
+struct TensorBytes {
     start: u64,
     end: u64,
     kind: Kind,
@@ -42,7 +42,7 @@ impl Random {
     /// Tensors that are contiguous from byte 0 on.
     pub(super) fn new(name: &str, seed: u64, tensors: &[TensorInfo]) -> Result<Self> {
         let mut pools = HashMap::new();
-        let mut spans = Vec::with_capacity(tensors.len());
+        let mut ranges = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             let format = tensor.format()?;
             let ones = tensor.shape.len() == 1 && format == BlockFormat::F32;
@@ -50,10 +50,10 @@ impl Random {
             if !ones && !pools.contains_key(&format) {
                 pools.insert(format, pool(format, seed)?);
             }
-            spans.push(Span { start: tensor.offset, end: tensor.offset + tensor.bytes, kind });
+            ranges.push(TensorBytes { start: tensor.offset, end: tensor.offset + tensor.bytes, kind });
         }
-        let len = spans.last().map_or(0, |span| span.end);
-        Ok(Self { name: name.to_owned(), len, seed, tensors: spans, pools })
+        let len = ranges.last().map_or(0, |range| range.end);
+        Ok(Self { name: name.to_owned(), len, seed, tensors: ranges, pools })
     }
 
     fn fill(&self, offset: u64, mut out: &mut [u8]) -> Result<()> {
@@ -61,7 +61,7 @@ impl Random {
             return Err(Error::malformed(&self.name, offset, format!("{} bytes are beyond its end", out.len())));
         }
         let mut at = offset;
-        for span in &self.tensors[self.tensors.partition_point(|span| span.end <= offset)..] {
+        for span in &self.tensors[self.tensors.partition_point(|range| range.end <= offset)..] {
             if out.is_empty() {
                 break;
             }

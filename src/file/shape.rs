@@ -4,7 +4,7 @@ use super::metadata::{Array, Metadata, Value};
 use super::model_file::{Description, ModelFile};
 use super::random::Random;
 use super::tensor::{TensorInfo, TensorType};
-use crate::quant::mix::{FileType, Place};
+use crate::quant::mix::{FileType, TensorContext};
 use crate::{Error, Result};
 
 /// The dimensions of a model.
@@ -125,8 +125,8 @@ impl Shape {
         let mut offset = 0;
         for (name, shape) in self.tensors() {
             let group = self.heads / self.kv_heads;
-            let place = Place { name: &name, shape: &shape, layers: self.layers, group, tied: self.tied };
-            let format = to.format_of(&place);
+            let context = TensorContext { name: &name, shape: &shape, layers: self.layers, group, tied: self.tied };
+            let format = to.format_of(&context);
             let (k, rows) = shape.split_last().map_or((1, 1), |(&k, outer)| (k, outer.iter().product::<u64>()));
             let bytes = format.row_bytes(k)? * rows;
             tensors.push(TensorInfo { name, ty: TensorType::Block(format), shape, file: 0, offset, bytes });

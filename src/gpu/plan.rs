@@ -51,7 +51,7 @@ pub enum Dim {
     /// One for an item of the work list.
     Items,
     /// One for a row whose KV splits are reduced.
-    Merges,
+    Reduces,
     /// One for each sample.
     Samples,
     /// The same, if one of them has filters.
@@ -74,7 +74,7 @@ pub struct StepCounts {
     /// Items of the work list of rows.
     pub items: u32,
     /// Rows whose KV splits are reduced.
-    pub merges: u32,
+    pub reduces: u32,
     /// Samples.
     pub samples: u32,
     /// Samples, if one of them has filters.
@@ -94,7 +94,7 @@ impl Dim {
             Self::Seqs(per) => counts.seqs.div_ceil(per),
             Self::Tiles(per) => counts.rows / per + counts.seqs,
             Self::Items => counts.items,
-            Self::Merges => counts.merges,
+            Self::Reduces => counts.reduces,
             Self::Samples => counts.samples,
             Self::Filtered => counts.filtered,
             Self::Adjusted => counts.adjusted,

@@ -17,7 +17,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    eight: Some(q8::eight::<Parts, BYTES>()),
+    eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[2..18, 0..2],
     wgsl: include_str!("../../wgsl/quant/iq4_nl.wgsl"),
 };
@@ -58,9 +58,9 @@ pub(super) fn step(x: &[f32; WEIGHTS]) -> f32 {
     fit::scale(x, &x.map(|x| x * x), peaks, level)
 }
 
-struct Parts;
+struct Unpacker;
 
-impl Unpack<BYTES> for Parts {
+impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 1;
     const SIGNED: bool = true;
 

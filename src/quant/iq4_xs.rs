@@ -22,7 +22,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    eight: Some(q8::eight::<Parts, BYTES>()),
+    eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[8..136, 0..8],
     wgsl: include_str!("../../wgsl/quant/iq4_xs.wgsl"),
 };
@@ -47,9 +47,9 @@ fn step_of(block: &[u8; BYTES], g: usize) -> f32 {
     f16_at(block, 0) * f32::from(scale as i8 - 32)
 }
 
-struct Parts;
+struct Unpacker;
 
-impl Unpack<BYTES> for Parts {
+impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
     const SIGNED: bool = true;
 

@@ -54,7 +54,7 @@ pub const FILE_TYPES: &[FileType] = &[
 
 /// What a mix looks at.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct TensorContext<'a> {
     /// The tensor's name in GGUF files.
     pub name: &'a str,
     /// Dimensions, outermost first.
@@ -82,7 +82,7 @@ impl std::str::FromStr for FileType {
 impl FileType {
     /// The format of a tensor. Vectors, also rows of vectors in one tensor, stay in f32. So do small tensors that decide
     /// much (norms, routers, convolutions).
-    pub fn format_of(&self, at: &Place<'_>) -> BlockFormat {
+    pub fn format_of(&self, at: &TensorContext<'_>) -> BlockFormat {
         let &[.., _, k] = at.shape else { return F32 };
         if !at.name.ends_with(".weight") {
             return F32;
@@ -99,7 +99,7 @@ impl FileType {
         self.mixed(at, k).fitting(k)
     }
 
-    fn mixed(&self, at: &Place<'_>, k: u64) -> BlockFormat {
+    fn mixed(&self, at: &TensorContext<'_>, k: u64) -> BlockFormat {
         let layer = at.name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
         let (i, n) = (layer.unwrap_or(0), at.layers.max(1));
         let is = |part: &str| at.name.contains(part);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn mixes_spend_bits_where_they_matter() {
-        let at = |name, shape| Place { name, shape, layers: 24, group: 4, tied: false };
+        let at = |name, shape| TensorContext { name, shape, layers: 24, group: 4, tied: false };
         let q4_k_m: FileType = "q4_k_m".parse().unwrap();
         assert_eq!(q4_k_m.format_of(&at("blk.0.attn_v.weight", &[256, 1024])), Q6_K);
         assert_eq!(q4_k_m.format_of(&at("blk.4.attn_v.weight", &[256, 1024])), Q4_K);
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(q4_k_m.format_of(&at("blk.5.attn_q.weight", &[256, 77])), F16);
         assert_eq!(q4_k_m.format_of(&at("output.weight", &[1000, 1024])), Q6_K);
         assert_eq!(q4_k_m.format_of(&at("token_embd.weight", &[1000, 1024])), Q4_K);
-        assert_eq!(q4_k_m.format_of(&Place { tied: true, ..at("token_embd.weight", &[1000, 1024]) }), Q6_K);
+        assert_eq!(q4_k_m.format_of(&TensorContext { tied: true, ..at("token_embd.weight", &[1000, 1024]) }), Q6_K);
         assert_eq!(q4_k_m.format_of(&at("blk.5.attn_norm.weight", &[1024])), F32);
         assert_eq!(q4_k_m.format_of(&at("blk.5.ffn_gate_inp.weight", &[8, 1024])), F32);
         assert_eq!(q4_k_m.format_of(&at("blk.5.ffn_down_exps.bias", &[8, 1024])), F32);

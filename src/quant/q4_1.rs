@@ -19,7 +19,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    eight: Some(q8::eight::<Parts, BYTES>()),
+    eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[4..20, 0..4],
     wgsl: include_str!("../../wgsl/quant/q4_1.wgsl"),
 };
@@ -34,9 +34,9 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
     }
 }
 
-struct Parts;
+struct Unpacker;
 
-impl Unpack<BYTES> for Parts {
+impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 1;
     const MINS: bool = true;
 

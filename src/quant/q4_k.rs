@@ -20,7 +20,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    eight: Some(q8::eight::<Parts, BYTES>()),
+    eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: std::slice::from_ref(&(0..BYTES)),
     wgsl: include_str!("../../wgsl/quant/q4_k.wgsl"),
 };
@@ -43,9 +43,9 @@ fn scale_min(block: &[u8; BYTES], g: usize) -> (f32, f32) {
     (f16_at(block, 0) * f32::from(scale), f16_at(block, 2) * f32::from(min))
 }
 
-struct Parts;
+struct Unpacker;
 
-impl Unpack<BYTES> for Parts {
+impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
     const MINS: bool = true;
 

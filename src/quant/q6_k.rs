@@ -22,7 +22,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
     dot: |row, x| lanes::dot_blocks(row, x, decode),
-    eight: Some(q8::eight::<Parts, BYTES>()),
+    eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[0..128, 128..192, 192..208, 208..210],
     wgsl: include_str!("../../wgsl/quant/q6_k.wgsl"),
 };
@@ -42,9 +42,9 @@ fn decode(block: &[u8; BYTES], out: &mut [f32; WEIGHTS]) {
     }
 }
 
-struct Parts;
+struct Unpacker;
 
-impl Unpack<BYTES> for Parts {
+impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
     const HALVES: bool = true;
     const ABOVE: u8 = 32;

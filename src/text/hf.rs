@@ -9,7 +9,7 @@ use tokenizers::SplitDelimiterBehavior;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
 use super::bpe::Alphabet;
-use super::special::{Part, SpecialTokens};
+use super::special::{SpecialTokens, TextOrToken};
 use super::spm::SPACE;
 use super::tokenizer::{Strip, end_ids};
 use super::vocab::{Kind, MAX_TOKENS, Vocab, byte_token};
@@ -154,8 +154,8 @@ impl Hf {
         let mut at = 0;
         for part in special.split(text, trusted) {
             match part {
-                Part::Text(range) => at = range.end,
-                Part::Token(id) => {
+                TextOrToken::Text(range) => at = range.end,
+                TextOrToken::Token(id) => {
                     let end = at + vocab.piece(id).map_or(0, <[u8]>::len);
                     // User-defined tokens are left to the crate, which sees them in the text.
                     if is_control(id) {

@@ -19,7 +19,7 @@ pub(crate) struct SpecialTokens {
 
 /// A part of a text: a token found in it, or what lies between two of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum TextOrToken {
     /// A control or user-defined token.
     Token(u32),
     /// Bytes for the model to encode, never empty.
@@ -83,7 +83,7 @@ impl SpecialTokens {
 
     /// Cuts `text` at its special tokens, leftmost and longest first. User-defined tokens count everywhere, all others
     /// only inside one of the `trusted` ranges (ascending, not overlapping).
-    pub(crate) fn split(&self, text: &str, trusted: &[Range<usize>]) -> Vec<Part> {
+    pub(crate) fn split(&self, text: &str, trusted: &[Range<usize>]) -> Vec<TextOrToken> {
         let bytes = text.as_bytes();
         let mut parts = Vec::new();
         let mut trusted = trusted.iter().peekable();
@@ -96,9 +96,9 @@ impl SpecialTokens {
             match begins.then(|| self.longest(bytes.get(at..).unwrap_or_default(), accept)).flatten() {
                 Some((len, id)) => {
                     if start < at {
-                        parts.push(Part::Text(start..at));
+                        parts.push(TextOrToken::Text(start..at));
                     }
-                    parts.push(Part::Token(id));
+                    parts.push(TextOrToken::Token(id));
                     at += len;
                     start = at;
                 }
@@ -106,7 +106,7 @@ impl SpecialTokens {
             }
         }
         if start < at {
-            parts.push(Part::Text(start..at));
+            parts.push(TextOrToken::Text(start..at));
         }
         parts
     }

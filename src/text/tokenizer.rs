@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::bpe::{Alphabet, Bpe};
 use super::hf::Hf;
 use super::pretokenize::PreTokenizer;
-use super::special::{Part, SpecialTokens};
+use super::special::{SpecialTokens, TextOrToken};
 use super::spm::{SPACE, Spm, byte_ids};
 use super::vocab::{Kind, MAX_TOKENS, Vocab, byte_token, malformed};
 use super::wordpiece::WordPiece;
@@ -288,11 +288,11 @@ impl Tokenizer {
         let mut ids = Vec::with_capacity(text.len() / 3 + 1);
         for part in self.special.split(text, trusted) {
             let range = match part {
-                Part::Token(id) => {
+                TextOrToken::Token(id) => {
                     ids.push(id);
                     continue;
                 }
-                Part::Text(range) => range,
+                TextOrToken::Text(range) => range,
             };
             let text = text.get(range).ok_or_else(|| malformed("a special token cuts a character in two"))?;
             match &self.model {

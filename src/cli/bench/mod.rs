@@ -21,7 +21,7 @@ use report::{Line, Report};
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
     #[command(subcommand)]
-    part: Option<Part>,
+    command: Option<Command>,
     #[command(flatten)]
     source: open::SourceArg,
     /// Lengths of prompts; 0 for none.
@@ -51,7 +51,7 @@ pub(super) struct Args {
 
 /// What else than models can be measured.
 #[derive(Debug, clap::Subcommand)]
-enum Part {
+enum Command {
     /// Single kernels beside a copy, and what fusing them saves.
     Kernels(kernels::Args),
 }
@@ -68,7 +68,7 @@ enum Format {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    if let Some(Part::Kernels(args)) = &args.part {
+    if let Some(Command::Kernels(args)) = &args.command {
         return kernels::run(args);
     }
     let model = args.source.open()?;

@@ -62,7 +62,7 @@ impl Rates {
 }
 
 /// Rows of a sequence in a step, and the position of the first.
-pub(super) type Span = (u32, u32);
+pub(super) type SeqRows = (u32, u32);
 
 /// The largest mat-mat tiles for the formats of these weights.
 pub(super) fn largest_tile(tuning: &KernelTuning, weights: &Weights) -> Tile {
@@ -146,10 +146,15 @@ impl GpuExecutor {
     }
 
     /// Seconds that each node of a phase's program should take.
-    fn node_times<'a>(&'a self, phase: Phase, spans: &'a [Span], outs: u32) -> Option<impl Iterator<Item = f64> + 'a> {
+    fn node_times<'a>(
+        &'a self,
+        phase: Phase,
+        seqs: &'a [SeqRows],
+        outs: u32,
+    ) -> Option<impl Iterator<Item = f64> + 'a> {
         let Rates { byte, flop, start } = self.rates[phase]?;
         let time = move |cost: Cost| byte * (cost.bytes + start) + flop * cost.flops;
-        Some(self.costs(phase, spans, outs).map(move |cost| cost.map_or(0.0, time)))
+        Some(self.costs(phase, seqs, outs).map(move |cost| cost.map_or(0.0, time)))
     }
 
     /// The dispatches of a phase's forward plan up to the end of its first layer, and how many nodes they are of.
@@ -161,19 +166,19 @@ impl GpuExecutor {
     }
 
     /// What each node of a phase's program costs; none where it has no rows to work on.
-    fn costs<'a>(&'a self, phase: Phase, spans: &'a [Span], outs: u32) -> impl Iterator<Item = Option<Cost>> + 'a {
+    fn costs<'a>(&'a self, phase: Phase, seqs: &'a [SeqRows], outs: u32) -> impl Iterator<Item = Option<Cost>> + 'a {
         let program = &self.phases[phase].program;
         let format = |weight: WeightId| self.weights.matrices[weight.index()].format;
-        let rows: u32 = spans.iter().map(|span| span.0).sum();
-        let load = |(rows, pos): Span| Load { rows, pos, kv: self.kv };
+        let rows: u32 = seqs.iter().map(|seq| seq.0).sum();
+        let load = |(rows, pos): SeqRows| Load { rows, pos, kv: self.kv };
         program.nodes.iter().map(move |Node { op, .. }| {
             if op.cost_depends_on_position() {
-                return Some(spans.iter().map(|span| op.cost(&load(*span), span.0, &format)).sum());
+                return Some(seqs.iter().map(|seq| op.cost(&load(*seq), seq.0, &format)).sum());
             }
             let tile = op.tile(&self.tuning, &format).unwrap_or(self.tile);
             let own = match op.writes().map(|value| program.value(value).rows) {
                 Some(Rows::Outs) => tile.made_rows(Phase::Decode, outs),
-                Some(Rows::Seqs) => spans.len() as u32,
+                Some(Rows::Seqs) => seqs.len() as u32,
                 Some(Rows::Step) | None => tile.made_rows(phase, rows),
             };
             (own > 0).then(|| op.cost(&load((rows, 0)), own, &format))
@@ -236,8 +241,8 @@ impl GpuExecutor {
         if batch.seqs.is_empty() || budget == 0.0 {
             return Vec::new();
         }
-        let spans: Vec<Span> = batch.seqs.iter().map(|seq| (seq.rows, seq.context - seq.rows)).collect();
-        let times = self.node_times(phase, &spans, batch.outs.len() as u32);
+        let seqs: Vec<SeqRows> = batch.seqs.iter().map(|seq| (seq.rows, seq.context - seq.rows)).collect();
+        let times = self.node_times(phase, &seqs, batch.outs.len() as u32);
         let (Some(times), Some((plan, _))) = (times, &self.phases[phase].plan) else { return Vec::new() };
         let first = |node| plan.dispatches.iter().position(|dispatch| dispatch.node == Some(node));
         let mut cuts = Vec::new();

@@ -93,7 +93,7 @@ struct Buffers {
     /// The tokens sampled last, by slot.
     sampled: Buffer,
     /// KV splits of attention, until they are reduced.
-    parts: Buffer,
+    partials: Buffer,
     /// Rows of x as int8.
     int8_rows: Buffer,
     upload: Buffer,
@@ -158,8 +158,8 @@ fn step_layout(program: &Program, limits: &Limits, work: &WorkLimits) -> StepLay
         outs: limits.outs,
         groups: program.groups.max(1),
         blocks: limits.context.div_ceil(limits.block),
-        items: limits.rows + work.parts,
-        merges: work.merges,
+        items: limits.rows + work.splits,
+        reduces: work.reduces,
         tiles: most_tiles(limits.rows, limits.seqs),
         tree: false,
     })
@@ -191,7 +191,7 @@ impl GpuExecutor {
         }
         let weights = Weights::load(device, &programs, source, progress).await?;
 
-        let (work_limits, part_bytes) = work_limits(program, &limits);
+        let (work_limits, split_bytes) = work_limits(program, &limits);
         let layout = step_layout(program, &limits, &work_limits);
         let tuning = match options.numerics {
             Numerics::Fast => KernelTuning::fast(device.caps()),
@@ -201,7 +201,7 @@ impl GpuExecutor {
             int8_rows: memory::int8_rows(device, &programs.prefill, &tuning, &limits)?,
             caches: memory::caches(device, program, &limits, kv)?,
             sampled: Buffer::new(device, "sampled", u64::from(limits.seqs * RING) * 4)?,
-            parts: Buffer::new(device, "parts", u64::from(work_limits.parts.max(1)) * part_bytes)?,
+            partials: Buffer::new(device, "partials", u64::from(work_limits.splits.max(1)) * split_bytes)?,
             upload: Buffer::new(device, "upload", UPLOAD)?,
         };
         let shared = sample::Scratch::new(device, limits.seqs, sampled_vocab(program))?;
@@ -270,7 +270,7 @@ impl GpuExecutor {
             int8_rows: &self.buffers.int8_rows,
             quantized: None,
             sampled: &self.buffers.sampled,
-            parts: &self.buffers.parts,
+            partials: &self.buffers.partials,
         };
         for (i, node) in state.program.nodes.iter().enumerate() {
             (l.plan.layer, l.plan.node) = (node.layer, Some(i));
@@ -306,18 +306,18 @@ impl GpuExecutor {
         let seen = |row: &RowEntry| batch.seqs[row.seq as usize].context;
         self.work.fill(&batch.rows, &batch.seqs, seen, self.work_limits);
         writes.push(&state.step, u64::from(layout.items), &self.work.items);
-        writes.push(&state.step, u64::from(layout.merges), &self.work.merges);
+        writes.push(&state.step, u64::from(layout.reduces), &self.work.reduces);
         writes.push(&state.step, u64::from(layout.tiles), &self.work.tiles);
         for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
             writes.push(&state.angles, at / 4, angles);
         }
         let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
-        let [items, merges] = [self.work.items.len(), self.work.merges.len()].map(|n| n as u32);
+        let [items, reduces] = [self.work.items.len(), self.work.reduces.len()].map(|n| n as u32);
         let kinds: [fn(&SampleEntry) -> bool; 3] =
             [SampleEntry::is_filtered, SampleEntry::is_adjusted, SampleEntry::reports];
         let [filtered, adjusted, reporting] = kinds.map(|is| count(&batch.samples, is));
         let samples = batch.samples.len() as u32;
-        state.counts = StepCounts { rows, outs, seqs, items, merges, samples, filtered, adjusted, reporting };
+        state.counts = StepCounts { rows, outs, seqs, items, reduces, samples, filtered, adjusted, reporting };
     }
 
     /// Columns of what the program pools; 0 if it does not.

@@ -32,7 +32,7 @@ pub(super) const FAMILIES: &[Family] = &[
     Family { name: "rotary", uses: multiplies, program: || rotary(Pairing::Neox), format: None, rows: 41 },
     Family {
         name: "neighbours",
-        uses: turns_neighbours,
+        uses: rotates_neighbours,
         program: || rotary(Pairing::Interleaved),
         format: F32,
         rows: 23,
@@ -59,7 +59,7 @@ fn multiplies(op: &Op) -> bool {
     matches!(op, Op::Linear(_))
 }
 
-fn turns_neighbours(op: &Op) -> bool {
+fn rotates_neighbours(op: &Op) -> bool {
     matches!(op, Op::Rope(Rope { spec: RopeSpec { pairing: Pairing::Interleaved, .. }, .. }))
 }
 

@@ -22,7 +22,7 @@ mod rotation;
 mod step_buffer;
 
 pub use rotation::Rotation;
-pub use step_buffer::{Place, StepBuffer, StepLimits};
+pub use step_buffer::{RowPos, StepBuffer, StepLimits};
 
 use crate::gpu::{Buffer, Pipelines, Plan, PlanBuilder};
 use crate::ops::check::Shapes;
@@ -263,10 +263,10 @@ impl<'a> Single<'a> {
                     "attention over a cache, causal or with a window, takes them",
                 ));
             }
-            if self.step.room.divided && !matches!(mask, Mask::Causal | Mask::Window(_)) {
+            if self.step.room.split_kv && !matches!(mask, Mask::Causal | Mask::Window(_)) {
                 return Err(Error::unsupported(
-                    "rows in parts that see rows after them",
-                    "a step without `StepLimits::divided` takes them whole",
+                    "KV splits of rows that see rows after them",
+                    "a step without `StepLimits::split_kv` takes them whole",
                 ));
             }
             let in_order = matches!(kv, Kv::Packed { .. }) || self.search || !(self.decode || self.v1);
@@ -309,17 +309,17 @@ impl<'a> Single<'a> {
         let caps = self.pipelines.device().caps();
         let tuning = if self.fast { KernelTuning::fast(caps) } else { KernelTuning::exact(caps) };
         let switches = Switches { pos_ids: self.step.room.pos_ids, search: self.search, v1: self.v1_blocks() };
-        let part_bytes = self.ops.iter().map(|op| op.gpu_needs().kv_split);
+        let split_bytes = self.ops.iter().map(|op| op.gpu_needs().kv_split);
         let room = &self.step.room;
-        let parts = if self.decode && !self.v1 { u64::from(room.work_limits().parts) } else { 0 };
-        let parts = parts * part_bytes.max().unwrap_or(0);
+        let partials = if self.decode && !self.v1 { u64::from(room.work_limits().splits) } else { 0 };
+        let partials = partials * split_bytes.max().unwrap_or(0);
         let widest = self.sizes.iter().map(|&(_, k)| k).max().filter(|_| self.fast).unwrap_or(0);
         let int8_rows = int8_row_bytes(widest) * u64::from(self.step.room.rows);
         // Something must be bound.
-        let [parts, int8_rows] = [("parts", parts), ("int8_rows", int8_rows)]
+        let [partials, int8_rows] = [("partials", partials), ("int8_rows", int8_rows)]
             .map(|(name, bytes)| Buffer::new(self.pipelines.device(), name, bytes.max(16)));
-        let (parts, int8_rows) = (parts?, int8_rows?);
-        self.holds("parts of attention", &parts, 0)?;
+        let (partials, int8_rows) = (partials?, int8_rows?);
+        self.holds("partial results of attention", &partials, 0)?;
         self.holds("rows in int8", &int8_rows, 0)?;
         let mut lower = Lower {
             plan: PlanBuilder::new(self.pipelines),
@@ -341,7 +341,7 @@ impl<'a> Single<'a> {
             int8_rows: &int8_rows,
             quantized: None,
             sampled: step,
-            parts: &parts,
+            partials: &partials,
         };
         for op in &self.ops {
             op.lower(&mut lower)?;

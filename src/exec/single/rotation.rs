@@ -43,8 +43,8 @@ impl Rotation<'_> {
         let (buffer, pairs, source) = match *self {
             Self::Host { angles, pairs } => (angles.clone(), pairs as usize, AngleSource::Host),
             Self::Frequencies { frequencies, scale, factor } => {
-                let words: Vec<[u32; 2]> = frequencies.iter().map(|f| turns(f * scale)).collect();
-                let buffer = Buffer::new(device, "turns", words.len() as u64 * 8)?;
+                let words: Vec<[u32; 2]> = frequencies.iter().map(|f| revolutions(f * scale)).collect();
+                let buffer = Buffer::new(device, "revolutions", words.len() as u64 * 8)?;
                 buffer.write(device, 0, &words);
                 (buffer, frequencies.len(), AngleSource::Turns { factor })
             }
@@ -62,7 +62,7 @@ impl Rotation<'_> {
 }
 
 /// Radians as fractions of a revolution, in 2⁻³² and 2⁻⁶⁴; whole revolutions are dropped.
-fn turns(radians: f64) -> [u32; 2] {
+fn revolutions(radians: f64) -> [u32; 2] {
     const WORD: f64 = (1u64 << 32) as f64;
     let scaled = (radians / std::f64::consts::TAU).rem_euclid(1.0) * WORD;
     [scaled.floor() as u32, ((scaled - scaled.floor()) * WORD) as u32]

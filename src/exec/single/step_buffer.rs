@@ -1,7 +1,7 @@
 //! The step buffer of single ops: which rows there are, their positions, and the blocks of their sequences' caches.
 
 use crate::gpu::{Buffer, Device, StepCounts};
-use crate::ops::attend::gpu::{MAX_PARTS, most_parts};
+use crate::ops::attend::gpu::{MAX_SPLITS, max_splits};
 use crate::ops::attend::work::{WorkLimits, WorkLists, most_tiles};
 use crate::ops::{RowEntry, SeqEntry, StepLayout, StepSizes};
 use crate::{Error, Result};
@@ -26,12 +26,12 @@ pub struct StepLimits {
     /// Rows may be drafts of a tree ([`StepBuffer::write_tree`]). Pipelines depend on it.
     pub tree: bool,
     /// Attention by rows splits the KV positions of each row, as the engine does where rows are few (`Single::by_rows`).
-    pub divided: bool,
+    pub split_kv: bool,
 }
 
 impl Default for StepLimits {
     fn default() -> Self {
-        Self { rows: 1, seqs: 1, blocks: 0, slots: 0, pos_ids: false, any_order: false, tree: false, divided: false }
+        Self { rows: 1, seqs: 1, blocks: 0, slots: 0, pos_ids: false, any_order: false, tree: false, split_kv: false }
     }
 }
 
@@ -43,12 +43,12 @@ impl StepLimits {
 
     /// Items that attention's work list has for a row, at most.
     pub(super) fn items_of_row(&self) -> u32 {
-        if self.divided { self.positions().map_or(MAX_PARTS, most_parts) } else { 1 }
+        if self.split_kv { self.positions().map_or(MAX_SPLITS, max_splits) } else { 1 }
     }
 
     /// How far attention may split its work.
     pub(super) fn work_limits(&self) -> WorkLimits {
-        WorkLimits { parts: if self.divided { self.rows * self.items_of_row() } else { 0 }, merges: self.rows }
+        WorkLimits { splits: if self.split_kv { self.rows * self.items_of_row() } else { 0 }, reduces: self.rows }
     }
 }
 
@@ -62,7 +62,7 @@ pub struct StepBuffer {
 
 /// The position of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RowPos {
     /// Its position.
     pub pos: u32,
     /// Its sequence.
@@ -77,7 +77,7 @@ impl StepBuffer {
         if u64::from(room.rows) * u64::from(items_of_row) > u64::from(most) {
             return Err(Error::Limit {
                 what: "a step".to_owned(),
-                needed: format!("{} rows of up to {items_of_row} parts", room.rows),
+                needed: format!("{} rows of up to {items_of_row} KV splits", room.rows),
                 available: format!("{most} workgroups in a dimension on this device"),
                 instead: "several steps".to_owned(),
             });
@@ -89,7 +89,7 @@ impl StepBuffer {
             groups: 1,
             blocks: room.blocks,
             items: room.rows * items_of_row,
-            merges: room.rows,
+            reduces: room.rows,
             tiles: most_tiles(room.rows, room.seqs),
             tree: room.tree,
         });
@@ -110,17 +110,17 @@ impl StepBuffer {
         self.buffer.write(device, u64::from(self.layout.seqs), &seqs);
         self.buffer.write(device, u64::from(self.layout.tables), table);
         let rows: Vec<_> = (first..end).map(|pos| RowEntry::new(0, pos, 0)).collect();
-        let (items, merges) = self.write_lists(device, &rows, &seqs);
-        Ok(StepCounts { rows: count, seqs: 1, items, merges, ..StepCounts::default() })
+        let (items, reduces) = self.write_lists(device, &rows, &seqs);
+        Ok(StepCounts { rows: count, seqs: 1, items, reduces, ..StepCounts::default() })
     }
 
     /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless [`StepLimits::any_order`] is set,
     /// sequences are in order, and the rows of each lie together, at positions that rise by one.
-    pub fn write_rows(&self, device: &Device, rows: &[Place], tables: &[&[u32]]) -> Result<StepCounts> {
+    pub fn write_rows(&self, device: &Device, rows: &[RowPos], tables: &[&[u32]]) -> Result<StepCounts> {
         if !self.room.pos_ids {
             return Err(Error::argument("write_rows", "the rows of this step are one sequence's, in a run"));
         }
-        let follows = |[a, b]: [Place; 2]| b.seq > a.seq || (b.seq == a.seq && Some(b.pos) == a.pos.checked_add(1));
+        let follows = |[a, b]: [RowPos; 2]| b.seq > a.seq || (b.seq == a.seq && Some(b.pos) == a.pos.checked_add(1));
         let jump = rows.array_windows().position(|pair| !follows(*pair)).filter(|_| !self.room.any_order);
         if let Some(r) = jump {
             let problem =
@@ -157,8 +157,8 @@ impl StepBuffer {
         self.buffer.write(device, u64::from(StepLayout::HEADER), &rows);
         self.buffer.write(device, u64::from(self.layout.seqs), &entries);
         self.buffer.write(device, u64::from(self.layout.tables), &blocks);
-        let (items, merges) = self.write_lists(device, &rows, &entries);
-        Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, merges, ..StepCounts::default() })
+        let (items, reduces) = self.write_lists(device, &rows, &entries);
+        Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, reduces, ..StepCounts::default() })
     }
 
     /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions before them. Bit `j` of `paths[i]`
@@ -186,7 +186,7 @@ impl StepBuffer {
         }
         let count = paths.len() as u32;
         let counts = if self.room.pos_ids {
-            let rows: Vec<_> = (first..end(first, count)?).map(|pos| Place { pos, seq: 0 }).collect();
+            let rows: Vec<_> = (first..end(first, count)?).map(|pos| RowPos { pos, seq: 0 }).collect();
             self.write_rows(device, &rows, &[table])?
         } else {
             self.write_run(device, count, first, table)?
@@ -206,12 +206,12 @@ impl StepBuffer {
         lists.fill(rows, seqs, |row| row.pos + 1, self.room.work_limits());
         let layout = &self.layout;
         self.buffer.write(device, u64::from(layout.items), &lists.items);
-        self.buffer.write(device, u64::from(layout.merges), &lists.merges);
+        self.buffer.write(device, u64::from(layout.reduces), &lists.reduces);
         self.buffer.write(device, u64::from(layout.tiles), &lists.tiles);
         if self.room.tree {
             self.buffer.write(device, u64::from(layout.tree), &vec![u64::MAX; rows.len()]);
         }
-        (lists.items.len() as u32, lists.merges.len() as u32)
+        (lists.items.len() as u32, lists.reduces.len() as u32)
     }
 
     /// Fails if so many positions exceed the blocks of a table, or the one block of a sequence that needs no table.

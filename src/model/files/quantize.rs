@@ -7,7 +7,7 @@ use crate::model::files::source::{RowsFn, WeightSource as _};
 use crate::model::program::Program;
 use crate::ops::{Attend, CpuWeights, Matrix, Op, VectorId, WeightId};
 use crate::quant::BlockFormat;
-use crate::quant::mix::{FileType, Place};
+use crate::quant::mix::{FileType, TensorContext};
 
 /// Weights that are decoded and encoded at a time.
 const SLICE: usize = 4 << 20;
@@ -29,8 +29,8 @@ impl Model {
         let (layers, group) = (self.program.layers(), group(&self.program));
         let format = |(name, at): (&String, &crate::model::files::weights::MatrixAt)| {
             let shape = [u64::from(at.n), u64::from(at.k)];
-            let place = Place { name, shape: &shape, layers, group, tied };
-            match to.format_of(&place) {
+            let context = TensorContext { name, shape: &shape, layers, group, tied };
+            match to.format_of(&context) {
                 BlockFormat::F32 if to.format != BlockFormat::F32 => at.format,
                 format => format,
             }

@@ -18,7 +18,7 @@ use crate::model::embedding::{Embedding, Task};
 use crate::model::program::{Node, Out, Program};
 use crate::ops::{Mask, Op, RopeSpec};
 use crate::{Error, Result};
-use tensors::{Part, What};
+use tensors::{TensorRows, What};
 
 /// Takes the elements of whole rows.
 #[cfg(not(target_arch = "wasm32"))]
@@ -48,7 +48,7 @@ pub struct Converted {
     pub name: String,
     /// Its dimensions, outermost first.
     pub shape: Vec<u64>,
-    parts: Vec<Part>,
+    parts: Vec<TensorRows>,
 }
 
 impl Model {
@@ -76,7 +76,7 @@ impl Model {
         let mut tensors = tensors::tensors(&target_config, [&program, &target_program], &changes)?;
         for (name, factors) in factors {
             let shape = vec![factors.len() as u64];
-            tensors.push(Converted { name: name.to_owned(), shape, parts: vec![Part::computed(factors)] });
+            tensors.push(Converted { name: name.to_owned(), shape, parts: vec![TensorRows::computed(factors)] });
         }
         let heads = config.maybe_int("num_attention_heads", 1..=u32::MAX)?.unwrap_or(1);
         let kv_heads = config.maybe_int("num_key_value_heads", 1..=u32::MAX)?.unwrap_or(heads);

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 
 /// Some rows of a tensor.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct TensorRows {
     /// The first of them in the tensor.
     start: u32,
     pub(super) what: What,
@@ -34,7 +34,7 @@ pub(super) enum What {
     Zeros(Vec<u64>),
 }
 
-impl Part {
+impl TensorRows {
     /// A tensor of its own.
     pub(super) fn computed(elements: Vec<f32>) -> Self {
         Self { start: 0, what: What::Computed(elements), change: Change::NONE }
@@ -100,14 +100,15 @@ pub(super) fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], change
     for (i, spec) in (0..).zip(&gguf.weights) {
         let (id, change) = (WeightId(i), changes.of_weight(WeightId(i)));
         let (name, expert) = target.names.translated(&spec.tensor);
-        let part = |start, rows| Part { start: expert * spec.n + start, what: What::Matrix(id, rows), change };
+        let part = |start, rows| TensorRows { start: expert * spec.n + start, what: What::Matrix(id, rows), change };
         all.add(&name, spec, change.rows.is_some(), Some(spec.k.into()), part)?;
     }
     for (i, (from, to)) in (0..).zip(folder.vectors.iter().zip(&gguf.vectors)) {
         let (id, change) = (VectorId(i), changes.of_vector(VectorId(i)));
         let (name, expert) = target.names.translated(&to.tensor);
         debug_assert_eq!(from.n, to.n, "the programs' operations are the same");
-        let part = |start, rows| Part { start: expert * to.n + start, what: What::Vector(id, rows, to.add), change };
+        let part =
+            |start, rows| TensorRows { start: expert * to.n + start, what: What::Vector(id, rows, to.add), change };
         all.add(&name, to, change.rows.is_some(), None, part)?;
     }
     let mamba_groups = folder.nodes.iter().find_map(|node| match &node.op {
@@ -137,7 +138,7 @@ pub(super) fn tensors(target: &Config<'_>, [folder, gguf]: [&Program; 2], change
 /// Parts of tensors, by the tensors' names, in the order in which they were named first.
 #[derive(Default)]
 struct Tensors {
-    list: Vec<(String, Vec<Part>, Option<u64>)>,
+    list: Vec<(String, Vec<TensorRows>, Option<u64>)>,
     places: BTreeMap<String, usize>,
 }
 
@@ -167,7 +168,7 @@ impl Tensors {
         spec: &impl Rows,
         moves: bool,
         k: Option<u64>,
-        part: impl Fn(u32, Range<u32>) -> Part,
+        part: impl Fn(u32, Range<u32>) -> TensorRows,
     ) -> Result<()> {
         let (start, n, runs) = spec.rows();
         let run = runs.run.min(n).max(1);
@@ -197,7 +198,7 @@ fn unused(program: &Program, tensors: &[Converted]) -> Vec<Converted> {
             let of = |layer: u32| format!("blk.{layer}.{name}");
             let first = tensors.iter().find(|t| t.name == of(0));
             if let (Some(first), None) = (first, tensors.iter().find(|t| t.name == of(layer))) {
-                let part = Part { start: 0, what: What::Zeros(first.shape.clone()), change: Change::NONE };
+                let part = TensorRows { start: 0, what: What::Zeros(first.shape.clone()), change: Change::NONE };
                 all.push(Converted { name: of(layer), shape: first.shape.clone(), parts: vec![part] });
             }
         }

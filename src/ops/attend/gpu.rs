@@ -43,36 +43,36 @@ const TILED_THREADS: u32 = 64;
 const TILED_KEYS: u32 = 8;
 
 /// The least positions of a KV split.
-const LEAST_PART: u32 = 256;
+const MIN_SPLIT: u32 = 256;
 
-/// Positions of a KV split, for a row at `pos`: [`LEAST_PART`], doubled until there are at most [`MAX_PARTS`] splits.
+/// Positions of a KV split, for a row at `pos`: [`MIN_SPLIT`], doubled until there are at most [`MAX_SPLITS`] splits.
 ///
 /// A function of the position alone: a row's result does not depend on the other rows of its step.
-pub(crate) fn part_size(pos: u32) -> u32 {
-    let mut size = LEAST_PART;
-    while pos / size >= MAX_PARTS {
+pub(crate) fn split_size(pos: u32) -> u32 {
+    let mut size = MIN_SPLIT;
+    while pos / size >= MAX_SPLITS {
         size *= 2;
     }
     size
 }
 
 /// The most KV splits of a row of a sequence of so many positions.
-pub(crate) fn most_parts(positions: u32) -> u32 {
-    positions.div_ceil(LEAST_PART).clamp(1, MAX_PARTS)
+pub(crate) fn max_splits(positions: u32) -> u32 {
+    positions.div_ceil(MIN_SPLIT).clamp(1, MAX_SPLITS)
 }
 
 /// The most KV splits of a row.
-pub(crate) const MAX_PARTS: u32 = 32;
+pub(crate) const MAX_SPLITS: u32 = 32;
 
 /// In an item of a work list: all KV splits of its row.
-pub(crate) const ALL_PARTS: u32 = u32::MAX;
+pub(crate) const ALL_SPLITS: u32 = u32::MAX;
 
 impl GpuForm for Attend {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
         match l.switches.v1 {
             Some(blocks) => self.lower_v1(l, blocks),
-            None if l.decode => self.turns().try_for_each(|value_vec4s| self.lower_rows(l, value_vec4s)),
-            None => self.turns().try_for_each(|value_vec4s| match self.cooperative(l, &value_vec4s) {
+            None if l.decode => self.passes().try_for_each(|value_vec4s| self.lower_rows(l, value_vec4s)),
+            None => self.passes().try_for_each(|value_vec4s| match self.cooperative(l, &value_vec4s) {
                 Some(matrices) => self.lower_cooperative(l, value_vec4s, matrices),
                 None => self.lower_tiles(l, value_vec4s),
             }),
@@ -88,7 +88,7 @@ impl GpuForm for Attend {
 impl Attend {
     /// The vec4s of a value that each pass of the kernels sums up. There is one pass, but for values of more than 512 elements,
     /// whose scores each pass computes anew.
-    fn turns(&self) -> impl Iterator<Item = Range<u32>> + use<> {
+    fn passes(&self) -> impl Iterator<Item = Range<u32>> + use<> {
         let value_vec4s = self.v_dim.div_ceil(4);
         (0..value_vec4s).step_by(V_VEC4S as usize).map(move |first| first..value_vec4s.min(first + V_VEC4S))
     }
@@ -114,7 +114,7 @@ impl Attend {
 
         let mut merge = l.kernel(kernels::ATTEND_REDUCE);
         let args = self.bind(l, &mut merge, &value_vec4s);
-        l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Merges, Dim::Fixed(1)])
+        l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Reduces, Dim::Fixed(1)])
     }
 
     /// For tiles of rows.
@@ -140,7 +140,7 @@ impl Attend {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.set("BATCH_ITEMS", layout.items);
-        kernel.set("BATCH_REDUCES", layout.merges);
+        kernel.set("BATCH_REDUCES", layout.reduces);
         kernel.set("BATCH_TILES", layout.tiles);
         kernel.set("TREE", layout.tree);
         kernel.set("SEARCH", l.switches.search);
@@ -152,7 +152,7 @@ impl Attend {
         kernel.set("V_FROM", value_vec4s.start);
         kernel.set("RAGGED", ragged);
         let (q, out) = (&l.value(self.q).buffer, &l.value(self.out).buffer);
-        vec![Arg::read(l.step), Arg::read(q), Arg::read(l.vectors), Arg::Write(out), Arg::Write(l.parts)]
+        vec![Arg::read(l.step), Arg::read(q), Arg::read(l.vectors), Arg::Write(out), Arg::Write(l.partials)]
     }
 
     /// Binds keys and values, with the fragments that read them.

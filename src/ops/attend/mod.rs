@@ -166,7 +166,7 @@ impl CpuForm for Attend {
         let [heads, kv_heads, k_dim, v_dim] = [self.heads, self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
         let (q, out) = (run.value(self.q), run.value(self.out));
         let (scores, scratch) = run.scratch().split_at_mut(TILE);
-        for item in run.thread.turns(run.step.rows.len() * heads) {
+        for item in run.thread.strided(run.step.rows.len() * heads) {
             let (r, head) = (item / heads, item % heads);
             let kv_head = head / (heads / kv_heads);
             let keys = Keys::new(self, run, r);

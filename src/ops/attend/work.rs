@@ -1,24 +1,24 @@
 //! The work lists of attention, made once a step for all layers.
 
-use super::gpu::{ALL_PARTS, TILE_ROWS, part_size};
+use super::gpu::{ALL_SPLITS, TILE_ROWS, split_size};
 use crate::ops::{RowEntry, SeqEntry};
 
 /// How many entries the lists have capacity for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkLimits {
     /// Items that are KV splits of rows.
-    pub(crate) parts: u32,
+    pub(crate) splits: u32,
     /// Rows that are split.
-    pub(crate) merges: u32,
+    pub(crate) reduces: u32,
 }
 
 /// The lists: items, which are rows or KV splits of rows; rows whose splits are reduced; tiles of rows.
 #[derive(Debug, Default)]
 pub(crate) struct WorkLists {
-    /// (row, KV split or [`ALL_PARTS`], size of a split, 0)
+    /// (row, KV split or [`ALL_SPLITS`], size of a split, 0)
     pub(crate) items: Vec<[u32; 4]>,
     /// (row, first item, items, 0)
-    pub(crate) merges: Vec<[u32; 4]>,
+    pub(crate) reduces: Vec<[u32; 4]>,
     /// The sequence of each tile, tiles without rows included: see `attend_tiled`.
     pub(crate) tiles: Vec<u32>,
 }
@@ -39,22 +39,22 @@ impl WorkLists {
         limits: WorkLimits,
     ) {
         self.items.clear();
-        self.merges.clear();
+        self.reduces.clear();
         self.tiles.clear();
-        let few = rows.len() as u32 <= limits.merges;
+        let few = rows.len() as u32 <= limits.reduces;
         // KV splits come first: an item's number says where its partial result lies.
         for (row, entry) in (0..).zip(rows) {
-            let size = part_size(entry.pos);
+            let size = split_size(entry.pos);
             let (first, count) = (self.items.len() as u32, seen(entry).div_ceil(size));
-            if few && count > 1 && first + count <= limits.parts {
-                self.items.extend((0..count).map(|part| [row, part, size, 0]));
-                self.merges.push([row, first, count, 0]);
+            if few && count > 1 && first + count <= limits.splits {
+                self.items.extend((0..count).map(|split| [row, split, size, 0]));
+                self.reduces.push([row, first, count, 0]);
             }
         }
-        let mut divided = self.merges.iter().map(|m| m[0]).peekable();
+        let mut split_rows = self.reduces.iter().map(|m| m[0]).peekable();
         for (row, entry) in (0..).zip(rows) {
-            if divided.next_if_eq(&row).is_none() {
-                self.items.push([row, ALL_PARTS, part_size(entry.pos), 0]);
+            if split_rows.next_if_eq(&row).is_none() {
+                self.items.push([row, ALL_SPLITS, split_size(entry.pos), 0]);
             }
         }
         for (seq, entry) in (0..).zip(seqs) {
@@ -74,18 +74,18 @@ mod tests {
         let seq = |row0, context| SeqEntry { row0, rows: 1, slot: row0, context };
         let seqs = [seq(0, 301), seq(1, 1), seq(2, 701)];
         let mut lists = WorkLists::default();
-        let mut fill = |parts, merges| {
-            lists.fill(&rows, &seqs, |row| row.pos + 1, WorkLimits { parts, merges });
-            (lists.items.clone(), lists.merges.clone(), lists.tiles.clone())
+        let mut fill = |splits, reduces| {
+            lists.fill(&rows, &seqs, |row| row.pos + 1, WorkLimits { splits, reduces });
+            (lists.items.clone(), lists.reduces.clone(), lists.tiles.clone())
         };
-        let whole = |row| [row, ALL_PARTS, 256, 0];
-        let part = |row, part| [row, part, 256, 0];
-        let all = vec![part(0, 0), part(0, 1), part(2, 0), part(2, 1), part(2, 2), whole(1)];
+        let whole = |row| [row, ALL_SPLITS, 256, 0];
+        let split = |row, split| [row, split, 256, 0];
+        let all = vec![split(0, 0), split(0, 1), split(2, 0), split(2, 1), split(2, 2), whole(1)];
         assert_eq!(fill(5, 3), (all, vec![[0, 0, 2, 0], [2, 2, 3, 0]], vec![0, 1, 2]));
-        let one = vec![part(0, 0), part(0, 1), whole(1), whole(2)];
+        let one = vec![split(0, 0), split(0, 1), whole(1), whole(2)];
         assert_eq!(fill(4, 3), (one, vec![[0, 0, 2, 0]], vec![0, 1, 2]));
-        for (parts, merges) in [(0, 3), (5, 2)] {
-            assert_eq!(fill(parts, merges).0, [0, 1, 2].map(whole));
+        for (splits, reduces) in [(0, 3), (5, 2)] {
+            assert_eq!(fill(splits, reduces).0, [0, 1, 2].map(whole));
         }
     }
 }

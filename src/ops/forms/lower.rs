@@ -172,7 +172,7 @@ pub(crate) struct Lower<'a> {
     /// The tokens sampled last, by slot and position.
     pub(crate) sampled: &'a Buffer,
     /// Partial results of attention's KV splits, until they are reduced.
-    pub(crate) parts: &'a Buffer,
+    pub(crate) partials: &'a Buffer,
 }
 
 impl<'a> Lower<'a> {
@@ -224,11 +224,11 @@ impl<'a> Lower<'a> {
             // A logarithm to base 2 in two words, since pair * step must keep 26 bits after the binary point.
             let step = theta.log2() * 2.0 / f64::from(spec.dims) * f64::from(1 << 26);
             let low = ((step - step.floor()) * f64::from(1 << 24)).floor();
-            let turns = (freq_scale / std::f64::consts::TAU * (1u64 << 32) as f64).floor();
+            let revolutions = (freq_scale / std::f64::consts::TAU * (1u64 << 32) as f64).floor();
             kernel.set("POW", true);
             kernel.set("ROPE_STEP", step as u32);
             kernel.set("ROPE_STEP_LOW", low as u32);
-            kernel.set("ROPE_REVOLUTIONS", turns as u32);
+            kernel.set("ROPE_REVOLUTIONS", revolutions as u32);
         }
     }
 

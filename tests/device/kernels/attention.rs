@@ -58,7 +58,7 @@ fn gpu_v1_attention_refuses_trees() {
 /// Values within keys are not stored in 8 bits: known from the program alone.
 #[test]
 fn gpu_refuses_latent_attention_in_int8() {
-    let latent = AttendCase { place: cases::attend::Place::Latent, ..AttendCase::PLAIN }.op().program;
+    let latent = AttendCase { kv_source: cases::attend::KvSource::Latent, ..AttendCase::PLAIN }.op().program;
     assert!(latent.on_gpu(KvStorage::F16).is_ok());
     assert!(latent.on_gpu(KvStorage::Q8).unwrap_err().to_string().contains("--device cpu"));
     assert!(AttendCase::PLAIN.op().program.on_gpu(KvStorage::Q8).is_ok());
@@ -158,7 +158,7 @@ fn gpu_drafts_are_verified_as_units_too() {
             let seqs = if units { rows } else { 1 };
             let room = StepLimits { rows, seqs, blocks: 3, slots, pos_ids: units, ..StepLimits::default() };
             let step = StepBuffer::new(&device, room).unwrap();
-            let places: Vec<_> = (0..rows).map(|seq| Place { pos: first + seq, seq }).collect();
+            let places: Vec<_> = (0..rows).map(|seq| RowPos { pos: first + seq, seq }).collect();
             let counts = match units {
                 true => step.write_rows(&device, &places, &vec![table.as_slice(); rows as usize]),
                 false => step.write_run(&device, rows, first, &table),
@@ -189,15 +189,15 @@ fn gpu_drafts_are_verified_as_units_too() {
 fn attended(
     device: &Device,
     layout: KvLayout,
-    divided: bool,
-    places: &[Place],
+    split_kv: bool,
+    places: &[RowPos],
     q: &[f32],
     choose: fn(&mut Single<'_>),
 ) -> (Vec<f32>, Vec<f32>, bool) {
     let (kv_heads, dim, slots, storage) = (1u32, 8u32, 16u32, KvStorage::F32);
     let shape = CacheShape { kv_heads, k_dim: dim, v_dim: dim, slots, blocks: 60, storage, layout };
     let (rows, seqs) = (places.len() as u32, places.iter().map(|p| p.seq + 1).max().unwrap());
-    let room = StepLimits { rows, seqs, blocks: 50, slots, pos_ids: true, divided, ..StepLimits::default() };
+    let room = StepLimits { rows, seqs, blocks: 50, slots, pos_ids: true, split_kv, ..StepLimits::default() };
     let step = StepBuffer::new(device, room).unwrap();
     let tables: Vec<Vec<u32>> = (0..seqs).map(|s| (0..50).map(|b| (7 * b + 11 * s) % 60).collect()).collect();
     let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
@@ -216,7 +216,7 @@ fn attended(
     let plan = single.finish().unwrap();
     plan.submit(device, counts);
     let searches = plan.dispatches.iter().any(|dispatch| dispatch.overrides.contains(&("SEARCH", true.into())));
-    assert_eq!(counts.merges > 0, divided);
+    assert_eq!(counts.reduces > 0, split_kv);
     let got = pollster::block_on(to.read(device, 0..q.len() as u64)).unwrap();
     // In f64, each row over the pages of its sequence.
     let element = |at: u64| f64::from(kept[at as usize]);
@@ -242,8 +242,8 @@ fn attended(
 }
 
 /// The rows of sequences of 1, 0, 9 and 1 rows.
-fn uneven() -> Vec<Place> {
-    let run = |seq, first: u32, rows: u32| (first..first + rows).map(move |pos| Place { pos, seq });
+fn uneven() -> Vec<RowPos> {
+    let run = |seq, first: u32, rows: u32| (first..first + rows).map(move |pos| RowPos { pos, seq });
     run(0, 700, 1).chain(run(2, 300, 9)).chain(run(3, 0, 1)).collect()
 }
 
@@ -259,7 +259,7 @@ fn gpu_single_attention_is_the_same_however_rows_are_found() {
         s.search();
     };
     for form in FORMS {
-        let run = |divided, choose| attended(&device(form), KvLayout::Paged, divided, &places, &q, choose);
+        let run = |split_kv, choose| attended(&device(form), KvLayout::Paged, split_kv, &places, &q, choose);
         let (rows, wanted, _) = run(false, LOOKS[0]);
         let wanted: Vec<f64> = wanted.into_iter().map(f64::from).collect();
         assert!(nmse(&rows, &wanted) < 1e-9, "{form:?}");

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use wgslm::Error;
-use wgslm::exec::single::{Place, Rotation, Single, StepBuffer, StepLimits};
+use wgslm::exec::single::{Rotation, RowPos, Single, StepBuffer, StepLimits};
 use wgslm::exec::{
     CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase,
     Sampled, SeqStep, Step, Token,

@@ -81,7 +81,7 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
     assert!(
         short.write_run(&device, 3, 14, &[0, 1]).unwrap_err().to_string().contains("17 positions in 2 blocks of 8")
     );
-    let places = |all: &[[u32; 2]]| all.iter().map(|&[seq, pos]| Place { pos, seq }).collect::<Vec<_>>();
+    let places = |all: &[[u32; 2]]| all.iter().map(|&[seq, pos]| RowPos { pos, seq }).collect::<Vec<_>>();
     let room = StepLimits { rows: 4, seqs: 2, pos_ids: true, ..StepLimits::default() };
     let ordered = StepBuffer::new(&device, room).unwrap();
     assert!(ordered.write_rows(&device, &places(&[[0, 7], [0, 8], [1, 0]]), &[]).is_ok());
@@ -152,11 +152,11 @@ fn gpu_single_ops_know_how_far_caches_reach() {
     assert!(cache(tables, CacheShape { slots: 32, layout: KvLayout::Paged, ..shape }).is_err());
 
     let most = device.caps().max_groups;
-    let divided =
-        StepLimits { rows: most / 3, slots: 16, blocks: 48, divided: true, pos_ids: true, ..StepLimits::default() };
-    assert!(StepBuffer::new(&device, divided).is_ok(), "768 positions are three parts");
-    assert!(StepBuffer::new(&device, StepLimits { blocks: 49, ..divided }).is_err());
-    assert!(StepBuffer::new(&device, StepLimits { slots: 0, ..divided }).is_err());
+    let split_kv =
+        StepLimits { rows: most / 3, slots: 16, blocks: 48, split_kv: true, pos_ids: true, ..StepLimits::default() };
+    assert!(StepBuffer::new(&device, split_kv).is_ok(), "768 positions are three splits");
+    assert!(StepBuffer::new(&device, StepLimits { blocks: 49, ..split_kv }).is_err());
+    assert!(StepBuffer::new(&device, StepLimits { slots: 0, ..split_kv }).is_err());
 }
 
 /// Rows in any order are for attention row by row, and for caches whose words belong to one position.

@@ -2,7 +2,7 @@
 //! prefill tokens beside single tokens; a binary search for a token's sequence beside a lookup.
 
 use super::{DIM, Item, Make, one, read};
-use crate::exec::single::{Place, Single, StepBuffer, StepLimits};
+use crate::exec::single::{RowPos, Single, StepBuffer, StepLimits};
 use crate::gpu::{Buffer, Device, Pipelines};
 use crate::ops::{Attend, CacheShape, Kv, KvLayout, KvStorage, Mask, Op};
 use crate::{Error, Result};
@@ -23,7 +23,7 @@ struct Attention {
     kv_heads: u32,
     /// For each sequence, its tokens in the step and its length.
     seqs: Vec<(u32, u32)>,
-    divided: bool,
+    split_kv: bool,
     /// Bytes of the cache, if that is more than sequences need, or if they share it.
     bytes: u64,
     /// Sequences that need more than that share blocks.
@@ -35,7 +35,7 @@ const PLAIN: Attention = Attention {
     heads: 32,
     kv_heads: 8,
     seqs: Vec::new(),
-    divided: false,
+    split_kv: false,
     bytes: 0,
     shared: false,
 };
@@ -48,8 +48,8 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
         all.push(one(name, move |d, p| attention.item(d, p, choose)));
     };
     for &context in contexts {
-        let mut at = |name: &str, layout, divided, choose: Choose| {
-            let attention = Attention { layout, seqs: vec![(1, context)], divided, ..PLAIN };
+        let mut at = |name: &str, layout, split_kv, choose: Choose| {
+            let attention = Attention { layout, seqs: vec![(1, context)], split_kv, ..PLAIN };
             add(format!("{name}, a row that sees {context}"), attention, choose);
         };
         at("attend_v1", KvLayout::Vectorised, false, |s| s.v1());
@@ -64,7 +64,7 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     }
     let bytes = if quick { COLD / 8 } else { COLD };
     for batch in [1, 16] {
-        let attention = Attention { seqs: vec![(1, 8192); batch], divided: true, bytes, ..PLAIN };
+        let attention = Attention { seqs: vec![(1, 8192); batch], split_kv: true, bytes, ..PLAIN };
         add(format!("attend, decoding, {batch} of 8192"), attention, |s| s.by_rows());
     }
     let stream = move |d: &Device, p: &mut Pipelines| read(d, p, bytes.min(d.caps().max_binding));
@@ -158,7 +158,7 @@ impl Attention {
         next: &mut dyn Iterator<Item = u32>,
         choose: &dyn Fn(&mut Single<'_>),
     ) -> Result<(Item, Buffer)> {
-        let Self { heads, kv_heads, divided, .. } = *self;
+        let Self { heads, kv_heads, split_kv, .. } = *self;
         let rows = self.rows();
         let most = self.seqs.iter().map(|(_, context)| context.div_ceil(SLOTS)).max().unwrap_or(1);
         let room = StepLimits {
@@ -167,7 +167,7 @@ impl Attention {
             blocks: most,
             slots: SLOTS,
             pos_ids: true,
-            divided,
+            split_kv,
             ..StepLimits::default()
         };
         let step = StepBuffer::new(device, room)?;
@@ -175,7 +175,7 @@ impl Attention {
         let tables: Vec<Vec<u32>> = self.seqs.iter().map(table).collect();
         let places = (0..)
             .zip(&self.seqs)
-            .flat_map(|(seq, &(rows, context))| (context - rows..context).map(move |pos| Place { pos, seq }));
+            .flat_map(|(seq, &(rows, context))| (context - rows..context).map(move |pos| RowPos { pos, seq }));
         let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
         let counts = step.write_rows(device, &places.collect::<Vec<_>>(), &tables)?;
         let mut single = Single::new(pipelines, &step);

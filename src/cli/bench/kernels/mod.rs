@@ -399,13 +399,13 @@ impl Heads {
             let weight = single.vectors(&Buffer::new(device, "weights", u64::from(DIM) * 4)?, &[DIM])?[0];
             let spec = NormSpec { kind: NormKind::Rms, n: DIM, weight: Some(weight), bias: None, eps: 1e-6 };
             let norm = self.normed.then_some(spec);
-            let parts = Parts { q: q?, k, v, out: out?, cache, table, norm };
+            let parts = RopeKvValues { q: q?, k, v, out: out?, cache, table, norm };
             if fused { self.fused(&mut single, &parts)? } else { self.apart(device, &mut single, &parts)? }
         }
         Ok(Item::new(single.finish()?, counts, turned + kept))
     }
 
-    fn fused(&self, single: &mut Single<'_>, p: &Parts) -> Result<()> {
+    fn fused(&self, single: &mut Single<'_>, p: &RopeKvValues) -> Result<()> {
         let view = |value, heads| View { value, width: heads * DIM, at: 0 };
         single.add(Op::RopeKv(RopeKv {
             q: view(p.q, self.heads),
@@ -422,7 +422,7 @@ impl Heads {
         }))
     }
 
-    fn apart(&self, device: &Device, single: &mut Single<'_>, p: &Parts) -> Result<()> {
+    fn apart(&self, device: &Device, single: &mut Single<'_>, p: &RopeKvValues) -> Result<()> {
         let mut key = p.k;
         for (mut x, heads, out) in [(p.q, self.heads, Some(p.out)), (p.k, self.kv_heads, None)] {
             if let Some(spec) = p.norm {
@@ -440,7 +440,7 @@ impl Heads {
 }
 
 /// What a rotation with a KV write works on.
-struct Parts {
+struct RopeKvValues {
     q: ValueId,
     k: ValueId,
     v: ValueId,
@@ -450,7 +450,7 @@ struct Parts {
     norm: Option<NormSpec>,
 }
 
-impl Parts {
+impl RopeKvValues {
     fn rope(&self) -> RopeSpec {
         RopeSpec { table: self.table, pairing: Pairing::Neox, dims: DIM }
     }

@@ -11,7 +11,7 @@ use crate::programs::*;
 
 /// Where keys and values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum KvSource {
     Pages,
     /// In pages, values as the first elements of their keys.
     Latent,
@@ -22,7 +22,7 @@ pub enum Place {
 /// An attention op, and the sequences that it runs on.
 #[derive(Clone, Debug)]
 pub struct AttendCase {
-    pub place: Place,
+    pub kv_source: KvSource,
     /// heads, kv_heads, k_dim, v_dim
     pub shape: [u32; 4],
     pub mask: Mask,
@@ -44,7 +44,7 @@ pub struct AttendCase {
 
 impl AttendCase {
     pub const PLAIN: Self = Self {
-        place: Place::Pages,
+        kv_source: KvSource::Pages,
         shape: [4, 2, 16, 16],
         mask: Mask::Causal,
         softcap: 0.0,
@@ -61,12 +61,12 @@ impl AttendCase {
     pub fn op(&self) -> OneOp {
         let [heads, kv_heads, k_dim, v_dim] = self.shape;
         let widths = [heads * k_dim, kv_heads * k_dim, kv_heads * v_dim];
-        let apart = self.place != Place::Latent;
+        let apart = self.kv_source != KvSource::Latent;
         OneOp::new(&widths[..if apart { 3 } else { 2 }], |b, x| {
             let group = b.group();
             let scale = 1.3 / (k_dim as f32).sqrt();
-            let cache = match self.place {
-                Place::Latent => {
+            let cache = match self.kv_source {
+                KvSource::Latent => {
                     b.cache(CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k: true, window: None })
                 }
                 _ => b.pages(group, kv_heads, k_dim, v_dim, None),
@@ -76,7 +76,7 @@ impl AttendCase {
                 .map(|(name, wanted)| wanted.then(|| b.vector(name, heads)));
             let out = b.attend(x[0], cache, self.mask, scale);
             let Op::Attend(attend) = last_op(b) else { unreachable!() };
-            let kv = if self.place == Place::Packed { Kv::Packed { k: x[1], v: x[2] } } else { attend.kv };
+            let kv = if self.kv_source == KvSource::Packed { Kv::Packed { k: x[1], v: x[2] } } else { attend.kv };
             *attend = Attend { softcap: self.softcap, sinks, slopes, kv, ..attend.clone() };
             out
         })
@@ -220,7 +220,7 @@ pub fn cooperative() -> Vec<AttendCase> {
     let mut cases: Vec<_> = shapes.into_iter().chain(shapes).enumerate().map(case).collect();
     let seqs = vec![(40, 5), (0, 1), (100, 20)];
     cases.push(AttendCase {
-        place: Place::Latent,
+        kv_source: KvSource::Latent,
         shape: [5, 1, 72, 64],
         phase: Phase::Prefill,
         seqs,
@@ -270,7 +270,7 @@ pub fn cases() -> Vec<AttendCase> {
                     sinks: at % 3 == 1,
                     slopes: at % 4 == 2,
                     block: [8, 16, 32][(i + n) % 3],
-                    place: if at % 5 == 3 { Place::Packed } else { Place::Pages },
+                    kv_source: if at % 5 == 3 { KvSource::Packed } else { KvSource::Pages },
                     seqs: contexts[(at + i) % contexts.len()].to_vec(),
                     search: at % 2 == 0,
                     by_position: false,
@@ -280,7 +280,7 @@ pub fn cases() -> Vec<AttendCase> {
         }
     }
     for case in &mut cases {
-        if case.place == Place::Packed {
+        if case.kv_source == KvSource::Packed {
             case.seqs.iter_mut().for_each(|s| s.0 = 0); // sequences are whole
         }
     }
@@ -288,7 +288,7 @@ pub fn cases() -> Vec<AttendCase> {
         // Latent attention: one KV head, many query heads.
         for shape in [[16, 1, 72, 64], [5, 1, 576, 512], [2, 1, 13, 6], [2, 1, 521, 518]] {
             let seqs = vec![(40, 5), (0, 1), (700, 1)];
-            cases.push(AttendCase { place: Place::Latent, shape, phase, seqs, ..plain.clone() });
+            cases.push(AttendCase { kv_source: KvSource::Latent, shape, phase, seqs, ..plain.clone() });
         }
         // Long, and everything at once.
         let seqs = vec![(8191, 1), (8192, 1), (1, 1), (4100, 2)];

@@ -374,8 +374,8 @@ pub fn row_wise() -> Vec<Case> {
 pub(super) const POSITIONS: usize = 60;
 
 /// One sequence in chunks of `chunk` rows, from the third step on batched with another (`company`), all in the same phase.
-fn chunks(phase: Phase, chunk: usize, company: bool) -> Vec<(Phase, Vec<Part>)> {
-    let part = |seq, step: usize| Part { seq, pos: step * chunk, rows: chunk.min(POSITIONS - step * chunk) };
+fn chunks(phase: Phase, chunk: usize, company: bool) -> Vec<(Phase, Vec<SeqChunk>)> {
+    let part = |seq, step: usize| SeqChunk { seq, pos: step * chunk, rows: chunk.min(POSITIONS - step * chunk) };
     let step = |i: usize| {
         let mut parts = vec![part(0, i)];
         if company && i >= 2 {
@@ -386,7 +386,7 @@ fn chunks(phase: Phase, chunk: usize, company: bool) -> Vec<(Phase, Vec<Part>)> 
     (0..POSITIONS.div_ceil(chunk)).map(step).collect()
 }
 
-fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<(Phase, Vec<Part>)>) -> Case {
+fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<(Phase, Vec<SeqChunk>)>) -> Case {
     Case {
         name: format!("{name}, {format:?}, {} steps", steps.len()),
         formats: vec![format],
@@ -394,7 +394,7 @@ fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<
         unfused: true,
         tuning: "",
         bound: EXACT,
-        work: Work::Parts { op: op.clone(), steps },
+        work: Work::Recurrent { op: op.clone(), steps },
     }
 }
 
@@ -403,7 +403,7 @@ pub fn recurrences() -> Vec<Case> {
     let mut cases = Vec::new();
     let (prompt, generated) = (Phase::Prefill, Phase::Decode);
     for op in &recurrent() {
-        let at = |seq, pos, rows| Part { seq, pos, rows };
+        let at = |seq, pos, rows| SeqChunk { seq, pos, rows };
         let steps = vec![
             (prompt, vec![at(0, 0, 21)]),
             (generated, vec![at(0, 21, 1)]),
@@ -420,7 +420,7 @@ pub fn recurrences() -> Vec<Case> {
 /// The same sequence in chunks of every size, alone and batched with another: the same bits.
 pub fn recurrent_cuts(op: &(String, OneOp), phase: Phase) -> Vec<Case> {
     let cuts = [(60, false), (1, false), (3, true), (16, true), (7, false)];
-    let both = [0, 1].map(|seq| Part { seq, pos: 0, rows: POSITIONS });
+    let both = [0, 1].map(|seq| SeqChunk { seq, pos: 0, rows: POSITIONS });
     let cuts = cuts.map(|(chunk, company)| chunks(phase, chunk, company)).into_iter();
     cuts.chain([vec![(phase, both.to_vec())]]).map(|steps| recurrent_case(op, F32, steps)).collect()
 }

@@ -70,7 +70,7 @@ pub struct Case {
 
 /// Some rows of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct SeqChunk {
     /// The sequence, and its slot: 0 or 1.
     pub seq: usize,
     pub pos: usize,
@@ -84,7 +84,7 @@ enum Work {
     /// Attention over what sequences have kept.
     Attend(AttendCase),
     /// One recurrent op over parts of two sequences, in steps that have one phase each.
-    Parts { op: OneOp, steps: Vec<(Phase, Vec<Part>)> },
+    Recurrent { op: OneOp, steps: Vec<(Phase, Vec<SeqChunk>)> },
     /// Attention as a single op.
     AttendTo(CacheCase),
     /// Prompts and decode rows of two sequences; the first prompt has `rows` rows.
@@ -110,7 +110,7 @@ impl Case {
                 let (got, wanted, modules) = case.outputs(device, self.numerics).await;
                 (nmse(&got, &wanted), modules)
             }
-            Work::Parts { op, steps } => {
+            Work::Recurrent { op, steps } => {
                 let (results, modules) = self.parts(device, op, steps).await;
                 let (got, wanted) = results.concat().into_iter().unzip::<f32, f64, Vec<_>, Vec<_>>();
                 (nmse(&got, &wanted), modules)
@@ -138,7 +138,7 @@ impl Case {
                 let (rows, usual) = (*rows as u32, limits());
                 Limits { rows: usual.rows.max(rows + BEHIND), context: usual.context.max(rows), ..usual }
             }
-            Work::Parts { steps, .. } => {
+            Work::Recurrent { steps, .. } => {
                 let rows = steps.iter().map(|(_, parts)| parts.iter().map(|part| part.rows as u32).sum());
                 Limits { rows: rows.max().unwrap_or(0).max(limits().rows), ..limits() }
             }
@@ -220,7 +220,7 @@ impl Case {
         &self,
         device: &Device,
         op: &OneOp,
-        steps: &[(Phase, Vec<Part>)],
+        steps: &[(Phase, Vec<SeqChunk>)],
     ) -> (Vec<Vec<(f32, f64)>>, Vec<String>) {
         let mut rng = Rng(5);
         let weights = random_weights(&op.program, &self.formats, &mut rng);
@@ -238,14 +238,14 @@ impl Case {
         for (phase, parts) in steps {
             for (&id, values) in op.inputs.iter().zip(&inputs) {
                 let width = op.program.value(id).width as usize;
-                let of = |part: &Part| &values[part.seq][part.pos * width..(part.pos + part.rows) * width];
+                let of = |part: &SeqChunk| &values[part.seq][part.pos * width..(part.pos + part.rows) * width];
                 let values = parts.iter().map(of).collect::<Vec<_>>().concat();
                 gpu.set_value(*phase, id, &values);
                 let wide = values.chunks(width).map(|row| row.iter().copied().map(f64::from).collect());
                 oracle.set_value(id, wide.collect());
             }
             let tokens = host(&[0; POSITIONS]);
-            let seq = |part: &Part| SeqStep {
+            let seq = |part: &SeqChunk| SeqStep {
                 outs: Outs::Last,
                 read_logits: false,
                 ..rows(part.seq as u32, *phase, &tokens[..part.rows], part.pos as u32, &[])
@@ -264,7 +264,7 @@ impl Case {
 
     /// The bits of a sequence's results, whatever the parts that they came in.
     pub async fn bits_of(&self, device: &Device, seq: usize) -> Vec<u32> {
-        let Work::Parts { op, steps } = &self.work else { panic!("{} has no parts", self.name) };
+        let Work::Recurrent { op, steps } = &self.work else { panic!("{} has no recurrent op", self.name) };
         let (results, _) = self.parts(device, op, steps).await;
         let parts = steps.iter().flat_map(|(_, parts)| parts).zip(results).filter(|(part, _)| part.seq == seq);
         parts.flat_map(|(_, result)| result.into_iter().map(|(y, _)| y.to_bits())).collect()

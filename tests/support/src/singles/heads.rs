@@ -14,7 +14,7 @@ pub struct Heads {
     pub storage: KvStorage,
     pub layout: KvLayout,
     /// None: q and k are not rotated; without queries the op is a `KvWrite`.
-    pub turn: Option<Turn>,
+    pub rotation: Option<HeadRotation>,
     pub normed: bool,
     /// q | k | v in one value.
     pub together: bool,
@@ -97,7 +97,7 @@ impl Heads {
             Buffer::new(device, "out", ROWS * u64::from(widths[0].next_multiple_of(4).max(4)) * 4).unwrap();
         out_buffer.write(device, 0, &vec![CANARY; out_buffer.size() as usize / 4]);
         let positions: Vec<u32> = places.iter().map(|p| p.pos).collect();
-        let rope = self.turn.map(|turn| turn.add(device, &mut single, &positions));
+        let rope = self.rotation.map(|rotation| rotation.add(device, &mut single, &positions));
         let op = if heads == 0 {
             Op::KvWrite(KvWrite { k: views[1].value, v: Some(views[2].value), cache, kv_heads, k_dim, v_dim })
         } else {
@@ -123,8 +123,8 @@ impl Heads {
                     let from = part * k_dim.next_multiple_of(4) as usize;
                     head.iter_mut().zip(&weights[from..]).for_each(|(x, w)| *x *= scale * f64::from(*w));
                 }
-                if let Some(turn) = self.turn {
-                    turn.turned(head, places[i / heads as usize].pos);
+                if let Some(rotation) = self.rotation {
+                    rotation.rotated(head, places[i / heads as usize].pos);
                 }
             }
         }
@@ -149,7 +149,7 @@ impl Heads {
     fn cache_distance(
         &self,
         [before, after]: [&[u32]; 2],
-        places: &[Place],
+        places: &[RowPos],
         tables: &[Vec<u32>],
         parts: &[Vec<f64>],
         nearest: bool,
@@ -179,7 +179,7 @@ impl Heads {
                     let at = ((r as u32 * self.kv_heads + head) * dim) as usize;
                     let vector = &parts[1 + part][at..at + dim as usize];
                     // Values, and keys that nothing changes, are stored as exactly as the type can.
-                    let copied = part == 1 || (self.turn.is_none() && !self.normed);
+                    let copied = part == 1 || (self.rotation.is_none() && !self.normed);
                     let largest = match vector.iter().all(|x| x.is_finite()) {
                         true => vector.iter().fold(0f64, |most, x| most.max(x.abs())),
                         false => f64::NAN,

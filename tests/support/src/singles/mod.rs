@@ -1,6 +1,6 @@
 //! The cases of single ops on the caller's buffers: rotation and KV writes in every layout, storage type and source of angles,
 //! against f64, down to the last bit that they must not touch.
-use wgslm::exec::single::{Place, Rotation, Single, StepBuffer, StepLimits};
+use wgslm::exec::single::{Rotation, RowPos, Single, StepBuffer, StepLimits};
 use wgslm::gpu::{Buffer, Device, Pipelines, PlanBuilder, StepCounts};
 use wgslm::ops::{
     BlockMove, CacheShape, Epi, KvLayout, KvReplicate, KvStorage, KvWrite, Linear, NormKind, NormSpec, Op, Pairing,
@@ -30,7 +30,7 @@ pub enum From {
 
 /// What happens to the heads of q and k.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn {
+pub struct HeadRotation {
     pub pairing: Pairing,
     pub dims: u32,
     pub from: From,
@@ -53,12 +53,12 @@ pub enum Alone {
     Rope {
         heads: u32,
         head_dim: u32,
-        turn: Turn,
+        rotation: HeadRotation,
         in_place: bool,
         stand: Stand,
     },
     /// Cosines and sines at positions near and far.
-    Angles(Turn),
+    Angles(HeadRotation),
     Replicate {
         op: KvReplicate,
         both: bool,
@@ -93,8 +93,8 @@ impl Alone {
     pub fn bound(&self) -> f64 {
         match self {
             Self::Heads(heads) if heads.storage != KvStorage::F32 => COARSE,
-            Self::Heads(Heads { turn: Some(Turn { from: From::Power, .. }), .. })
-            | Self::Rope { turn: Turn { from: From::Power, .. }, .. } => POWER,
+            Self::Heads(Heads { rotation: Some(HeadRotation { from: From::Power, .. }), .. })
+            | Self::Rope { rotation: HeadRotation { from: From::Power, .. }, .. } => POWER,
             Self::Product(Product { fast: true, .. }) => 5e-4,
             Self::Heads(Heads { normed: true, .. }) | Self::Softmax { .. } | Self::Product(_) => 1e-9,
             Self::Heads(_) | Self::Rope { .. } => EXACT,
@@ -108,10 +108,10 @@ impl Alone {
         let mut pipelines = Pipelines::new(device);
         let distance = match self {
             Self::Heads(heads) => heads.distance(device, &mut pipelines).await,
-            Self::Rope { heads, head_dim, turn, in_place, stand } => {
-                rope(device, &mut pipelines, *heads, *head_dim, *turn, *in_place, *stand).await
+            Self::Rope { heads, head_dim, rotation, in_place, stand } => {
+                rope(device, &mut pipelines, *heads, *head_dim, *rotation, *in_place, *stand).await
             }
-            Self::Angles(turn) => far_angles(device, &mut pipelines, *turn).await,
+            Self::Angles(rotation) => far_angles(device, &mut pipelines, *rotation).await,
             Self::Replicate { op, both } => replicate(device, &mut pipelines, *op, *both).await,
             Self::Softmax { rows, n, extreme } => softmax(device, &mut pipelines, *rows, *n, *extreme).await,
             Self::Blocks { words } => blocks(device, &mut pipelines, *words).await,
@@ -125,7 +125,7 @@ const THETA: f64 = 10_000.0;
 const SCALE: f64 = 0.7;
 const FACTOR: f32 = 1.25;
 
-impl Turn {
+impl HeadRotation {
     /// Radians a position, for each pair. Only a table can have waves of its own.
     fn frequencies(&self) -> Vec<f64> {
         let own = |i: u32| if self.from == From::Power { 1.0 } else { 1.0 + 0.3 * f64::from(i % 3) };
@@ -159,7 +159,7 @@ impl Turn {
     }
 
     /// A head at a position, in f64.
-    fn turned(&self, head: &mut [f64], pos: u32) {
+    fn rotated(&self, head: &mut [f64], pos: u32) {
         for (i, f) in self.frequencies().iter().enumerate() {
             let (sin, cos) = (f64::from(pos) * f * SCALE).sin_cos();
             let (a, b) = match self.pairing {
@@ -178,8 +178,8 @@ const ROWS: u64 = 24;
 const CANARY: u32 = 0x7fc0_fe00;
 
 impl Stand {
-    fn places(self) -> Vec<Place> {
-        let run = |seq, first: u32, rows: u32| (first..first + rows).map(move |pos| Place { pos, seq });
+    fn places(self) -> Vec<RowPos> {
+        let run = |seq, first: u32, rows: u32| (first..first + rows).map(move |pos| RowPos { pos, seq });
         match self {
             Self::Run { rows, first } => run(0, first, rows).collect(),
             // The second begins within a word that it shares with slots of an earlier step.
@@ -258,7 +258,7 @@ async fn rope(
     pipelines: &mut Pipelines,
     heads: u32,
     head_dim: u32,
-    turn: Turn,
+    rotation: HeadRotation,
     in_place: bool,
     stand: Stand,
 ) -> f64 {
@@ -272,7 +272,7 @@ async fn rope(
     out_buffer.write(device, 0, &vec![CANARY; out_buffer.size() as usize / 4]);
     let out = if in_place { x } else { single.value(&out_buffer, width).unwrap() };
     let positions: Vec<u32> = places.iter().map(|p| p.pos).collect();
-    let spec = turn.add(device, &mut single, &positions);
+    let spec = rotation.add(device, &mut single, &positions);
     single.add(Op::Rope(Rope { x, heads, head_dim, spec, out })).unwrap();
     single.finish().unwrap().submit(device, counts);
     let result = if in_place { &buffer } else { &out_buffer };
@@ -281,7 +281,7 @@ async fn rope(
     for (row, place) in values.chunks(width.next_multiple_of(4) as usize).zip(&places) {
         for head in row[..width as usize].chunks(head_dim as usize) {
             let mut head: Vec<f64> = head.iter().copied().map(f64::from).collect();
-            turn.turned(&mut head, place.pos);
+            rotation.rotated(&mut head, place.pos);
             wanted.extend(head);
         }
     }
@@ -289,8 +289,8 @@ async fn rope(
 }
 
 /// The largest error of an angle, as a share of `position * 2⁻²³ + 5e-4` radians.
-async fn far_angles(device: &Device, pipelines: &mut Pipelines, turn: Turn) -> f64 {
-    let places = [0, 1, 1000, 8192, 32_768, 131_072].map(|pos| Place { pos, seq: 0 });
+async fn far_angles(device: &Device, pipelines: &mut Pipelines, rotation: HeadRotation) -> f64 {
+    let places = [0, 1, 1000, 8192, 32_768, 131_072].map(|pos| RowPos { pos, seq: 0 });
     let step = StepBuffer::new(
         device,
         StepLimits { rows: ROWS as u32, seqs: 1, pos_ids: true, any_order: true, ..StepLimits::default() },
@@ -298,18 +298,18 @@ async fn far_angles(device: &Device, pipelines: &mut Pipelines, turn: Turn) -> f
     .unwrap();
     let counts = step.write_rows(device, &places, &[]).unwrap();
     let mut single = Single::new(pipelines, &step);
-    let buffer = Buffer::new(device, "x", ROWS * u64::from(turn.dims) * 4).unwrap();
-    let pairs = turn.dims as usize / 2;
+    let buffer = Buffer::new(device, "x", ROWS * u64::from(rotation.dims) * 4).unwrap();
+    let pairs = rotation.dims as usize / 2;
     buffer.write(device, 0, &[1f32, 0.0].repeat(places.len() * pairs)); // becomes cosine and sine
-    let x = single.value(&buffer, turn.dims).unwrap();
-    let spec = turn.add(device, &mut single, &places.map(|p| p.pos));
-    let rope = Rope { x, heads: 1, head_dim: turn.dims, spec, out: x };
+    let x = single.value(&buffer, rotation.dims).unwrap();
+    let spec = rotation.add(device, &mut single, &places.map(|p| p.pos));
+    let rope = Rope { x, heads: 1, head_dim: rotation.dims, spec, out: x };
     single.add(Op::Rope(rope)).unwrap();
     single.finish().unwrap().submit(device, counts);
     let got: Vec<f32> = buffer.read(device, 0..(places.len() * pairs * 2) as u64).await.unwrap();
     let mut worst = 0f64;
     for (row, place) in got.chunks(2 * pairs).zip(places) {
-        for (cosine_sine, frequency) in row.chunks(2).zip(turn.frequencies()) {
+        for (cosine_sine, frequency) in row.chunks(2).zip(rotation.frequencies()) {
             let [cosine, sine] = [0, 1].map(|i| f64::from(cosine_sine[i]) / f64::from(FACTOR));
             let (s, c) = (f64::from(place.pos) * frequency * SCALE).sin_cos();
             let error = (sine * c - cosine * s).atan2(cosine * c + sine * s).abs();
@@ -479,10 +479,10 @@ async fn blocks(device: &Device, pipelines: &mut Pipelines, words: u32) -> f64 {
 }
 
 /// Forms of a rotation, in turn: each pairing with each source of angles.
-fn turns(dims: u32) -> [Turn; 6] {
-    let turn = |pairing, from| Turn { pairing, dims, from };
+fn head_rotations(dims: u32) -> [HeadRotation; 6] {
+    let rotation = |pairing, from| HeadRotation { pairing, dims, from };
     [From::Host, From::Frequencies, From::Power]
-        .map(|from| [turn(Pairing::Interleaved, from), turn(Pairing::Neox, from)])
+        .map(|from| [rotation(Pairing::Interleaved, from), rotation(Pairing::Neox, from)])
         .concat()
         .try_into()
         .unwrap()
@@ -492,9 +492,9 @@ fn turns(dims: u32) -> [Turn; 6] {
 pub fn rotations() -> Vec<Alone> {
     let mut cases = Vec::new();
     for (heads, head_dim, dims) in [(3, 64, 64), (2, 65, 32), (5, 7, 6), (1, 256, 256), (2, 80, 20), (4, 2, 2)] {
-        for (i, turn) in turns(dims).into_iter().enumerate() {
+        for (i, rotation) in head_rotations(dims).into_iter().enumerate() {
             let stand = if i % 2 == 0 { Stand::Ids } else { Stand::Run { rows: 5, first: 4093 } };
-            cases.push(Alone::Rope { heads, head_dim, turn, in_place: i % 3 == 0, stand });
+            cases.push(Alone::Rope { heads, head_dim, rotation, in_place: i % 3 == 0, stand });
         }
     }
     cases
@@ -502,8 +502,8 @@ pub fn rotations() -> Vec<Alone> {
 
 /// Each source of angles.
 pub fn angles() -> Vec<Alone> {
-    let turn = |from| Alone::Angles(Turn { pairing: Pairing::Interleaved, dims: 128, from });
-    [From::Host, From::Frequencies, From::Power].map(turn).into()
+    let rotation = |from| Alone::Angles(HeadRotation { pairing: Pairing::Interleaved, dims: 128, from });
+    [From::Host, From::Frequencies, From::Power].map(rotation).into()
 }
 
 /// KV writes: every layout with every storage type over every shape, the rest chosen pair by pair.
@@ -530,9 +530,9 @@ pub fn writes() -> Vec<Alone> {
     for storage in KvStorage::ALL {
         for layout in KvLayout::ALL {
             for (heads, kv_heads, k_dim, v_dim, dims) in shapes {
-                // Two of the six turns, half of them with norms; every other source, standing and block size.
+                // Two of the six rotations, half of them with norms; every other source, standing and block size.
                 for form in 0..if heads == 0 { 1 } else { 2 } {
-                    let turn = turns(dims)[(n + 3 * form) % 6];
+                    let rotation = head_rotations(dims)[(n + 3 * form) % 6];
                     cases.push(Alone::Heads(Heads {
                         heads,
                         kv_heads,
@@ -541,7 +541,7 @@ pub fn writes() -> Vec<Alone> {
                         slots: [8, 16, 32][n % 3],
                         storage,
                         layout,
-                        turn: (heads > 0 && n % 7 != 0).then_some(turn),
+                        rotation: (heads > 0 && n % 7 != 0).then_some(rotation),
                         normed: heads > 0 && (n / 2) % 2 == 0,
                         together: heads > 0 && n % 5 < 2,
                         stand: if n % 4 < 2 { Stand::Ids } else { Stand::Run { rows: 11, first: 5 } },
