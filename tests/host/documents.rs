@@ -143,3 +143,70 @@ fn documents_name_files_and_headings_that_exist() {
     assert!(seen > 100, "only {seen} links and paths were seen");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// The longest line of prose.
+const WIDTH: usize = 100;
+
+/// The lines of prose that are too long, with their lengths. Not prose: code, tables, comments, and lines that hold a link
+/// or a quotation alone, which cannot be broken.
+fn long_lines(text: &str) -> Vec<(usize, usize)> {
+    let mut code = false;
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let content = line.trim_start().trim_start_matches(['-', '*', ' ']);
+        if content.starts_with("```") {
+            code = !code;
+            continue;
+        }
+        let whole = content.trim_end_matches([':', '.', ',']);
+        let link = !whole.contains(' ') || (whole.starts_with('[') && whole.ends_with(')') && !whole.contains("). "));
+        let quoted = whole.starts_with('`') && whole.ends_with('`') && whole.matches('`').count() == 2;
+        let other = content.starts_with('|') || content.starts_with("<!--") || link || quoted;
+        let length = line.chars().count();
+        if !code && !other && length > WIDTH {
+            found.push((number, length));
+        }
+    }
+    found
+}
+
+/// All Markdown of the repository, hidden folders included, but for what is built or installed.
+fn markdown(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !["node_modules", "dist", "pkg", "target", ".git"].contains(&&*name) {
+            markdown(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn prose_has_short_lines() {
+    let mut all = Vec::new();
+    markdown(root(), &mut all);
+    // Made of the headers of kernels, line by line.
+    all.retain(|path| !path.ends_with("docs/kernels.md"));
+    assert!(all.len() >= 15, "only {} documents", all.len());
+    let mut wrong = Vec::new();
+    for path in all {
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let name = path.strip_prefix(root()).expect("below").display().to_string();
+        wrong.extend(long_lines(&text).iter().map(|(line, length)| format!("{name}:{line}: {length} characters")));
+    }
+    assert!(wrong.is_empty(), "lines of more than {WIDTH} characters:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn long_lines_of_prose_are_found() {
+    let long = "word ".repeat(21) + "end.";
+    let cell = format!("| {long} |");
+    let quotation = format!("`{long}`:");
+    let link = format!("- [{long}](docs/gpu.md)");
+    let text = format!("short\n{long}\n- {long}\n```sh\n{long}\n```\n{cell}\n{quotation}\n{link}\n{long}");
+    assert_eq!(long_lines(&text), [(2, 109), (3, 111), (10, 109)]);
+    assert_eq!(long_lines(&"é".repeat(120)), []); // one word
+    assert_eq!(long_lines(&["é"; 50].join(" ")), []); // 99 characters in 149 bytes
+}

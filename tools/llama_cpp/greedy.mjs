@@ -2,8 +2,8 @@
 //
 //   node greedy.mjs CASE.json ANSWER.json
 //
-// Case: {"gguf", "ids": [a text], "prompt": [another one], "tokens": how many to draw, "vulkan": whether on a GPU}.
-// Answer: {"logits": [a row for each of ids], "drawn": [ids]} or {"failed": why}.
+// Case: {"gguf", "ids": [a text], "prompt": [another one], "tokens": how many to sample, "vulkan": whether on a GPU}.
+// Answer: {"logits": [a row for each of ids], "sampled": [ids]} or {"failed": why}.
 import fs from "node:fs";
 import { getLlama } from "node-llama-cpp";
 
@@ -41,15 +41,15 @@ try {
   inner.disposeSequence(0);
   const [, logits] = await step(0, one.ids, one.ids.map((_, i) => i));
   inner.disposeSequence(0);
-  const drawn = [];
+  const sampled = [];
   let [position, tokens] = [0, one.prompt];
-  while (drawn.length < one.tokens) {
+  while (sampled.length < one.tokens) {
     const [token] = await step(position, tokens, [tokens.length - 1]);
     position += tokens.length;
-    drawn.push(token);
+    sampled.push(token);
     tokens = [token];
   }
-  answer({ logits, drawn });
+  answer({ logits, sampled });
 } catch (error) {
   const why = messages.find((message) => message.includes("error loading")) ?? `${error}`;
   answer({ failed: why });

@@ -98,16 +98,16 @@ def make(name, out):
     model = model_of(name, seed=sum(map(ord, name)))
     ids = torch.from_numpy(np.random.default_rng(1).integers(3, 1024, 70))
     text = ids[:16]
-    logits, drawn, margins = model(ids[None]).logits[0], [], []
+    logits, sampled, margins = model(ids[None]).logits[0], [], []
     for _ in range(TOKENS):
         top = torch.topk(model(text[None]).logits[0, -1].float(), 2)
-        drawn.append(int(top.indices[0]))
+        sampled.append(int(top.indices[0]))
         margins.append(float(top.values[0] - top.values[1]))
         text = torch.cat([text, top.indices[:1]])
     model.save_pretrained(out / name)
-    arrays = dict(ids_0=ids.numpy(), logits_0=logits.float().numpy(), prompt=ids[:16].numpy(), greedy=np.array(drawn), greedy_margin=np.array(margins))
+    arrays = dict(ids_0=ids.numpy(), logits_0=logits.float().numpy(), prompt=ids[:16].numpy(), greedy=np.array(sampled), greedy_margin=np.array(margins))
     np.savez(out / name / "golden.npz", **arrays)
-    print(f"{name}: {sum(p.numel() for p in model.parameters())} weights, logits deviate by {float(logits.std(-1).mean()):.2f}, {len(set(drawn))} tokens", flush=True)
+    print(f"{name}: {sum(p.numel() for p in model.parameters())} weights, logits deviate by {float(logits.std(-1).mean()):.2f}, {len(set(sampled))} tokens", flush=True)
 
 
 def main():

@@ -189,7 +189,7 @@ def samples(model, temperature=0.8):
         ended = new[-1] in (model.eos, model.eot)
         text = model.tok.decode(new[:-1] if ended else new)
         end = "end of text" if ended else "length"
-        out.append(f"**{i + 1}.** Prompt `{json.dumps(prompt, ensure_ascii=False)}`, {len(new)} tokens, stopped by {end}:\n\n```text\n{text}\n```\n")
+        out.append(f"**{i + 1}.** {len(new)} tokens, stopped by {end}, after the prompt\n`{json.dumps(prompt, ensure_ascii=False)}`:\n\n```text\n{text}\n```\n")
     return "\n".join(out)
 
 

@@ -5,7 +5,7 @@
     python make.py OUT --only NAME,..    some of them
     python make.py OUT --check           opens each folder afresh, compares with golden.npz, and generates
                                          through transformers' KV cache
-    python make.py OUT --table           prints the table of the cases made last, for tests/data/README.md
+    python make.py OUT --table           prints the table of the cases made last, for tests/data/tiny-models/README.md
 
 To add a case: one call of `case` below.  A case that comes out degenerate or
 with near-ties takes the next seed.  Other versions may differ in the last
