@@ -1,4 +1,4 @@
-// The page beside wllama, in turns, each run in a browser of its own: see scripts/bench-web.
+// The page beside wllama, alternating, each run in a browser of its own: see scripts/bench-web.
 //
 // Both load the same file from a server on this machine and continue the same texts greedily. A first answer of one token, so
 // that nothing is compiled later, gives the time from the start to the first token; a second one, of another text, gives the

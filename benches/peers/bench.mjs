@@ -1,4 +1,4 @@
-// wgslm beside llama.cpp, in turns on the same files: see scripts/bench-peers.
+// wgslm beside llama.cpp, alternating, on the same files: see scripts/bench-peers.
 //
 // A round runs each side once as a process of its own, which reads the model, warms up and measures; the order changes from
 // round to round. A round's ratio compares the two medians of that round. The table has the median of the rounds' ratios with

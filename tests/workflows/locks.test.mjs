@@ -1,4 +1,4 @@
-// Lock files of npm: npm writes those of the platform it runs on where a folder is installed already, and `npm ci` then refuses
+// npm's lock files: where a folder is installed already, npm writes packages of its own platform alone. `npm ci` then refuses
 // the file in a fresh clone.
 
 import assert from "node:assert/strict";
