@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The same seed gives the same text.
     let sampling = Sampling { temperature: 0.7, seed: 42, ..Sampling::default() };
-    let options = GenerateOptions { sampling, max_tokens: Some(64), ..GenerateOptions::default() };
+    let options = GenerateOptions { sampling: Some(sampling), max_tokens: Some(64), ..GenerateOptions::default() };
     print!("{prompt}");
     let mut answer = model.stream(&prompt, &options)?;
     for piece in answer.by_ref() {

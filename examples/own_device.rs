@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shared = Device::from_host(&adapter.get_info(), device.clone(), queue.clone());
     let options = Options { context: 512, prefill_tokens: 64, self_test_results: None, ..Options::default() };
     let mut model = block_on(LanguageModel::open_on(&shared, wgslm::TINY, &options, &mut |_| {}))?;
-    let options = GenerateOptions { sampling: Sampling::GREEDY, max_tokens: Some(24), ..GenerateOptions::default() };
+    let options =
+        GenerateOptions { sampling: Some(Sampling::GREEDY), max_tokens: Some(24), ..GenerateOptions::default() };
     print!("Once upon a time");
     for piece in model.stream("Once upon a time", &options)? {
         print!("{}", piece?);

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::file::{CountFn, Description, ModelFile, NewTensor, TensorInfo, Value, gguf_header, padding};
-use crate::model::{Conversion, Model};
+use crate::model::{Conversion, Model, SamplingDefaults};
 use crate::quant::BlockFormat;
 use crate::quant::mix::{FileType, TensorContext};
 use crate::text::gguf_tokenizer;
@@ -136,6 +136,17 @@ fn plan_folder(model: &Model, conversion: &Conversion, options: &Options) -> Res
     };
     let mut metadata = conversion.metadata.clone();
     metadata.insert(1, ("general.name".to_owned(), Value::Str(model.name.clone())));
+    let SamplingDefaults { temperature, top_k, top_p, min_p, repeat_penalty, last_n } = model.sampling;
+    for (key, value) in [
+        ("temp", temperature.map(Value::F32)),
+        ("top_k", top_k.and_then(|k| i32::try_from(k).ok()).map(Value::I32)),
+        ("top_p", top_p.map(Value::F32)),
+        ("min_p", min_p.map(Value::F32)),
+        ("penalty_repeat", repeat_penalty.map(Value::F32)),
+        ("penalty_last_n", last_n.and_then(|n| i32::try_from(n).ok()).map(Value::I32)),
+    ] {
+        metadata.extend(value.map(|value| (format!("general.sampling.{key}"), value)));
+    }
     metadata.insert(2, ("general.file_type".to_owned(), Value::U32(to.number)));
     metadata.insert(3, ("general.quantization_version".to_owned(), Value::U32(2)));
     if let Description::Folder(texts) = &model.file.description

@@ -92,7 +92,7 @@
 //! # fn main() -> wgslm::Result<()> {
 //! let mut model = block_on(wgslm::open(wgslm::TINY, &Options::default()))?;
 //! let sampling = Sampling { temperature: 0.7, top_p: 0.9, seed: 7, ..Sampling::default() };
-//! let options = GenerateOptions { sampling, max_tokens: Some(32), stop: vec![".".to_owned()], ..Default::default() };
+//! let options = GenerateOptions { sampling: Some(sampling), max_tokens: Some(32), stop: vec![".".to_owned()], ..Default::default() };
 //! let [first, second] = [(); 2].map(|()| block_on(model.generate("Tom had a", &options)));
 //! assert_eq!(first?.text, second?.text);
 //! # Ok(())

@@ -1,15 +1,16 @@
 //! `wgslm convert`: a safetensors folder or a GGUF file to a GGUF file.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
+use super::interrupt::Listener;
 use super::open;
 use super::term::{self, Bar};
 use crate::convert::{Options, convert};
 use crate::exec::Progress;
-use crate::file::{ModelFile, Shape};
+use crate::file::Shape;
 use crate::quant::mix::FileType;
 
 #[derive(Debug, clap::Args)]
@@ -39,16 +40,13 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    if args.output.exists() && !args.force {
-        let problem = "it exists; --force overwrites it";
-        return Err(crate::Error::argument(args.output.display().to_string(), problem).into());
-    }
+    may_be_written(&args.output, args.force)?;
     let file = match (&args.source, args.shape, args.to) {
         (Some(source), ..) if !source.exists() => {
             let source = source.display();
             return Err(Exit::not_found(format!("{source}: there is no such file or folder; a model's is needed")));
         }
-        (Some(source), ..) => ModelFile::open(source)?,
+        (Some(source), ..) => open::model_file(source)?,
         (None, Some(shape), Some(to)) => shape.model_file(to, 1)?,
         (None, ..) => return Err(Exit::usage("a model's file or folder is needed, or --shape and --type")),
     };
@@ -56,17 +54,54 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let threads = args.threads.map_or_else(cores, usize::from);
     let to = args.to.filter(|_| args.shape.is_none()); // a shape's weights are of the type already
     let options = Options { to, requantize: args.requantize, threads };
+    let interrupted = Listener::new();
     let part = PartialFile::new(&args.output)?;
     {
         let mut bar = Bar::new();
         bar.name("converting");
-        let mut out = BufWriter::new(&part.file);
+        let mut out = BufWriter::new(Interruptible { file: &part.file, interrupted: &interrupted });
         let mut progress = |done, all| bar.show(Progress::Loading(done, all));
-        pollster::block_on(convert(file, options, &mut out, &mut progress))?;
+        let done = pollster::block_on(convert(file, options, &mut out, &mut progress));
+        if interrupted.pressed() {
+            return Err(Exit::Interrupted);
+        }
+        done?;
     }
-    let bytes = part.finish(&args.output)?;
+    let bytes = part.finish(&args.output, args.force)?;
     term::note(&format!("{}: {:.1} MB", args.output.display(), bytes as f64 / 1e6));
     Ok(())
+}
+
+/// Refuses to replace what exists, but for a file where `force` says so.
+fn may_be_written(output: &Path, force: bool) -> crate::Result<()> {
+    let problem = match std::fs::symlink_metadata(output) {
+        Err(_) => return Ok(()), // whether there is a folder for it shows when the file is made
+        Ok(there) if !there.is_file() => {
+            "it is a folder, a link or a device, which is not replaced; another name works"
+        }
+        Ok(_) if force => return Ok(()),
+        Ok(_) => "it exists; --force overwrites it",
+    };
+    Err(crate::Error::argument(output.display().to_string(), problem))
+}
+
+/// A file that takes no more once a signal asks for the end.
+struct Interruptible<'a> {
+    file: &'a File,
+    interrupted: &'a Listener,
+}
+
+impl Write for Interruptible<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.interrupted.pressed() {
+            true => Err(io::Error::other("interrupted")),
+            false => self.file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// A file in the making beside its place, gone if it is not finished.
@@ -80,15 +115,24 @@ impl PartialFile {
     fn new(output: &Path) -> crate::Result<Self> {
         let name = output.file_name().unwrap_or_default().to_string_lossy();
         let path = output.with_file_name(format!(".{name}.{}.part", std::process::id()));
-        let file = File::create(&path).map_err(|e| crate::Error::io(path.display().to_string(), e))?;
+        let file = File::create_new(&path).map_err(|e| match e.kind() {
+            // It would be taken for a model that is missing.
+            io::ErrorKind::NotFound => crate::Error::argument(output.display().to_string(), "there is no such folder"),
+            _ => crate::Error::io(path.display().to_string(), e),
+        })?;
         Ok(Self { path, file, finished: false })
     }
 
-    /// Moves it to its place. Tells its length.
-    fn finish(mut self, output: &Path) -> crate::Result<u64> {
+    /// Moves it to its place. Tells its length. Of two that have one place and are not forced, the first gets it.
+    fn finish(mut self, output: &Path, force: bool) -> crate::Result<u64> {
         let io = |e| crate::Error::io(output.display().to_string(), e);
         self.file.sync_all().map_err(io)?;
         let bytes = self.file.metadata().map_err(io)?.len();
+        may_be_written(output, force)?;
+        if !force {
+            // What another process has made since is not replaced: only one of two can make a new file.
+            File::create_new(output).map_err(io)?;
+        }
         std::fs::rename(&self.path, output).map_err(io)?;
         self.finished = true;
         Ok(bytes)

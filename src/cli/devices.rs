@@ -1,8 +1,9 @@
 //! `wgslm devices`: what models can run on.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use super::exit::Exit;
+use super::term;
 use super::{open, self_test_results};
 use crate::gpu::{Choice, Device, Kind, Matmul, MatmulTuning};
 use crate::quant::BlockFormat;
@@ -26,7 +27,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         Kind::Software => "software",
         Kind::Other => "other",
     };
-    let mut out = stdout().lock();
+    let mut out = term::out();
     if args.json {
         let mut list = vec![serde_json::json!({ "device": "cpu", "threads": threads })];
         list.extend(adapters.iter().map(|a| {

@@ -1,10 +1,11 @@
 //! `wgslm embed`: texts to vectors, pairs of texts to scores, JSON lines in and out.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, Read, Write, stdin, stdout};
+use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::path::PathBuf;
 
 use super::exit::Exit;
+use super::term;
 use super::term::{Bar, Counter};
 use super::{open, self_test_results};
 use crate::engine::{EmbedOptions, Embedder, Input};
@@ -75,7 +76,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         })?
     };
     let mut lines = Lines { reader: BufReader::new(lines), name, number: 0, failed: None };
-    let mut out = stdout().lock();
+    let mut out = term::out();
     let mut counter = Counter::new("texts", !out.is_terminal());
     loop {
         let batch = lines.batch(&embedder)?;

@@ -12,6 +12,9 @@ Exit codes:
   0 done   1 failed   2 wrong usage   3 model not found   5 damaged model file   6 no device that works
   7 too little memory   8 device lost, or a step on it   130 interrupted";
 
+/// The exit code of a program that has too little memory.
+pub(super) const TOO_LITTLE_MEMORY: u8 = 7;
+
 /// Why a command ends early.
 #[derive(Debug)]
 pub(super) enum Exit {
@@ -62,10 +65,11 @@ impl From<&Error> for Exit {
     fn from(error: &Error) -> Self {
         let code = match error {
             Error::Argument { .. } => 2,
-            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => 3,
+            // A file that the command line names; where it is a model, its opener says so.
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => 2,
             Error::Malformed { .. } => 5,
             Error::Device(_) | Error::Miscomputed { .. } => 6,
-            Error::Limit { .. } => 7,
+            Error::Limit { .. } => TOO_LITTLE_MEMORY,
             Error::DeviceLost(_) | Error::LostStep { .. } => 8,
             _ => 1,
         };

@@ -1,12 +1,13 @@
 //! `wgslm inspect`: what a model's files say, and how much memory it takes.
 
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
 
 use super::exit::Exit;
+use super::{open, term};
 use crate::file::{Array, Description, ModelFile, Value};
 use crate::model::{CacheSpec, Model, Program};
 use crate::ops::KvStorage;
@@ -29,7 +30,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         let source = args.source.display();
         return Err(Exit::not_found(format!("{source}: there is no such file or folder")));
     }
-    let file = ModelFile::open(&args.source)?;
+    let file = open::model_file(&args.source)?;
     let mut about = describe(&file, args.tensors);
     match Tokenizer::of(&file) {
         Ok(tokenizer) => {
@@ -46,7 +47,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         Ok(model) => about["model"] = model_json(&model),
         Err(error) => about["model"] = json!({ "problem": error.to_string() }),
     }
-    let mut out = stdout().lock();
+    let mut out = term::out();
     if args.json {
         writeln!(out, "{about}")?;
     } else {

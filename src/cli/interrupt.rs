@@ -1,4 +1,4 @@
-//! Ctrl-C: ends an answer in flight, or the program at once.
+//! Ctrl-C, and signals that ask for the end: they end an answer in flight, or the program at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static LISTENING: AtomicBool = AtomicBool::new(false);
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// Handles Ctrl-C. Where nothing listens, or at the second press, the program ends with 130.
+/// Handles Ctrl-C, SIGTERM and SIGHUP. Where nothing listens, or at the second press, the program ends with 130.
 pub(super) fn install() {
     let handler = || {
         if !LISTENING.load(Ordering::Acquire) || PRESSED.swap(true, Ordering::AcqRel) {

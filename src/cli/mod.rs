@@ -14,6 +14,7 @@ mod logits;
 mod npy;
 mod open;
 mod perplexity;
+mod process;
 mod repl;
 mod run;
 mod sampling;
@@ -24,6 +25,8 @@ mod tokenize;
 mod verify;
 
 use std::process::ExitCode;
+
+pub use process::Allocator;
 
 use clap::{Parser, Subcommand};
 
@@ -63,7 +66,8 @@ enum Command {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    interrupt::install();
+    process::quiet_drivers();
+    process::handle_signals(interrupt::install);
     let done = match Args::parse().command {
         Command::Run(args) => run::run(args),
         Command::Bench(args) => bench::run(args),

@@ -1,10 +1,12 @@
 //! Opening what commands work with.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
 use super::self_test_results;
 use super::term::Bar;
+use crate::Error;
 use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
 use crate::file::{ModelFile, Shape};
 use crate::language_model::LanguageModel;
@@ -131,10 +133,18 @@ impl ModelArg {
     pub(super) fn file(&self) -> Result<ModelFile, Exit> {
         match &self.model {
             Some(path) if !path.exists() => Err(missing(path)),
-            Some(path) => Ok(ModelFile::open(path)?),
+            Some(path) => model_file(path),
             None => embedded(),
         }
     }
+}
+
+/// Opens a model's files. One that is not there is a model that was not found.
+pub(super) fn model_file(path: &Path) -> Result<ModelFile, Exit> {
+    ModelFile::open(path).map_err(|error| match &error {
+        Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::not_found(error.to_string()),
+        _ => error.into(),
+    })
 }
 
 fn missing(path: &Path) -> Exit {

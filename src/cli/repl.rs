@@ -1,6 +1,6 @@
 //! `wgslm run` on a terminal: a conversation.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -110,9 +110,9 @@ impl Repl<'_> {
 
     fn generate(&mut self) -> Result<bool, Exit> {
         let policy = self.session.policy(self.args);
-        let mut out = stdout().lock();
+        let mut out = term::out();
         let mut show = |piece: &str| {
-            out.write_all(term::shown(piece).as_bytes())?;
+            out.write_all(piece.as_bytes())?;
             out.flush()?;
             Ok(())
         };

@@ -59,13 +59,18 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    let sampling = args.sampling.sampling()?;
+    args.sampling.sampling(Sampling::default())?; // what is out of range is said before the model is loaded
     let prompt = match prompt(&args)? {
         Some(prompt) => prompt,
         None if args.json => return Err(Exit::usage("--json: no prompt; give one: wgslm run --json \"Why?\"")),
-        None => return repl::run(Session::open(&args)?, &args, sampling),
+        None => {
+            let session = Session::open(&args)?;
+            let sampling = args.sampling.sampling(session.model.sampling())?;
+            return repl::run(session, &args, sampling);
+        }
     };
     let mut session = Session::open(&args)?;
+    let sampling = args.sampling.sampling(session.model.sampling())?;
     let mut chat = session.conversation(args.raw || args.model.embedded() && args.system.is_none())?;
     if let Some(system) = &args.system {
         chat.set_system(Some(system.clone()))?;
@@ -78,10 +83,10 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         error => error.into(),
     })?;
     let ids = prompt.ids;
-    let mut out = stdout().lock();
+    let mut out = term::out();
     let mut show = |piece: &str| {
         if !args.json && !piece.is_empty() {
-            out.write_all(term::shown(piece).as_bytes())?;
+            out.write_all(piece.as_bytes())?;
             out.flush()?;
         }
         Ok(())
@@ -144,6 +149,10 @@ impl Session {
         let base = Options { context: args.context.unwrap_or(base.context), ..base };
         let options = args.exec.options(args.threads.map(usize::from), base);
         let model = open::language_model(model, &options)?;
+        if let Some(wanted) = args.context.filter(|wanted| *wanted > model.context()) {
+            let (most, name) = (model.context(), &model.model().name);
+            term::note(&format!("--context {wanted}: {name} was made for {most} positions, so there are {most}"));
+        }
         Ok(Self { model, load: started.elapsed(), bias: args.sampling.bias().to_vec() })
     }
 

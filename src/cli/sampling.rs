@@ -6,37 +6,37 @@ use super::exit::Exit;
 use crate::ops::Penalties;
 use crate::sample::{Dry, Mirostat, Sampling, Xtc};
 
-/// How tokens are sampled. Defaults of --temp, --top-k, --top-p and --min-p are llama.cpp's.
+/// How tokens are sampled. What the model's files recommend is the default where they do; elsewhere llama.cpp's defaults are.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingArgs {
-    /// Temperature; 0 always takes the most likely token.
-    #[arg(long, alias = "temperature", default_value_t = 0.8, value_name = "T", allow_negative_numbers = true)]
-    temp: f32,
-    /// Samples among the K most likely tokens; 0: all.
-    #[arg(long, default_value_t = 40, value_name = "K")]
-    top_k: u32,
-    /// Samples among the most likely tokens whose probabilities reach P; 1: all.
-    #[arg(long, default_value_t = 0.95, value_name = "P", allow_negative_numbers = true)]
-    top_p: f32,
-    /// Samples among tokens at least P times as likely as the most likely; 0: all.
-    #[arg(long, default_value_t = 0.05, value_name = "P", allow_negative_numbers = true)]
-    min_p: f32,
+    /// Temperature; 0 always takes the most likely token [default: the model's, else 0.8].
+    #[arg(long, alias = "temperature", value_name = "T", allow_negative_numbers = true)]
+    temp: Option<f32>,
+    /// Samples among the K most likely tokens; 0: all [default: the model's, else 40].
+    #[arg(long, value_name = "K")]
+    top_k: Option<u32>,
+    /// Samples among the most likely tokens whose probabilities reach P; 1: all [default: the model's, else 0.95].
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    top_p: Option<f32>,
+    /// Samples among tokens at least P times as likely as the most likely; 0: all [default: the model's, else 0.05].
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    min_p: Option<f32>,
     /// Samples among the most typical tokens whose probabilities reach P; 1: all.
     #[arg(long, alias = "typical-p", default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
     typical: f32,
-    /// Divides positive logits of tokens seen before, and multiplies negative ones; 1: off.
-    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true)]
-    repeat_penalty: f32,
+    /// Divides positive logits of tokens seen before, and multiplies negative ones; 1: off [default: the model's, else 1].
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    repeat_penalty: Option<f32>,
     /// Taken from the logits of tokens seen before; 0: off.
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
     presence_penalty: f32,
     /// Taken from the logits of tokens for each time that they were seen before; 0: off.
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
     frequency_penalty: f32,
-    /// Penalties see the last N tokens of prompt and answer, at most 4096.
-    #[arg(long, default_value_t = 64, value_name = "N")]
-    repeat_last_n: u32,
+    /// Penalties see the last N tokens of prompt and answer, at most 4096 [default: the model's, else 64].
+    #[arg(long, value_name = "N")]
+    repeat_last_n: Option<u32>,
     /// DRY: takes X * base^(n - allowed length) from a token that makes a repetition of n tokens longer; 0: off.
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
     dry_multiplier: f32,
@@ -73,24 +73,25 @@ pub(super) struct SamplingArgs {
 }
 
 impl SamplingArgs {
-    pub(super) fn sampling(&self) -> Result<Sampling, Exit> {
+    /// As it was asked for, else as `default` says.
+    pub(super) fn sampling(&self, default: Sampling) -> Result<Sampling, Exit> {
         // 32 bits: what reads JSON may hold numbers as f64.
         let random = || RandomState::new().build_hasher().finish() >> 32;
         if self.mirostat == 2 && self.mirostat_ent == 0.0 {
             return Err(Exit::usage("mirostat ent: 0; more than 0, at most 100 works"));
         }
         let sampling = Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
+            temperature: self.temp.unwrap_or(default.temperature),
+            top_k: self.top_k.unwrap_or(default.top_k),
+            top_p: self.top_p.unwrap_or(default.top_p),
+            min_p: self.min_p.unwrap_or(default.min_p),
             typical: self.typical,
             penalties: Penalties {
-                repeat: self.repeat_penalty,
+                repeat: self.repeat_penalty.unwrap_or(default.penalties.repeat),
                 presence: self.presence_penalty,
                 frequency: self.frequency_penalty,
             },
-            last_n: self.repeat_last_n,
+            last_n: self.repeat_last_n.unwrap_or(default.last_n),
             dry: Dry {
                 multiplier: self.dry_multiplier,
                 base: self.dry_base,

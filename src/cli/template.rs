@@ -1,10 +1,11 @@
 //! `wgslm template`: what a chat template makes of messages.
 
-use std::io::{Read, Write, stdin, stdout};
+use std::io::{Read, Write, stdin};
 use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
 use super::open;
+use super::term;
 use crate::Error;
 use crate::language_model::now;
 use crate::model::Model;
@@ -45,7 +46,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         context => context,
     };
     let segments = template.render(&context, now())?;
-    let mut out = stdout().lock();
+    let mut out = term::out();
     if args.segments {
         let origin = |origin| if origin == Origin::Template { "template" } else { "user" };
         let segment = |s: &crate::text::Segment| serde_json::json!({ "origin": origin(s.origin), "text": s.text });

@@ -1,7 +1,7 @@
 //! What is shown on a terminal, and only there: colour, progress.
 
 use std::borrow::Cow;
-use std::io::{IsTerminal, stderr, stdout};
+use std::io::{self, IsTerminal, StdoutLock, Write, stderr, stdout};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -18,29 +18,80 @@ fn coloured() -> bool {
 /// A failure, on stderr.
 pub(super) fn error(message: &str) {
     let (on, off) = if coloured() { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    eprintln!("{on}error:{off} {message}");
+    say(&format!("{on}error:{off} {}", without_controls(message)));
 }
 
 /// Something that a person may want to know, on stderr.
 pub(super) fn note(message: &str) {
-    eprintln!("{message}");
+    say(&without_controls(message));
 }
 
 /// A line that a person may overlook: dim, and only on a terminal.
 pub(super) fn dim(message: &str) {
     if stderr().is_terminal() {
         let (on, off) = if coloured() { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
-        eprintln!("{on}{message}{off}");
+        say(&format!("{on}{}{off}", without_controls(message)));
     }
 }
 
-/// A piece of an answer as it may be shown: on a terminal, without what would steer it.
-pub(super) fn shown(piece: &str) -> Cow<'_, str> {
-    let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !piece.contains(steers) || !stdout().is_terminal() {
-        return Cow::Borrowed(piece);
+/// A line on stderr. Where nobody can read it, nothing is lost that the exit code does not say.
+fn say(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
+}
+
+/// Whether a character would steer a terminal instead of being shown.
+fn steers(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t')
+}
+
+/// Text of a file or a model, without what would steer a terminal.
+fn without_controls(text: &str) -> Cow<'_, str> {
+    match text.contains(steers) {
+        true => Cow::Owned(text.replace(steers, "\u{FFFD}")),
+        false => Cow::Borrowed(text),
     }
-    Cow::Owned(piece.replace(steers, "\u{FFFD}"))
+}
+
+/// Stdout, which every command writes to: on a terminal, nothing in a text steers it; elsewhere, all bytes as they are.
+pub(super) fn out() -> Out {
+    let out = stdout().lock();
+    Out { clean: out.is_terminal().then(Vec::new), out }
+}
+
+/// See [`out`].
+pub(super) struct Out {
+    out: StdoutLock<'static>,
+    /// On a terminal: the first bytes of a character whose others have not been written yet.
+    clean: Option<Vec<u8>>,
+}
+
+impl Out {
+    pub(super) fn is_terminal(&self) -> bool {
+        self.clean.is_some()
+    }
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(held) = &mut self.clean else { return self.out.write(bytes) };
+        let all = [std::mem::take(held), bytes.to_vec()].concat();
+        for chunk in all.utf8_chunks() {
+            self.out.write_all(without_controls(chunk.valid()).as_bytes())?;
+            let broken = chunk.invalid();
+            // What the text ends with may be the beginning of a character; other bytes are none.
+            let ends = all.as_ptr_range().end == broken.as_ptr_range().end;
+            match ends && std::str::from_utf8(broken).is_err_and(|e| e.error_len().is_none()) {
+                true => held.extend_from_slice(broken),
+                false if broken.is_empty() => {}
+                false => self.out.write_all("\u{FFFD}".as_bytes())?,
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// The bar of loading and compiling: on a terminal only, gone when it is dropped.

@@ -1,9 +1,10 @@
 //! `wgslm tokenize`: text to ids and back.
 
-use std::io::{Read, Write, stdin, stdout};
+use std::io::{Read, Write, stdin};
 
 use super::exit::Exit;
 use super::open;
+use super::term;
 use crate::text::{Special, Tokenizer};
 
 #[derive(Debug, clap::Args)]
@@ -24,7 +25,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     stdin().read_to_end(&mut bytes).map_err(|e| Exit::failure(format!("stdin: {e}")))?;
     let text = String::from_utf8(bytes)
         .map_err(|e| Exit::usage(format!("stdin: not UTF-8 from byte {} on", e.utf8_error().valid_up_to())))?;
-    let mut out = stdout().lock();
+    let mut out = term::out();
     if args.ids {
         let vocab = tokenizer.vocab_size();
         let words = text.split(|c: char| c == ',' || c.is_whitespace()).map(|w| w.trim_matches(['[', ']']));

@@ -2,10 +2,11 @@
 //! program in f32.
 
 use std::collections::BTreeMap;
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use super::exit::Exit;
 use super::open;
+use super::term;
 use crate::Result;
 use crate::exec::{AnyExecutor, DeviceChoice, Executor, Numerics, Options, Outs, Phase, SeqStep, Step, Token};
 use crate::kv::Kv;
@@ -80,7 +81,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     }
     let found = pollster::block_on(compare(&mut tested, &mut oracle, &model.program, &ids, depth, limit))?;
 
-    let mut out = stdout().lock();
+    let mut out = term::out();
     writeln!(out, "{} against {}, the canonical program", tested.device(), oracle.device())?;
     writeln!(out, "{:<10} {:>7} {:>10}  at", "op", "values", "worst NMSE")?;
     for (op, worst) in &found.ops {

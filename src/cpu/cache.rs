@@ -1,6 +1,7 @@
 //! What layers keep between steps: keys and values of each position in pages, or one state of a sequence.
 
 use super::{Pages, Shared};
+use crate::Result;
 
 /// A cache of one layer.
 pub(crate) enum Cache {
@@ -16,8 +17,8 @@ pub(crate) struct States {
 
 impl States {
     /// `count` states of `len` zeros.
-    pub(crate) fn new(len: usize, count: usize) -> Self {
-        Self { len, store: Shared::zeroed(len * count) }
+    pub(crate) fn new(len: usize, count: usize) -> Result<Self> {
+        Ok(Self { len, store: Shared::zeroed("the states of a layer", len * count)? })
     }
 
     /// A part of a state that one thread uses before the next barrier.

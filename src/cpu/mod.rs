@@ -3,6 +3,7 @@
 
 mod bandwidth;
 mod cache;
+mod memory;
 mod pages;
 mod shared;
 pub(crate) mod simd;
@@ -10,6 +11,9 @@ mod thread_pool;
 
 pub(crate) use bandwidth::bandwidth;
 pub(crate) use cache::{Cache, States};
+#[cfg(feature = "cli")]
+pub(crate) use memory::is_answered;
+pub(crate) use memory::zeros;
 pub(crate) use pages::{Kind, PageShape, Pages};
 pub(crate) use shared::Shared;
 pub(crate) use thread_pool::{Job, PoolThread, ThreadPool};

@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::{Shared, simd};
+use crate::Result;
 
 /// A cache of one layer: `[block][ K: kv_head, slot, k_dim | V: kv_head, slot, v_dim ]`, or without V where a value is the
 /// first `v_dim` elements of its key.
@@ -60,14 +61,15 @@ pub(crate) enum Kind {
 
 impl Pages {
     /// Zeros, in elements of 32, 16 or 8 bits.
-    pub(crate) fn new(group: usize, shape: PageShape, blocks: usize, bits: u32) -> Self {
+    pub(crate) fn new(group: usize, shape: PageShape, blocks: usize, bits: u32) -> Result<Self> {
+        const WHAT: &str = "the KV cache of a layer";
         let len = shape.len() * blocks;
         let store = match bits {
-            32 => Store::F32(Shared::zeroed(len)),
-            16 => Store::F16(Shared::zeroed(len)),
-            _ => Store::Q8(Shared::zeroed(len), Shared::zeroed(shape.vectors() * blocks)),
+            32 => Store::F32(Shared::zeroed(WHAT, len)?),
+            16 => Store::F16(Shared::zeroed(WHAT, len)?),
+            _ => Store::Q8(Shared::zeroed(WHAT, len)?, Shared::zeroed(WHAT, shape.vectors() * blocks)?),
         };
-        Self { group, shape, store }
+        Ok(Self { group, shape, store })
     }
 
     /// The number of a vector's scale.

@@ -11,6 +11,9 @@ use std::ops::Range;
 
 use bytemuck::Zeroable;
 
+use super::memory::{answering, too_large};
+use crate::Result;
+
 /// A buffer of numbers, shared by a thread pool.
 pub(crate) struct Shared<T> {
     data: Box<[UnsafeCell<T>]>,
@@ -20,11 +23,12 @@ pub(crate) struct Shared<T> {
 unsafe impl<T: Send + Sync> Sync for Shared<T> {}
 
 impl<T: Copy + Zeroable> Shared<T> {
-    /// Zeros. The system hands large ones out page by page, when they are touched.
-    pub(crate) fn zeroed(len: usize) -> Self {
-        let data = Box::into_raw(bytemuck::allocation::zeroed_slice_box::<T>(len));
+    /// Zeros. The system hands large ones out page by page, when they are touched. `what` they are for stands in the error.
+    pub(crate) fn zeroed(what: &str, len: usize) -> Result<Self> {
+        let data = answering(|| bytemuck::allocation::try_zeroed_slice_box::<T>(len));
+        let data = data.map_err(|()| too_large::<T>(what, len))?;
         // SAFETY: UnsafeCell<T> has the layout of T, and the box is given back under the same layout.
-        Self { data: unsafe { Box::from_raw(data as *mut [UnsafeCell<T>]) } }
+        Ok(Self { data: unsafe { Box::from_raw(Box::into_raw(data) as *mut [UnsafeCell<T>]) } })
     }
 
     /// Elements.

@@ -15,7 +15,7 @@ use super::threads::ThreadPools;
 use super::{
     CacheOp, Executor, Limits, Numerics, Outs, PerPhase, Phase, Sampled, Step, StepOut, Ticket, Timing, seeded,
 };
-use crate::cpu::{Cache, Job, PageShape, Pages, PoolThread, Shared, States, bandwidth};
+use crate::cpu::{Cache, Job, PageShape, Pages, PoolThread, Shared, States, bandwidth, zeros};
 use crate::file::CountFn;
 use crate::model::{CacheSpec, FuseFor, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, StepRows};
@@ -148,7 +148,7 @@ impl CpuExecutor {
                 CacheSpec::State { len } => {
                     let count = limits.seqs.saturating_add(limits.checkpoints);
                     fits("the states of a layer", u64::from(len) * u64::from(count))?;
-                    caches.push(Cache::State(States::new(len as usize, count as usize)));
+                    caches.push(Cache::State(States::new(len as usize, count as usize)?));
                     continue;
                 }
             };
@@ -156,13 +156,15 @@ impl CpuExecutor {
             let shape = PageShape { kv_heads, k_dim, v_dim, v_in_k, block };
             fits("the KV cache of a layer", shape.len() as u64 * u64::from(limits.blocks))?;
             let storage = options.kv.unwrap_or(options.numerics.kv());
-            caches.push(Cache::Pages(Pages::new(group.index(), shape, limits.blocks as usize, storage.bits())));
+            caches.push(Cache::Pages(Pages::new(group.index(), shape, limits.blocks as usize, storage.bits())?));
         }
         let mut values = Vec::new();
         for &len in &buffers.lens {
-            values.push(Shared::zeroed(fits("the buffer of a value", len)?));
+            const VALUE: &str = "the buffer of a value";
+            values.push(Shared::zeroed(VALUE, fits(VALUE, len)?)?);
         }
-        let scratch = Shared::zeroed(fits("scratch memory", scratch_len as u64 * thread_pools.most() as u64)?);
+        const SCRATCH: &str = "scratch memory";
+        let scratch = Shared::zeroed(SCRATCH, fits(SCRATCH, scratch_len as u64 * thread_pools.most() as u64)?)?;
         let seqs = 2 * limits.seqs as usize;
         let waiting =
             || Box::new(Waiting { packed: Packed::with_room(program, &limits), seqs: Vec::with_capacity(seqs) });
@@ -178,8 +180,8 @@ impl CpuExecutor {
             scratch,
             scratch_len,
             rows: Vec::with_capacity(limits.rows as usize),
-            bests: Shared::zeroed(limits.seqs as usize * thread_pools.most()),
-            sampled: vec![0; (limits.seqs * RING) as usize],
+            bests: Shared::zeroed("the samples of a step", limits.seqs as usize * thread_pools.most())?,
+            sampled: zeros("the tokens sampled last", limits.seqs as usize * RING as usize)?,
             picker: Picker::default(),
             queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
             free: (0..limits.in_flight).map(|_| waiting()).collect(),

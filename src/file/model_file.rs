@@ -9,6 +9,7 @@ use super::metadata::Metadata;
 use super::source::{ByteSource, Bytes, at_once, parse_prefix};
 use super::tensor::TensorInfo;
 use super::{gguf, quoted, safetensors};
+use crate::cpu::zeros;
 use crate::{Error, Result};
 
 /// The small text files of a safetensors folder, by name: `config.json`, `tokenizer.json`, ...
@@ -158,9 +159,9 @@ impl ModelFile {
         let format = tensor.format()?;
         let too_large = || Error::argument(quoted(&tensor.name), "too large to decode whole");
         // Both sizes follow from bytes that are in the file: at most 7 numbers a byte.
-        let mut bytes = vec![0; usize::try_from(tensor.bytes).map_err(|_| too_large())?];
+        let mut bytes = zeros(&tensor.name, usize::try_from(tensor.bytes).map_err(|_| too_large())?)?;
         self.read(tensor, 0..tensor.bytes, &mut bytes).await?;
-        let mut out = vec![0.0; usize::try_from(tensor.len()).map_err(|_| too_large())?];
+        let mut out = zeros(&tensor.name, usize::try_from(tensor.len()).map_err(|_| too_large())?)?;
         format.decode(&bytes, &mut out)?;
         Ok(out)
     }

@@ -460,7 +460,7 @@ async fn pick_adapter(instance: &wgpu::Instance, choice: &Choice) -> Result<wgpu
     let mut best: Option<(u32, wgpu::Adapter)> = None;
     for (index, adapter) in adapters.into_iter().enumerate() {
         let info = adapter.get_info();
-        names.push(format!("{index}: {}", info.name));
+        names.push(format!("{index} ({})", info.name));
         let wanted = choice.index.is_none_or(|i| i == index)
             && choice.name.as_ref().is_none_or(|n| info.name.to_lowercase().contains(n.as_str()));
         let kind = kind(&info);
@@ -479,8 +479,16 @@ async fn pick_adapter(instance: &wgpu::Instance, choice: &Choice) -> Result<wgpu
         }
     }
     best.map(|(_, adapter)| adapter).ok_or_else(|| {
-        let there =
-            if names.is_empty() { "none is there".to_owned() } else { format!("there are {}", names.join("; ")) };
-        Error::Device(format!("no adapter fits; {there}"))
+        let there = if names.is_empty() {
+            "none is there".to_owned()
+        } else {
+            format!("these are there: {}", names.join("; "))
+        };
+        let wanted = match (choice.index, &choice.name) {
+            (Some(index), _) => format!("there is no adapter {index}"),
+            (None, Some(name)) => format!("no adapter has {name:?} in its name"),
+            (None, None) => "there is no GPU that may be used".to_owned(),
+        };
+        Error::Device(format!("{wanted}; {there}"))
     })
 }

@@ -13,8 +13,8 @@ use crate::{Error, Result};
 /// How an answer is generated.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GenerateOptions {
-    /// How each token is chosen.
-    pub sampling: Sampling,
+    /// How each token is chosen; none: as the model's files recommend ([`LanguageModel::sampling`]).
+    pub sampling: Option<Sampling>,
     /// Tokens at most; none: until the model ends, or the context is full.
     pub max_tokens: Option<u32>,
     /// Texts that end the answer; they are not part of it.
@@ -73,7 +73,8 @@ impl<E: Executor> LanguageModel<E> {
     ) -> Result<AnswerStream<'a, E>> {
         let text = TextStream::after(Arc::clone(self.tokenizer()), &prompt);
         let mut request = self.request(prompt);
-        (request.sampling, request.max_tokens) = (options.sampling, options.max_tokens);
+        let sampling = options.sampling.unwrap_or_else(|| self.sampling());
+        (request.sampling, request.max_tokens) = (sampling, options.max_tokens);
         Ok(AnswerStream {
             request: self.engine.submit(request)?,
             engine: &mut self.engine,

@@ -7,6 +7,7 @@ use crate::engine::{Engine, Request, SeqId};
 use crate::exec::{AnyExecutor, Executor, GpuExecutor, Options, ProgressFn};
 use crate::gpu::Device;
 use crate::model::{Model, ModelSource};
+use crate::sample::Sampling;
 use crate::text::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
@@ -90,6 +91,26 @@ impl<E: Executor> LanguageModel<E> {
     /// An empty conversation with this model, for [`chat`](Self::chat). Without a template, texts are continued as they are.
     pub fn conversation(&self) -> Result<Conversation> {
         Ok(Conversation::new(Arc::clone(&self.tokenizer), self.chat_template()?))
+    }
+
+    /// How the model's files recommend to sample, where they say something that works; else [`Sampling::default`].
+    pub fn sampling(&self) -> Sampling {
+        let files = self.model.sampling;
+        let mut sampling = Sampling::default();
+        let mut take = |change: &dyn Fn(&mut Sampling)| {
+            let mut changed = sampling;
+            change(&mut changed);
+            if changed.check().is_ok() {
+                sampling = changed;
+            }
+        };
+        take(&|s| s.temperature = files.temperature.unwrap_or(s.temperature));
+        take(&|s| s.top_k = files.top_k.unwrap_or(s.top_k));
+        take(&|s| s.top_p = files.top_p.unwrap_or(s.top_p));
+        take(&|s| s.min_p = files.min_p.unwrap_or(s.min_p));
+        take(&|s| s.penalties.repeat = files.repeat_penalty.unwrap_or(s.penalties.repeat));
+        take(&|s| s.last_n = files.last_n.unwrap_or(s.last_n));
+        sampling
     }
 
     /// A request for the engine that goes on with the kept sequence, and ends where the model ends its answers.

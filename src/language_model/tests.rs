@@ -14,7 +14,7 @@ fn tiny() -> LanguageModel {
 }
 
 fn greedy(max_tokens: u32) -> GenerateOptions {
-    GenerateOptions { sampling: Sampling::GREEDY, max_tokens: Some(max_tokens), ..GenerateOptions::default() }
+    GenerateOptions { sampling: Some(Sampling::GREEDY), max_tokens: Some(max_tokens), ..GenerateOptions::default() }
 }
 
 /// Runtimes that spawn tasks on threads require it.
@@ -134,7 +134,7 @@ fn mistakes_are_errors() {
     chat.say(long);
     assert!(matches!(block_on(model.chat(&mut chat, &greedy(4))), Err(Error::Limit { .. })));
     assert_eq!(chat.messages().len(), 1);
-    let wrong = GenerateOptions { sampling: Sampling { top_p: 2.0, ..Sampling::GREEDY }, ..greedy(4) };
+    let wrong = GenerateOptions { sampling: Some(Sampling { top_p: 2.0, ..Sampling::GREEDY }), ..greedy(4) };
     assert!(matches!(block_on(model.generate("Once", &wrong)), Err(Error::Argument { .. })));
     assert!(block_on(model.generate("Once", &greedy(4))).is_ok());
 }

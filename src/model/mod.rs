@@ -13,7 +13,7 @@ mod to_gguf;
 internal!(use builder::{Builder, KeyHeads, StoredDecays});
 pub use config::Asked;
 pub use embedding::{Embedding, Task};
-pub use files::{Model, ModelSource, RowsFn, Specials, Tensor, WeightSource, architectures};
+pub use files::{Model, ModelSource, RowsFn, SamplingDefaults, Specials, Tensor, WeightSource, architectures};
 internal!(use files::{Located, MatrixAt, VectorAt});
 internal!(use fuse::{FuseFor, as_vectors, fuse});
 pub use program::Program;

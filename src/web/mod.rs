@@ -177,7 +177,7 @@ impl WebEngine {
         let text = TextStream::after(Arc::clone(self.model.tokenizer()), &prompt);
         let ours = self.model.request(prompt);
         let request_id = self.model.engine_mut().submit(Request {
-            sampling: request.sampling(),
+            sampling: request.sampling(&self.model.model().sampling),
             max_tokens: request.max_tokens(),
             sequence: ours.sequence.filter(|_| on_conversation),
             ..ours

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::chat::{self, Transcript};
 use crate::language_model::now;
+use crate::model::SamplingDefaults;
 use crate::ops::Penalties;
 use crate::sample::Sampling;
 use crate::text::{ChatTemplate, Tokenizer};
@@ -70,15 +71,16 @@ impl ChatRequest {
         }
     }
 
-    pub(super) fn sampling(&self) -> Sampling {
+    /// As the request says, else as the model's files recommend, else OpenAI's defaults.
+    pub(super) fn sampling(&self, files: &SamplingDefaults) -> Sampling {
         Sampling {
-            temperature: self.temperature.unwrap_or(1.0),
-            top_p: self.top_p.unwrap_or(1.0),
-            top_k: self.top_k.unwrap_or(0),
-            min_p: self.min_p.unwrap_or(0.0),
+            temperature: self.temperature.or(files.temperature).unwrap_or(1.0),
+            top_p: self.top_p.or(files.top_p).unwrap_or(1.0),
+            top_k: self.top_k.or(files.top_k).unwrap_or(0),
+            min_p: self.min_p.or(files.min_p).unwrap_or(0.0),
             seed: self.seed.unwrap_or_else(|| (js_sys::Math::random() * f64::from(u32::MAX)) as u64),
             penalties: Penalties {
-                repeat: self.repetition_penalty.unwrap_or(1.0),
+                repeat: self.repetition_penalty.or(files.repeat_penalty).unwrap_or(1.0),
                 presence: self.presence_penalty.unwrap_or(0.0),
                 frequency: self.frequency_penalty.unwrap_or(0.0),
             },

@@ -5,12 +5,13 @@ mod measure;
 mod profile;
 mod report;
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use clap::ValueEnum;
 
 use super::exit::Exit;
 use super::open;
+use super::term;
 use super::term::Bar;
 use crate::exec::{Options, Progress};
 use crate::model::Model;
@@ -111,7 +112,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             }
         }
     }
-    let mut out = stdout().lock();
+    let mut out = term::out();
     match args.output {
         Format::Md => report.markdown(&mut out)?,
         Format::Csv => report.csv(&mut out)?,

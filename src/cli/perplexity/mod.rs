@@ -4,11 +4,12 @@ mod logits;
 mod stats;
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write, stdout};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::PathBuf;
 
 use super::exit::Exit;
 use super::open;
+use super::term;
 use super::term::Bar;
 use crate::engine::{LogProbs, score_from};
 use crate::exec::{AnyExecutor, Executor, Options, Progress};
@@ -95,7 +96,7 @@ pub(super) fn run(args: Args) -> std::result::Result<(), Exit> {
     if let Some(writer) = writer {
         writer.finish()?;
     }
-    let mut out = stdout().lock();
+    let mut out = term::out();
     if args.json {
         let mut json = likelihood.json();
         json["chunks"] = windows.len().into();
@@ -228,7 +229,7 @@ fn compare(args: &Args, model: &Model) -> std::result::Result<(), Exit> {
         result?;
     }
     drop(bar);
-    let mut out = stdout().lock();
+    let mut out = term::out();
     if args.json {
         let mut json = own.json();
         json["base"] = theirs.json();

@@ -75,10 +75,10 @@ fn measured(weights: &CpuWeights, int8: Option<Simd>) -> [usize; 2] {
         return [offered.min(2); 2];
     }
     let mut thread_pools: Vec<ThreadPool> = counts(offered).map(ThreadPool::new).collect();
-    let probe = Probe::new(weights, int8, ROWS, offered);
-    if !probe.touch(TOUCH) {
+    // Without the memory to measure with, there may still be enough for the model.
+    let Some(probe) = Probe::new(weights, int8, ROWS, offered).ok().filter(|probe| probe.touch(TOUCH)) else {
         return [offered.min(UNKNOWN); 2];
-    }
+    };
     [ROWS, 1].map(|rows| {
         let bytes = calibrated(|bytes| probe.time(&mut thread_pools[0], rows, 0..probe.offset(0, bytes)));
         let mut first = 0;

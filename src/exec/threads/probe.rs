@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::cpu::{Shared, ThreadPool};
+use crate::Result;
+use crate::cpu::{Shared, ThreadPool, zeros};
 use crate::ops::cpu::{CpuRun, StepRows};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
 use crate::ops::{CpuWeights, Part, WeightId};
@@ -28,7 +29,7 @@ const ALL: usize = 32 << 20;
 
 impl<'a> Probe<'a> {
     /// For up to `rows` rows of activations and `threads` threads.
-    pub(super) fn new(weights: &'a CpuWeights, int8: Option<Simd>, rows: usize, threads: usize) -> Self {
+    pub(super) fn new(weights: &'a CpuWeights, int8: Option<Simd>, rows: usize, threads: usize) -> Result<Self> {
         // A shorter row may need more space than a longer one: more panels of it are unpacked together.
         let room = |k: usize| q8_scratch(rows, k as u32) + product_scratch(k as u32);
         let (mut pieces, mut bytes, mut k, mut scratch_len) = (Vec::new(), 0, 0, 0);
@@ -42,8 +43,10 @@ impl<'a> Probe<'a> {
             (bytes, k, scratch_len) = (bytes + n * view.row_bytes, k.max(view.k), scratch_len.max(room(view.k)));
         }
         let scratch_len = scratch_len.next_multiple_of(16);
-        let x = (0..rows * k).map(|i| (i % 255) as f32 - 127.0).collect();
-        Self { weights, int8, pieces, x, scratch: Shared::zeroed(threads * scratch_len), scratch_len }
+        let mut x = zeros("activations", rows * k)?;
+        x.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 255) as f32 - 127.0);
+        let scratch = Shared::zeroed("scratch memory", threads * scratch_len)?;
+        Ok(Self { weights, int8, pieces, x, scratch, scratch_len })
     }
 
     /// Reads a byte of every page, so that a mapped file is in memory when matmuls are timed. Gives up after `most`;
@@ -130,7 +133,7 @@ mod tests {
         };
         for ks in [[2048, 5632], [5632, 2048], [256, 14336]] {
             let weights = CpuWeights { matrices: ks.map(matrix).to_vec(), vectors: Vec::new() };
-            let probe = Probe::new(&weights, Some(Simd::best()), 16, 2);
+            let probe = Probe::new(&weights, Some(Simd::best()), 16, 2).unwrap();
             for (rows, threads) in [(1, 1), (16, 1), (1, 2), (16, 2)] {
                 probe.time(&mut ThreadPool::new(threads), rows, 0..3);
             }

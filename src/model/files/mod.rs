@@ -6,6 +6,6 @@ mod quantize;
 mod source;
 pub(in crate::model) mod weights;
 
-pub use open::{Model, ModelSource, Specials, architectures};
+pub use open::{Model, ModelSource, SamplingDefaults, Specials, architectures};
 pub use source::{RowsFn, Tensor, WeightSource};
 pub use weights::{Located, MatrixAt, VectorAt};

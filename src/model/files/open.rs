@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::file::{self, CountFn, Description, ModelFile};
+use crate::file::{self, CountFn, Description, ModelFile, Value};
 use crate::model::arch::Arch;
 use crate::model::config::{Asked, Config, infinite};
 use crate::model::embedding::Task;
@@ -27,6 +27,8 @@ pub struct Model {
     pub located: Located,
     /// Tokens with a meaning for generation, as the model's configuration has them.
     pub specials: Specials,
+    /// How the model's makers would sample from it.
+    pub sampling: SamplingDefaults,
     /// The chat template, in Jinja, if the model has one.
     pub chat_template: Option<String>,
     /// Numbers in all tensors.
@@ -43,6 +45,24 @@ pub struct Specials {
     pub bos: Option<u32>,
     /// Any of them ends a text.
     pub eos: Vec<u32>,
+}
+
+/// What a model's files recommend for sampling: `generation_config.json`, or `general.sampling.*` in GGUF files. What they do
+/// not say, or say as no number, is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SamplingDefaults {
+    /// The temperature.
+    pub temperature: Option<f32>,
+    /// Top-k; 0: all.
+    pub top_k: Option<u32>,
+    /// Top-p.
+    pub top_p: Option<f32>,
+    /// Min-p.
+    pub min_p: Option<f32>,
+    /// The repetition penalty; 1: none.
+    pub repeat_penalty: Option<f32>,
+    /// How many of the last tokens penalties look at.
+    pub last_n: Option<u32>,
 }
 
 /// Every architecture that can be opened, by the names that `model_type` has for it.
@@ -168,10 +188,10 @@ impl Model {
         let keys = config.asked();
         let specials = specials(&file, program.vocab)?;
         let parameters = file.tensors().iter().map(|t| t.len()).fold(0, u64::saturating_add);
-        let (name, chat_template) = (name(&file), chat_template(&file)?);
+        let (name, sampling, chat_template) = (name(&file), sampling(&file), chat_template(&file)?);
         let arch = arch.name();
         let quantized = None;
-        Ok(Self { arch, name, program, located, specials, chat_template, parameters, keys, quantized, file })
+        Ok(Self { arch, name, program, located, specials, sampling, chat_template, parameters, keys, quantized, file })
     }
 }
 
@@ -248,6 +268,34 @@ fn specials(file: &ModelFile, vocab: u32) -> Result<Specials> {
     }
     specials.eos.dedup();
     Ok(specials)
+}
+
+fn sampling(file: &ModelFile) -> SamplingDefaults {
+    let json = file.text("generation_config.json").and_then(|text| {
+        let json: serde_json::Value = file::json::parse("generation_config.json", &infinite(text)).ok()?;
+        Some(json)
+    });
+    let number = |json_key: &str, gguf_key: &str| match file.gguf() {
+        None => json.as_ref()?.get(json_key)?.as_f64(),
+        Some(meta) => match meta.value(&format!("general.sampling.{gguf_key}"))? {
+            Value::F32(x) => Some(f64::from(*x)),
+            Value::F64(x) => Some(*x),
+            Value::U32(n) => Some(f64::from(*n)),
+            Value::I32(n) => Some(f64::from(*n)),
+            _ => None,
+        },
+    };
+    let real = |json_key, gguf_key| number(json_key, gguf_key).map(|x| x as f32).filter(|x| x.is_finite());
+    // A saturating cast.
+    let count = |json_key, gguf_key| number(json_key, gguf_key).filter(|n| *n >= 0.0).map(|n| n as u32);
+    SamplingDefaults {
+        temperature: real("temperature", "temp"),
+        top_k: count("top_k", "top_k"),
+        top_p: real("top_p", "top_p"),
+        min_p: real("min_p", "min_p"),
+        repeat_penalty: real("repetition_penalty", "penalty_repeat"),
+        last_n: count("", "penalty_last_n"),
+    }
 }
 
 fn special(key: &str, id: &serde_json::Value) -> Result<i64> {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::cpu::zeros;
 use crate::file::{ByteSource, Bytes, CountFn, ModelFile, TensorInfo};
 use crate::model::files::names::{Names, Order, TensorRows};
 use crate::model::files::source::RowsFn;
@@ -268,7 +269,7 @@ impl Located {
         if at.transposed.is_some() {
             return transposed(file, at).await;
         }
-        let mut bytes = vec![0; to_usize(at.size())?];
+        let mut bytes = zeros(&at.tensor.name, to_usize(at.size())?)?;
         self.read_runs(file, at, 0, &mut bytes).await?;
         Ok(bytes)
     }
@@ -278,18 +279,18 @@ impl Located {
         let at =
             self.vectors.get(vector.index()).ok_or_else(|| Error::argument("vector", "it is of another program"))?;
         let FormatInfo { weights, bytes, .. } = *at.tensor.format()?.info();
-        let (mut first, mut all) = (0, Vec::new());
-        if weights == 1 {
+        let (first, all) = if weights == 1 {
             // A tensor that holds all experts' is long: only what is needed is read.
-            first = u64::from(at.start);
+            let first = u64::from(at.start);
             let end = end(at.start, at.n, &at.runs);
-            let mut stored = vec![0; to_usize((end - first) * bytes as u64)?];
+            let mut stored = zeros::<u8>(&at.tensor.name, to_usize((end - first) * bytes as u64)?)?;
             file.read(&at.tensor, first * bytes as u64..end * bytes as u64, &mut stored).await?;
-            all.resize(stored.len() / bytes, 0.0);
+            let mut all = zeros(&at.tensor.name, stored.len() / bytes)?;
             at.tensor.format()?.decode(&stored, &mut all)?;
+            (first, all)
         } else {
-            all = file.read_f32(&at.tensor).await?;
-        }
+            (0, file.read_f32(&at.tensor).await?)
+        };
         let map = |v: &f32| if at.neg_exp { -f64::from(*v).exp() as f32 } else { v + at.add };
         let element = |i| all.get((u64::from(at.start) - first + at.runs.offset(i)) as usize).map(map);
         Ok((0..at.n).map_while(element).collect())
@@ -334,11 +335,11 @@ impl Located {
 async fn transposed(file: &ModelFile, at: &MatrixAt) -> Result<Vec<u8>> {
     let info = &at.tensor;
     let (k, columns) = (at.k as usize, to_usize(info.row_len())?);
-    let mut stored = vec![0; to_usize(info.bytes / info.rows().max(1) * u64::from(at.k))?];
+    let mut stored = zeros::<u8>(&info.name, to_usize(info.bytes / info.rows().max(1) * u64::from(at.k))?)?;
     let first = at.first_byte();
     file.read(info, first..first + stored.len() as u64, &mut stored).await?;
     if info.format()? != at.format {
-        let mut decoded = vec![0.0; k * columns];
+        let mut decoded = zeros(&info.name, k * columns)?;
         info.format()?.decode(&stored, &mut decoded)?;
         stored = decoded.iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
     }

@@ -4,6 +4,7 @@ mod bench;
 mod convert;
 mod embed;
 mod inspect;
+mod machine;
 mod perplexity;
 mod sampling;
 use std::io::{Read, Write};
@@ -115,10 +116,10 @@ fn help_names_every_command_and_the_exit_codes() {
         "--system",
         "--shift",
         "--verbose",
-        "default: 0.8",
-        "default: 40",
-        "default: 0.95",
-        "default: 0.05",
+        "the model's, else 0.8",
+        "else 40",
+        "else 0.95",
+        "else 0.05",
     ] {
         assert!(run.contains(word), "{word:?} is missing in: {run}");
     }
@@ -163,12 +164,12 @@ fn a_missing_or_damaged_model_is_named() {
 fn a_device_that_is_not_there_exits_with_6() {
     let mut no_such = command(&["run", "x", "--device", "77", "-m"]);
     no_such.arg(data(Q8_0));
-    fails(output(no_such), 6, &["no adapter fits"]);
+    fails(output(no_such), 6, &["there is no adapter 77; "]);
     // A Vulkan loader that finds no driver.
     let mut none = command(&["run", "x", "--device", "gpu", "-m"]);
     none.arg(data(Q8_0)).env("VK_ICD_FILENAMES", "/nonexistent").env("VK_DRIVER_FILES", "/nonexistent");
     if cfg!(target_os = "linux") {
-        fails(output(none), 6, &["no adapter fits"]);
+        fails(output(none), 6, &["there is no GPU that may be used; none is there"]);
     }
 }
 
@@ -331,7 +332,7 @@ fn templates_are_rendered() {
     assert!(user.map(|s| s["text"].as_str().unwrap()).collect::<String>().contains('<'), "{segments}");
 
     fails(fed(command(&["template", "--input", "-"]), b"{"), 2, &["-: EOF"]);
-    fails(output(command(&["template", "--input", "/no/such.json"])), 3, &["/no/such.json"]);
+    fails(output(command(&["template", "--input", "/no/such.json"])), 2, &["/no/such.json"]);
     let raises = file("r.jinja", "{{ raise_exception('no system message') }}");
     fails(output(command(&["template", "--template", &raises, "--input", &input])), 1, &["no system message"]);
     fails(fed(with("template", Q8_0, &["--input", "-"]), messages.as_bytes()), 1, &["no chat template"]);

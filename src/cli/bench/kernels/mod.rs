@@ -3,12 +3,13 @@
 mod attention;
 mod products;
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::cli::exit::Exit;
+use crate::cli::term;
 use crate::exec::single::{Rotation, Single, StepBuffer, StepLimits};
 use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, PlanBuilder, StepCounts};
 use crate::ops::sample::SampleBuffers;
@@ -109,7 +110,7 @@ pub(super) fn run(args: &Args) -> Result<(), Exit> {
         item.seconds.sort_by(f64::total_cmp);
     }
     let copy = items[0].rate();
-    let mut out = stdout().lock();
+    let mut out = term::out();
     if args.json {
         let line = |item: &Item| {
             json!({
