@@ -123,7 +123,7 @@ impl PartialFile {
         Ok(Self { path, file, finished: false })
     }
 
-    /// Moves it to its place. Tells its length. Of two that have one place and are not forced, the first gets it.
+    /// Moves it to its place. Returns its length. Of two that have one place and are not forced, the first gets it.
     fn finish(mut self, output: &Path, force: bool) -> crate::Result<u64> {
         let io = |e| crate::Error::io(output.display().to_string(), e);
         self.file.sync_all().map_err(io)?;

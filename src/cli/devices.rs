@@ -84,10 +84,10 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
     for ((name, number), (_, usual)) in caps.tuning.numbers().into_iter().zip(table.numbers()) {
         line(name, format!("{number} threads a workgroup: {}", why(number == usual)))?;
     }
-    for (products, formats) in caps.tuning.groups() {
-        let MatmulTuning { lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul } = products;
-        let usual = formats.iter().all(|format| table.products(*format) == &products);
-        line("products", format!("of {}: {}", BlockFormat::names_of(&formats, ", "), why(usual)))?;
+    for (choice, formats) in caps.tuning.groups() {
+        let MatmulTuning { lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul } = choice;
+        let usual = formats.iter().all(|format| table.matmul(*format) == &choice);
+        line("matmul", format!("of {}: {}", BlockFormat::names_of(&formats, ", "), why(usual)))?;
         line(
             "",
             format!(

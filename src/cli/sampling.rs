@@ -49,7 +49,7 @@ pub(super) struct SamplingArgs {
     /// DRY searches the last N tokens; 0: all.
     #[arg(long, default_value_t = Dry::NONE.last_n, value_name = "N")]
     dry_penalty_last_n: u32,
-    /// XTC: how often the most likely tokens are taken away, but for the last of them; 0: never.
+    /// XTC: how often the most likely tokens are removed, but for the last of them; 0: never.
     #[arg(long, default_value_t = 0.0, value_name = "P", allow_negative_numbers = true)]
     xtc_probability: f32,
     /// XTC takes tokens that are at least this likely.

@@ -19,7 +19,7 @@ const TEXT: &str =
     "Once upon a time, there was a little robot who counted: 1, 2, 3, and so on until the stars came out.";
 /// The default length of the prompt, and the tokens after it that run as decode.
 const PROMPT: usize = 24;
-const GENERATED: usize = 3;
+const DECODED: usize = 3;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -52,7 +52,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     };
     let model = args.model.open_any()?;
     let (context, depth) = (model.program.context, args.depth);
-    let Some(room) = context.checked_sub(depth).filter(|room| *room > 0) else {
+    let Some(left) = context.checked_sub(depth).filter(|left| *left > 0) else {
         return Err(Exit::usage(format!("--depth {depth}; {} was made for {context} positions", model.name)));
     };
     if depth > 0 && (model.program.needs_full_sequence() || model.program.state_bytes() > 0) {
@@ -63,7 +63,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         Err(_) => Vec::new(),
     };
     // Past the end of the text, or without a tokenizer, any ids do: some from all over the vocabulary.
-    let wanted = (args.rows as usize + GENERATED).min(room as usize);
+    let wanted = (args.rows as usize + DECODED).min(left as usize);
     ids.extend((1..=wanted as u32).map(|i| i.wrapping_mul(0x9e37_79b9) % model.program.vocab));
     ids.truncate(wanted);
     let positions = ids.len() as u32;
@@ -120,7 +120,7 @@ async fn compare(
 ) -> Result<Found> {
     let mut found = Found { ops: BTreeMap::new(), first: None };
     // Encoders read texts whole.
-    let generated = if program.needs_full_sequence() { 0 } else { GENERATED };
+    let generated = if program.needs_full_sequence() { 0 } else { DECODED };
     let prompt = ids.len().saturating_sub(generated).max(1);
     let most = tested.limits().rows.min(oracle.limits().rows) as usize;
     let steps = (0..prompt).step_by(most).map(|at| (Phase::Prefill, at..prompt.min(at + most)));

@@ -302,7 +302,7 @@ impl Scheduler {
         };
         rows.end = rows.end.min(rows.start + capacity.rows[phase]);
         let samples = rows.end >= sequence.len();
-        if rows.is_empty() || (samples && capacity.outs[phase] == 0) || !self.make_room(id, rows.end) {
+        if rows.is_empty() || (samples && capacity.outs[phase] == 0) || !self.free_space(id, rows.end) {
             return;
         }
         capacity.rows[phase] -= rows.len() as u32;
@@ -323,7 +323,7 @@ impl Scheduler {
     }
 
     /// Gives a running request the blocks for its first `positions` positions. If it gets none, it waits or has ended.
-    fn make_room(&mut self, id: RequestId, positions: u32) -> bool {
+    fn free_space(&mut self, id: RequestId, positions: u32) -> bool {
         let seq = self.requests[&id].seq;
         loop {
             let table = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence.table;

@@ -167,7 +167,7 @@ impl CpuExecutor {
         let scratch = Shared::zeroed(SCRATCH, fits(SCRATCH, scratch_len as u64 * thread_pools.most() as u64)?)?;
         let seqs = 2 * limits.seqs as usize;
         let waiting =
-            || Box::new(Waiting { packed: Packed::with_room(program, &limits), seqs: Vec::with_capacity(seqs) });
+            || Box::new(Waiting { packed: Packed::with_capacity(program, &limits), seqs: Vec::with_capacity(seqs) });
         Ok(Self {
             limits,
             program: program.clone(),
@@ -599,7 +599,7 @@ impl Schedule {
     fn new(program: Program, limits: &Limits, buffers: &mut Buffers) -> Self {
         let len = |id: ValueId| {
             let value = program.value(id);
-            u64::from(limits.room(value.rows)) * u64::from(value.width)
+            u64::from(limits.rows_of(value.rows)) * u64::from(value.width)
         };
         // The last node that reads a value; results and kept values live on.
         let mut last_read = vec![None; program.values.len()];
@@ -641,7 +641,7 @@ impl Schedule {
 
     /// Numbers that a thread needs as scratch memory.
     fn scratch(&self, limits: &Limits) -> usize {
-        let rows = |op: &Op| op.writes().map_or(limits.rows, |v| limits.room(self.program.value(v).rows));
+        let rows = |op: &Op| op.writes().map_or(limits.rows, |v| limits.rows_of(self.program.value(v).rows));
         self.program.nodes.iter().map(|node| node.op.cpu_scratch(rows(&node.op) as usize)).max().unwrap_or(0)
     }
 }

@@ -81,7 +81,7 @@ fn seeded(seed: u64, cache: u64, i: usize) -> f32 {
 
 impl Limits {
     /// How many rows a value has capacity for, by what its rows stand for.
-    pub(crate) fn room(&self, rows: Rows) -> u32 {
+    pub(crate) fn rows_of(&self, rows: Rows) -> u32 {
         match rows {
             Rows::Step => self.rows,
             Rows::Outs => self.outs,

@@ -55,7 +55,7 @@ pub struct Packed {
 
 impl Packed {
     /// With capacity for any step within the limits.
-    pub fn with_room(program: &Program, limits: &Limits) -> Self {
+    pub fn with_capacity(program: &Program, limits: &Limits) -> Self {
         let [rows, seqs, outs] = [limits.rows, limits.seqs, limits.outs].map(|n| n as usize);
         let blocks = limits.context.div_ceil(limits.block) as usize;
         let batch = || Batch {
@@ -162,10 +162,10 @@ impl Packed {
         }
         for batch in self.batches.each_mut() {
             let counts = [batch.rows.len(), batch.seqs.len(), batch.outs.len()];
-            let room = [limits.rows, limits.seqs, limits.outs];
-            for ((count, room), what) in counts.into_iter().zip(room).zip(["rows", "sequences", "output rows"]) {
-                if count > room as usize {
-                    return Err(Error::argument("step", format!("{count} {what} of one phase; {room} fit")));
+            let most = [limits.rows, limits.seqs, limits.outs];
+            for ((count, most), what) in counts.into_iter().zip(most).zip(["rows", "sequences", "output rows"]) {
+                if count > most as usize {
+                    return Err(Error::argument("step", format!("{count} {what} of one phase; {most} fit")));
                 }
             }
             for (table, angles) in program.ropes.iter().zip(&mut batch.angles) {
@@ -207,7 +207,7 @@ mod tests {
         let limits = Limits { rows: 6, seqs: 6, outs: 0, block: 16, blocks: 1, context, in_flight: 1, checkpoints: 0 };
         let seq = |(slot, pos)| SeqStep::new(slot, Phase::Decode, &[Token::Host(0)], pos, &[]);
         let seqs: Vec<_> = (0..).zip(POSITIONS).map(seq).collect();
-        let mut packed = Packed::with_room(&program, &limits);
+        let mut packed = Packed::with_capacity(&program, &limits);
         packed.pack(&Step { seqs: &seqs }, &program, &limits).unwrap();
         let angles = &packed.batch(Phase::Decode).angles[0];
         assert_eq!(angles.len(), POSITIONS.len() * divisors.len());

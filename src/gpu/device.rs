@@ -110,7 +110,7 @@ impl Caps {
     /// The mat-mat variant for matrices of a format with fast numerics: the requested one, or the next simpler one that the
     /// device and the format support.
     pub fn matmul(&self, format: BlockFormat) -> Matmul {
-        let requested = self.tuning.products(format).matmul;
+        let requested = self.tuning.matmul(format).matmul;
         let has = |form: &Matmul| match form {
             Matmul::Registers => true,
             Matmul::F16 => self.f16,
@@ -345,7 +345,7 @@ impl Device {
     }
 
     /// The same device, as if it had such matrices: for tests with a stand-in, whose f16 take twice their space.
-    #[doc(hidden)]
+    #[cfg(feature = "unstable_internals")]
     pub fn with_matrices(&self, matrices: Matrices) -> Self {
         let workgroup_memory = self.caps.workgroup_memory / 2;
         let caps =

@@ -7,7 +7,7 @@ use super::{Buffer, Device};
 use crate::{Error, Result};
 
 /// Dispatches that a timer has capacity for: WebGPU allows 4096 queries in a set.
-const ROOM: u32 = 2048;
+const CAPACITY: u32 = 2048;
 
 /// Runs each dispatch in a pass of its own between two timestamps.
 #[derive(Debug)]
@@ -24,9 +24,10 @@ impl Timer {
             let what = format!("profiling on {}, which has no timestamps,", device.caps().name);
             return Err(Error::unsupported(what, "the CPU (--device cpu) works"));
         }
-        let desc = wgpu::QuerySetDescriptor { label: Some("timer"), ty: wgpu::QueryType::Timestamp, count: 2 * ROOM };
+        let desc =
+            wgpu::QuerySetDescriptor { label: Some("timer"), ty: wgpu::QueryType::Timestamp, count: 2 * CAPACITY };
         let set = device.device.create_query_set(&desc);
-        Ok(Self { set, ticks: Buffer::queries(device, "timer", u64::from(ROOM) * 16)?, used: 0 })
+        Ok(Self { set, ticks: Buffer::queries(device, "timer", u64::from(CAPACITY) * 16)?, used: 0 })
     }
 
     /// Starts a step.
@@ -38,14 +39,14 @@ impl Timer {
     pub(crate) fn encode(&mut self, encoder: &mut wgpu::CommandEncoder, plan: &Plan, counts: StepCounts) {
         for dispatch in &plan.dispatches {
             let at = self.used;
-            let writes = (at < ROOM).then(|| wgpu::ComputePassTimestampWrites {
+            let writes = (at < CAPACITY).then(|| wgpu::ComputePassTimestampWrites {
                 query_set: &self.set,
                 beginning_of_pass_write_index: Some(2 * at),
                 end_of_pass_write_index: Some(2 * at + 1),
             });
             let desc = wgpu::ComputePassDescriptor { label: Some(dispatch.label), timestamp_writes: writes };
             dispatch.encode(&mut encoder.begin_compute_pass(&desc), counts);
-            self.used = (at + 1).min(ROOM);
+            self.used = (at + 1).min(CAPACITY);
         }
     }
 

@@ -101,7 +101,7 @@ pub struct Tuning {
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
     /// By [`BlockFormat::index`].
-    products: [MatmulTuning; BlockFormat::ALL.len()],
+    by_format: [MatmulTuning; BlockFormat::ALL.len()],
 }
 
 /// What differs from the defaults on some devices, for some formats.
@@ -212,7 +212,7 @@ impl Tuning {
             tile_x: 64,
             matmul: Matmul::Cooperative,
         };
-        let (reduce, head, attend, products) = match traits.kind {
+        let (reduce, head, attend, matmul) = match traits.kind {
             // SwiftShader pays 35 µs a workgroup of 64 threads with barriers and 3 µs one of 8; lavapipe 2.2 and 0.3.
             // A thread that handles a head alone needs no barrier: a head of 128 then takes 1/4 of the time on lavapipe.
             // On processors a load costs as much as ten multiplications, and registers cost nothing: many rows for each
@@ -226,9 +226,9 @@ impl Tuning {
             // Browsers do not report whether integer dot products are an instruction or emulated.
             Kind::Other => (32, 32, 64, MatmulTuning { matmul: Matmul::Registers, ..usual }),
         };
-        let mut tuning = Self { reduce, head, attend, products: [products; BlockFormat::ALL.len()] };
+        let mut tuning = Self { reduce, head, attend, by_format: [matmul; BlockFormat::ALL.len()] };
         for row in rows(traits) {
-            tuning.all().filter(|(format, _)| (row.formats)(*format)).for_each(|(_, products)| (row.set)(products));
+            tuning.all().filter(|(format, _)| (row.formats)(*format)).for_each(|(_, choice)| (row.set)(choice));
         }
         tuning
     }
@@ -273,12 +273,11 @@ impl Tuning {
             *field(self) = number(value, range)?;
             return Ok(());
         }
-        let chosen =
-            self.all().filter(|(of, _)| format.is_none_or(|format| format == *of)).map(|(_, products)| products);
+        let chosen = self.all().filter(|(of, _)| format.is_none_or(|format| format == *of)).map(|(_, choice)| choice);
         if name == "matmul" {
             let form = Matmul::ALL.into_iter().find(|form| form.name() == value);
             let form = form.ok_or_else(|| Matmul::ALL.map(Matmul::name).join(", ") + " work")?;
-            chosen.for_each(|products| products.matmul = form);
+            chosen.for_each(|choice| choice.matmul = form);
             return Ok(());
         }
         let Some((_, field, range)) = OF_FORMAT.iter().find(|(known, ..)| *known == name) else {
@@ -286,28 +285,28 @@ impl Tuning {
             return Err(format!("{all} work, and for all formats or one (name.Q4_K) {some}, matmul"));
         };
         let number = number(value, range)?;
-        chosen.for_each(|products| *field(products) = number);
+        chosen.for_each(|choice| *field(choice) = number);
         Ok(())
     }
 
     fn all(&mut self) -> impl Iterator<Item = (BlockFormat, &mut MatmulTuning)> {
-        BlockFormat::ALL.iter().copied().zip(&mut self.products)
+        BlockFormat::ALL.iter().copied().zip(&mut self.by_format)
     }
 
     /// What matmuls with matrices of a format are tuned by.
-    pub fn products(&self, format: BlockFormat) -> &MatmulTuning {
-        &self.products[format.index()]
+    pub fn matmul(&self, format: BlockFormat) -> &MatmulTuning {
+        &self.by_format[format.index()]
     }
 
     /// The same, with what `form` makes of each format's mat-mat variant.
     pub(crate) fn with_matmul(mut self, form: impl Fn(BlockFormat, Matmul) -> Matmul) -> Self {
-        self.all().for_each(|(format, products)| products.matmul = form(format, products.matmul));
+        self.all().for_each(|(format, choice)| choice.matmul = form(format, choice.matmul));
         self
     }
 
     /// Whether some format uses a mat-mat variant.
     pub(crate) fn multiplies(&self, form: Matmul) -> bool {
-        self.products.iter().any(|products| products.matmul == form)
+        self.by_format.iter().any(|choice| choice.matmul == form)
     }
 
     /// Each number with its name.
@@ -318,10 +317,10 @@ impl Tuning {
     /// The matmul settings, each with the formats that share it.
     pub fn groups(&self) -> Vec<(MatmulTuning, Vec<BlockFormat>)> {
         let mut groups: Vec<(MatmulTuning, Vec<BlockFormat>)> = Vec::new();
-        for (format, products) in BlockFormat::ALL.iter().zip(&self.products) {
-            match groups.iter_mut().find(|(of, _)| of == products) {
+        for (format, choice) in BlockFormat::ALL.iter().zip(&self.by_format) {
+            match groups.iter_mut().find(|(of, _)| of == choice) {
                 Some((_, formats)) => formats.push(*format),
-                None => groups.push((*products, vec![*format])),
+                None => groups.push((*choice, vec![*format])),
             }
         }
         groups
@@ -354,9 +353,9 @@ mod tests {
         assert_eq!(changed.numbers()[0], ("reduce", 64));
         // A format's line takes precedence over one for all, wherever it stands.
         let changed = table.with("row_vec4s.Q4_K = 4\nmatmul.Q8_0 = dot\nrow_vec4s = 2\nmatmul = registers").unwrap();
-        let of = |format| (changed.products(format).row_vec4s, changed.products(format).matmul);
+        let of = |format| (changed.matmul(format).row_vec4s, changed.matmul(format).matmul);
         assert_eq!([Q4_K, Q8_0, F16].map(of), [(4, Matmul::Registers), (2, Matmul::Dot), (2, Matmul::Registers)]);
-        assert_eq!(changed.products(Q4_K).lanes, table.products(Q4_K).lanes);
+        assert_eq!(changed.matmul(Q4_K).lanes, table.matmul(Q4_K).lanes);
         for (text, problem) in [
             ("reduce", "name = number"),
             (
@@ -381,14 +380,14 @@ mod tests {
     #[test]
     fn vendors_have_rows_of_their_own() {
         let of = |vendor, driver, subgroups, format| {
-            *Tuning::of(&Traits { vendor, driver, subgroups, ..TRAITS }).products(format)
+            *Tuning::of(&Traits { vendor, driver, subgroups, ..TRAITS }).matmul(format)
         };
         let usual = of(Vendor::Other, "", (32, 32), Q4_K);
         assert_eq!(of(Vendor::Nvidia, "", (32, 32), Q4_K), MatmulTuning { tile_w: 128, ..usual });
         assert_eq!(of(Vendor::Intel, "", (8, 32), Q4_K), MatmulTuning { lanes: 16, matmul: Matmul::Dot, ..usual });
         assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), IQ4_NL), MatmulTuning { lanes: 64, ..usual });
         let lavapipe = Traits { kind: Kind::Software, driver: "llvmpipe", ..TRAITS };
-        assert_eq!(Tuning::of(&lavapipe).products(Q4_K).row_vec4s, 1);
+        assert_eq!(Tuning::of(&lavapipe).matmul(Q4_K).row_vec4s, 1);
         let own = of(Vendor::Amd, "AMD proprietary driver 25.1", (64, 64), IQ4_NL);
         assert_eq!(own, MatmulTuning { lanes: 64, row_vec4s: 2, matmul: Matmul::Dot, ..usual });
         for vendor in [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Apple, Vendor::Other] {
@@ -397,9 +396,9 @@ mod tests {
                 let mut tuning = Tuning::of(&traits);
                 // Nobody who makes GPUs makes software adapters.
                 assert!(kind == Kind::Software && vendor != Vendor::Other || tuning.with("").is_ok(), "{traits:?}");
-                for (_, products) in tuning.all() {
+                for (_, choice) in tuning.all() {
                     for (name, field, range) in &OF_FORMAT {
-                        let n = *field(products);
+                        let n = *field(choice);
                         assert!(n.is_power_of_two() && range.contains(&n), "{name} = {n}: {traits:?}");
                     }
                 }

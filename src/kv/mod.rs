@@ -108,7 +108,7 @@ impl Kv {
         Ok(())
     }
 
-    /// Takes away the blocks that lie wholly after the first `positions` positions.
+    /// Removes the blocks that lie wholly after the first `positions` positions.
     pub fn truncate(&mut self, table: &mut Table, positions: u32) {
         let keep = self.blocks_for(positions);
         table.truncate(&mut self.pools, keep);

@@ -121,12 +121,12 @@ pub struct RopeTable {
     pub long: Option<(u32, Vec<f64>)>,
     /// Attention temperature scaling (Llama 4): queries at position p are multiplied by
     /// `1 + beta * ln(1 + floor(p / span))`; (beta, span).
-    pub growth: Option<(f32, u32)>,
+    pub temperature_scaling: Option<(f32, u32)>,
 }
 
 impl Default for RopeTable {
     fn default() -> Self {
-        Self { divisors: Vec::new(), factor: 1.0, long: None, growth: None }
+        Self { divisors: Vec::new(), factor: 1.0, long: None, temperature_scaling: None }
     }
 }
 
@@ -141,8 +141,9 @@ impl RopeTable {
 
     /// What cosine and sine are multiplied by at a position.
     pub fn factor(&self, pos: u32) -> f64 {
-        let growth = |(beta, span): (f32, u32)| 1.0 + f64::from(beta) * f64::from(pos / span.max(1)).ln_1p();
-        f64::from(self.factor) * self.growth.map_or(1.0, growth)
+        let temperature_scaling =
+            |(beta, span): (f32, u32)| 1.0 + f64::from(beta) * f64::from(pos / span.max(1)).ln_1p();
+        f64::from(self.factor) * self.temperature_scaling.map_or(1.0, temperature_scaling)
     }
 }
 

@@ -39,7 +39,7 @@ fn no_gpu_is_picked_by_a_name_that_none_has() {
     assert!(error.starts_with("device: "), "{error}");
 }
 
-// --- a host's device --------------------------------------------------------------------------------------------------
+// --- an external device ------------------------------------------------------------------------------------------------
 
 /// An application with a device of its own, work on it, and callbacks for its errors.
 struct Host {

@@ -20,7 +20,7 @@ import tiny_llama as llama
 from gguf_cases import model_pairs
 from make import FOLDER, all_cases
 
-PROMPT = [llama.BOS, 261, 270, 300]
+IDS = [llama.BOS, 261, 270, 300]
 
 
 def read_gguf(paths):
@@ -52,7 +52,7 @@ def read_folder(path):
 
 
 def logits(tensors):
-    """llama's forward pass over PROMPT, as the papers have it."""
+    """llama's forward pass over IDS, as the papers have it."""
 
     def norm(x, weight):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
@@ -63,8 +63,8 @@ def logits(tensors):
         even, odd = x[..., ::2], x[..., 1::2]
         return np.stack([even * cos - odd * sin, even * sin + odd * cos], -1).reshape(x.shape)
 
-    x = tensors["token_embd.weight"][PROMPT]
-    rows = len(PROMPT)
+    x = tensors["token_embd.weight"][IDS]
+    rows = len(IDS)
     for layer in range(llama.LAYERS):
         w = {name.split(".")[2]: data for name, data in tensors.items() if name.startswith(f"blk.{layer}.")}
         y = norm(x, w["attn_norm"])

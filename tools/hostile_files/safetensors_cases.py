@@ -191,7 +191,7 @@ def folders(add, weights):
     for name, path in paths.items():
         why = (
             f"weight_map points to {path!r}; nothing outside the folder may be opened, "
-            "and no content or existence told"
+            "and no content or existence reported"
         )
         index = shard_index({names[0]: path, names[-1]: path})
         add.folder(f"shard-path-{name}", "shard-path", why, "error", "model", hint, {index_name: index})

@@ -58,8 +58,8 @@ def check(folder, wgslm, kind, work):
         return f"failed: {answer['failed']}"
     same = next((i for i in range(TOKENS) if answer["sampled"][i] != greedy[i]), TOKENS)
     sure = next((i for i in range(TOKENS) if margin[i] < NEAR), TOKENS)
-    verdict = "ok" if same >= sure else f"differs where the margin is {margin[same]:.2f}"
-    return f"{verdict}; {same} of {TOKENS} tokens (margins below {NEAR} from {sure} on); NMSE {nmse(np.array(answer['logits']), logits):.1e}"
+    judged = "ok" if same >= sure else f"differs where the margin is {margin[same]:.2f}"
+    return f"{judged}; {same} of {TOKENS} tokens (margins below {NEAR} from {sure} on); NMSE {nmse(np.array(answer['logits']), logits):.1e}"
 
 
 def main():

@@ -74,8 +74,8 @@ function compare(gguf) {
   const { prompt_ids: prompt, ids: greedy } = answer;
   const ids = [...prompt, ...greedy].slice(0, -1);
   const exact = logits(gguf, "exact", ids);
-  const { drawn } = llama(gguf, true, ids.slice(0, 1), prompt, TOKENS);
-  const token = greedy.findIndex((id, i) => id !== drawn[i]);
+  const { sampled } = llama(gguf, true, ids.slice(0, 1), prompt, TOKENS);
+  const token = greedy.findIndex((id, i) => id !== sampled[i]);
   const way = token < 0 ? "the same" : `until token ${token}, gap ${margin(exact[prompt.length - 1 + token]).toFixed(3)}`;
   const errors = [llama(gguf, false, ids, prompt, 0).logits, logits(gguf, "fast", ids)].map((rows) => nmse(rows, exact).toExponential(1));
   return [way, ...errors];

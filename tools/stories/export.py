@@ -110,7 +110,7 @@ def write_gguf(path, state, config, tok, form):
 
     for name, tensor in state.items():
         data = tensor.numpy()
-        # Rows of 172 are no multiple of a block's 32 weights: they stay in float16.
+        # Rows of 172 are not a multiple of a block's 32 weights: they stay in float16.
         block = gguf.GGML_QUANT_SIZES[form][0]
         used = Type.F32 if data.ndim == 1 else form if data.shape[1] % block == 0 else Type.F16
         w.add_tensor(name, gguf.quants.quantize(data, used), raw_dtype=used)

@@ -7,7 +7,7 @@ use super::measure::{Kind, Runner, Test};
 use crate::Result;
 use crate::exec::Executor;
 use crate::model::WeightSource;
-use crate::ops::{Op, WeightId};
+use crate::ops::Op;
 
 /// Steps of a generating test that are profiled: more would only repeat them.
 const STEPS: u32 = 16;
@@ -76,21 +76,11 @@ pub(super) async fn profile(runner: &mut Runner<'_>, test: &Test) -> Result<Prof
 
 /// What distinguishes calls of a kernel: the shape and the formats of a matrix.
 fn shape(op: &Op, runner: &Runner<'_>) -> String {
-    let formats = |weights: &mut dyn Iterator<Item = WeightId>| {
-        let mut names: Vec<_> = weights.map(|weight| runner.model.format(weight).name()).collect();
+    op.shape(&|weights| {
+        let mut names: Vec<_> = weights.iter().map(|weight| runner.model.format(*weight).name()).collect();
         names.dedup();
         names.join("+")
-    };
-    match op {
-        Op::Linear(op) => format!("{}x{} {}", op.n(), op.k, formats(&mut op.parts.iter().map(|p| p.weight))),
-        Op::ExpertLinear(op) => {
-            let formats = formats(&mut op.experts.iter().copied());
-            format!("{} of {} {}x{} {formats}", op.used, op.experts.len(), op.n, op.k)
-        }
-        Op::HeadLinear(op) => format!("{} {}x{}", op.matrices.len(), op.n, op.k),
-        Op::Attend(op) => format!("{}/{} heads of {}", op.heads, op.kv_heads, op.k_dim),
-        _ => String::new(),
-    }
+    })
 }
 
 impl Profile {

@@ -85,7 +85,7 @@ impl GpuExecutor {
         for (phase, sizes) in [(Phase::Decode, [1, many]), (Phase::Prefill, [tile.x, 2 * tile.x])] {
             self.rates[phase] = self.measured(phase, sizes).await?;
         }
-        self.shrink(tile.few);
+        self.fewer_rows(tile.few);
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl GpuExecutor {
 
     /// Lowers `Limits::rows`, by whole tiles, until the time that grows with the rows fits into a submission's, node by
     /// node. It assumes a depth that most prompts stay below.
-    fn shrink(&mut self, tile: u32) {
+    fn fewer_rows(&mut self, tile: u32) {
         const DEPTH: u32 = 4096;
         let (budget, Limits { context, seqs, .. }) = (self.pacing.budget.as_secs_f64(), self.limits);
         let Some(Rates { flop, .. }) = self.rates.prefill else { return };

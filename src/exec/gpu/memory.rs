@@ -53,7 +53,7 @@ impl Values {
         let results: Vec<usize> = program.outs.iter().map(|o| o.value().index()).collect();
         let bytes = |v: usize| {
             let value = &program.values[v];
-            let rows = limits.room(value.rows);
+            let rows = limits.rows_of(value.rows);
             u64::from(value.width.next_multiple_of(4)) * u64::from(rows) * 4
         };
         let mut chosen: Vec<Option<Buffer>> = vec![None; count];

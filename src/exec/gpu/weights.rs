@@ -154,21 +154,21 @@ fn place(
         most = most / n * n; // none of the experts is split
     }
     let mut left: u64 = ids.iter().map(|&id| u64::from(specs[id.index()].n)).sum();
-    let (mut room, mut at) = (0, 0);
+    let (mut capacity, mut at) = (0, 0);
     for &id in ids {
         let spec = &specs[id.index()];
         let n = u64::from(spec.n);
         let mut pieces = Vec::new();
         let mut row = 0;
         while row < n {
-            if room == 0 {
-                (room, at) = (left.min(most), 0);
-                buffers.push(Buffer::new(device, &spec.tensor, room * row_bytes)?);
+            if capacity == 0 {
+                (capacity, at) = (left.min(most), 0);
+                buffers.push(Buffer::new(device, &spec.tensor, capacity * row_bytes)?);
             }
-            let rows = room.min(n - row);
+            let rows = capacity.min(n - row);
             let buffer = buffers.len() - 1;
             pieces.push(WeightRows { buffer, at: at as u32, row: row as u32, n: rows as u32 });
-            (row, at, room, left) = (row + rows, at + rows, room - rows, left - rows);
+            (row, at, capacity, left) = (row + rows, at + rows, capacity - rows, left - rows);
         }
         matrices[id.index()] = Some(Matrix { format, pieces });
     }

@@ -48,7 +48,7 @@ pub(super) const FAMILIES: &[Family] = &[
 
 /// The mat-mat variants beside the usual one: prompts of two tiles of rows, every epilogue.
 pub(super) const PRODUCTS: Family =
-    Family { name: "products", uses: multiplies, program: products, format: None, rows: 70 };
+    Family { name: "matmul", uses: multiplies, program: matmuls, format: None, rows: 70 };
 
 /// Attention of prompts by cooperative matrices: several tiles of rows and blocks of positions, full and partial.
 pub(super) const ATTENTION: Family =
@@ -302,7 +302,7 @@ fn recurrent() -> Program {
 }
 
 /// A matmul with a bias, an activation after it, a pair of gate and up projections, a matmul plus a residual.
-fn products() -> Program {
+fn matmuls() -> Program {
     let mut b = new();
     let x = tokens(&mut b, DIM);
     let y = biased(&mut b, "y", x, 72);

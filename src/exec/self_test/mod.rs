@@ -146,11 +146,11 @@ async fn multiplying(
         let mut wrong = None;
         for &format in BlockFormat::ALL.iter().filter(|format| formats.contains(*format)) {
             let form = form(&device, format);
-            let line = format!("{key}products {} {}", form.name(), format.info().name);
+            let line = format!("{key}matmul {} {}", form.name(), format.info().name);
             if form == Matmul::Registers || self_test_results.lines().contains(&line) {
                 continue;
             }
-            match run::products(&device, format, form).await {
+            match run::matmul(&device, format, form).await {
                 Ok(_modules) => self_test_results.lines().insert(line),
                 Err(error) if is_fault(&error) => {
                     wrong = Some((form, error));
@@ -160,7 +160,7 @@ async fn multiplying(
             };
         }
         let Some((form, wrong)) = wrong else { return Ok(device) };
-        self_test_results.report(format!("used without {} products: {wrong}", form.name()));
+        self_test_results.report(format!("used without the {} kernels of matmul: {wrong}", form.name()));
         let simpler = Matmul::ALL.into_iter().rfind(|other| *other < form).unwrap_or(Matmul::Registers);
         // Formats that use another variant keep it.
         let caps = device.caps();

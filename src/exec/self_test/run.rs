@@ -77,7 +77,7 @@ pub(super) async fn family(
 }
 
 /// The same for a program of matmuls alone, in the given variant, to which the device is tuned.
-pub(super) async fn products(device: &Device, format: BlockFormat, form: Matmul) -> Result<Vec<String>> {
+pub(super) async fn matmul(device: &Device, format: BlockFormat, form: Matmul) -> Result<Vec<String>> {
     // Largest NMSE after two matmuls in sequence.
     let bound = match form {
         Matmul::Registers => EXACT,

@@ -27,8 +27,8 @@ fn runs(device: &Device, family: &Family, numerics: Numerics, kv: KvStorage) -> 
     pollster::block_on(run::family(device, family, family.format.unwrap_or(Q8_0), numerics, kv))
 }
 
-fn runs_products(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
-    pollster::block_on(run::products(device, format, form(device, format)))
+fn runs_matmul(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
+    pollster::block_on(run::matmul(device, format, form(device, format)))
 }
 
 /// The device, with a stand-in for cooperative matrices, which no software adapter has.
@@ -64,9 +64,9 @@ fn gpu_right_kernels_pass() {
         let stand_in = with_stand_in(&device);
         let attention = pollster::block_on(run::attention(&stand_in, kv)).unwrap();
         let forms = forms.into_iter().chain([stand_in]);
-        let products = forms.flat_map(|device| runs_products(&device, Q4_K).unwrap());
+        let matmuls = forms.flat_map(|device| runs_matmul(&device, Q4_K).unwrap());
         let modules =
-            families.chain(pollster::block_on(run::samples(&device)).unwrap()).chain(products).chain(attention);
+            families.chain(pollster::block_on(run::samples(&device)).unwrap()).chain(matmuls).chain(attention);
         let modules: Vec<_> = modules.collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
     }
@@ -137,7 +137,7 @@ fn gpu_wrong_subgroups_are_left_unused_and_results_are_kept() {
 
 /// A wrong mat-mat variant is left unused, and nothing else.
 #[test]
-fn gpu_wrong_products_are_left_unused() {
+fn gpu_wrong_matmuls_are_left_unused() {
     let (program, weights) = embedding();
     let test = |device: &Device, numerics, self_test_results: &SelfTestResults| {
         pollster::block_on(self_test(device, &program, &weights, numerics, None, self_test_results)).unwrap()
@@ -148,10 +148,10 @@ fn gpu_wrong_products_are_left_unused() {
     let uncooperative = cooperative.mutated("sum += sh_tile[a", "sum -= sh_tile[a");
     for (device, numerics, form, reported) in [
         (&device, Numerics::Fast, Matmul::Dot, None),
-        (&wrong, Numerics::Fast, Matmul::F16, Some("used without dot products: llvmpipe")),
+        (&wrong, Numerics::Fast, Matmul::F16, Some("used without the dot kernels of matmul: llvmpipe")),
         (&wrong, Numerics::Exact, Matmul::Dot, None),
         (&cooperative, Numerics::Fast, Matmul::Cooperative, None),
-        (&uncooperative, Numerics::Fast, Matmul::Dot, Some("used without cooperative products: llvmpipe")),
+        (&uncooperative, Numerics::Fast, Matmul::Dot, Some("used without the cooperative kernels of matmul: llvmpipe")),
     ] {
         let self_test_results = SelfTestResults::default();
         assert_eq!(super::form(&test(device, numerics, &self_test_results), Q8_0), form);
@@ -159,13 +159,13 @@ fn gpu_wrong_products_are_left_unused() {
         assert_eq!(faults.len(), usize::from(reported.is_some()), "{faults:?}");
         assert!(faults.iter().zip(reported).all(|(fault, reported)| fault.starts_with(reported)), "{faults:?}");
         let tested = form != Matmul::Registers && numerics == Numerics::Fast;
-        assert_eq!(self_test_results.text().contains(&format!("products {} Q8_0", form.name())), tested);
+        assert_eq!(self_test_results.text().contains(&format!("matmul {} Q8_0", form.name())), tested);
     }
 }
 
 /// A wrong variant for one format leaves the variants of other formats as they are.
 #[test]
-fn gpu_wrong_products_of_a_format_are_left_unused() {
+fn gpu_wrong_matmuls_of_a_format_are_left_unused() {
     let device = with_stand_in(&device("llvmpipe"));
     let mixed = device.tuned("matmul.Q8_0 = dot\nmatmul.Q6_K = f16\nmatmul.Q4_K = cooperative").unwrap();
     let formats = [Q8_0, Q6_K, Q4_K];
@@ -184,7 +184,7 @@ fn gpu_wrong_products_of_a_format_are_left_unused() {
         let used = pollster::block_on(super::multiplying(wrong, &HashSet::from(formats), &self_test_results)).unwrap();
         assert_eq!(formats.map(|format| super::form(&used, format)), forms, "{left}");
         let [reported] = self_test_results.faults().try_into().unwrap();
-        assert!(reported.starts_with(&format!("used without {left} products: ")), "{reported}");
+        assert!(reported.starts_with(&format!("used without the {left} kernels of matmul: ")), "{reported}");
     }
 }
 
@@ -252,18 +252,14 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("experts", "j * params.n + id.x", "id.x"),
     ("experts", "if CHOSEN {", "if !CHOSEN {"),
     // Matmul in integers.
-    ("products", "dots(q_low, v) * (d_low * s.x)", "dots(q_low, v) * d_low"),
-    ("products", "chunk_at(min(k16, k16s - 1u) / 2u) + k16 % 2u * HALF_GAP", "16u * k16"),
-    ("products", "[from_k / 32u % 4u]", "[0]"),
-    ("products", "low[m] += vec4<f32>(s0.y, s1.y, s2.y, s3.y) * s.y;", ""),
-    ("products", "largest * (1.0 / 127.0)", "largest * (1.0 / 120.0)"),
-    ("products", "dot4I8Packed(a.x, b.x)", "i32(dot4U8Packed(a.x, b.x))"),
-    ("products", "let to = slot_w(row, i / TILE_N * 2u + r);", "let to = slot_w(row, i / TILE_N * 2u);"),
-    (
-        "products",
-        "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)",
-        "min(tile * TILE_N + i, params.n - 1u)",
-    ),
+    ("matmul", "dots(q_low, v) * (d_low * s.x)", "dots(q_low, v) * d_low"),
+    ("matmul", "chunk_at(min(k16, k16s - 1u) / 2u) + k16 % 2u * HALF_GAP", "16u * k16"),
+    ("matmul", "[from_k / 32u % 4u]", "[0]"),
+    ("matmul", "low[m] += vec4<f32>(s0.y, s1.y, s2.y, s3.y) * s.y;", ""),
+    ("matmul", "largest * (1.0 / 127.0)", "largest * (1.0 / 120.0)"),
+    ("matmul", "dot4I8Packed(a.x, b.x)", "i32(dot4U8Packed(a.x, b.x))"),
+    ("matmul", "let to = slot_w(row, i / TILE_N * 2u + r);", "let to = slot_w(row, i / TILE_N * 2u);"),
+    ("matmul", "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)", "min(tile * TILE_N + i, params.n - 1u)"),
     // Matmul in f16.
     ("f16", "return vec4<f16>(clamp_f16(v))", "return vec4<f16>(clamp_f16(v)) + vec4<f16>(0.1)"),
     ("f16", "sh_x[slot(tm + m * THREADS_M, i)]", "sh_x[slot(tm, i)]"),
@@ -340,9 +336,9 @@ fn gpu_wrong_kernels_are_caught() {
         let wrong = device.mutated(from, to);
         let self_test_result = match *name {
             "samples" => pollster::block_on(run::samples(&wrong)),
-            "products" => runs_products(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
-            "f16" => runs_products(&wrong.with_matmul(|_, _| Matmul::F16), Q4_K),
-            "cooperative" => runs_products(&with_stand_in(&wrong), Q4_K),
+            "matmul" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
+            "f16" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::F16), Q4_K),
+            "cooperative" => runs_matmul(&with_stand_in(&wrong), Q4_K),
             "attention" => pollster::block_on(run::attention(&with_stand_in(&wrong), KvStorage::F16)),
             "rotary, q8" => runs(&wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
             name => runs(&wrong, family(name), Numerics::Fast, KvStorage::F16),

@@ -30,6 +30,7 @@ use crate::ops::lower::{
     Angles, CacheBuffer, KernelTuning, Lower, MAX_ROWS, Matrix, Switches, ValueBuffer, WeightRows,
 };
 use crate::ops::matmul::int8_row_bytes;
+use crate::ops::operation::PageHeads;
 use crate::ops::{
     Attend, CacheId, CacheShape, Kv, KvLayout, Mask, Op, Operand, RopeId, Rows, ValueId, VectorId, WeightId,
 };
@@ -115,12 +116,12 @@ impl<'a> Single<'a> {
 
     /// The blocks that scores are kept of, in V1.
     fn v1_blocks(&self) -> Option<u32> {
-        self.v1.then_some(self.step.room.blocks)
+        self.v1.then_some(self.step.limits.blocks)
     }
 
     /// A value: a row of `width` f32 for each row of the step, rows as far apart as `width` rounded up to 4.
     pub fn value(&mut self, buffer: &Buffer, width: u32) -> Result<ValueId> {
-        let bytes = u64::from(width.next_multiple_of(4)) * 4 * u64::from(self.step.room.rows);
+        let bytes = u64::from(width.next_multiple_of(4)) * 4 * u64::from(self.step.limits.rows);
         self.holds("a value", buffer, bytes)?;
         self.values.push(ValueBuffer { buffer: buffer.clone(), width, rows: Rows::Step });
         Ok(ValueId(self.values.len() as u32 - 1))
@@ -160,19 +161,19 @@ impl<'a> Single<'a> {
     pub fn cache(&mut self, buffer: &Buffer, shape: CacheShape) -> Result<CacheId> {
         shape.check()?;
         self.holds("a cache", buffer, shape.bytes())?;
-        let room = &self.step.room;
-        if shape.layout == KvLayout::Contiguous && room.seqs > shape.blocks {
-            let problem = format!("{} sequences in a step, the cache has {}", room.seqs, shape.blocks);
+        let limits = &self.step.limits;
+        if shape.layout == KvLayout::Contiguous && limits.seqs > shape.blocks {
+            let problem = format!("{} sequences in a step, the cache has {}", limits.seqs, shape.blocks);
             return Err(Error::argument("cache", problem));
         }
-        if let Some(positions) = room.positions() {
+        if let Some(positions) = limits.positions() {
             let fits = match shape.layout {
                 KvLayout::Contiguous => positions <= shape.slots,
-                KvLayout::Paged | KvLayout::Vectorised => room.slots == shape.slots && room.blocks > 0,
+                KvLayout::Paged | KvLayout::Vectorised => limits.slots == shape.slots && limits.blocks > 0,
             };
             if !fits {
                 let problem =
-                    format!("blocks of {} positions, the step has {} of {}", shape.slots, room.blocks, room.slots);
+                    format!("blocks of {} positions, the step has {} of {}", shape.slots, limits.blocks, limits.slots);
                 return Err(Error::argument("cache", problem));
             }
         }
@@ -185,7 +186,7 @@ impl<'a> Single<'a> {
         let device = self.pipelines.device().clone();
         let (angles, pairs) = rotation.angles(&device, &self.step.buffer)?;
         if let Rotation::Host { angles, pairs } = rotation {
-            self.holds("angles", angles, u64::from(pairs) * 8 * u64::from(self.step.room.rows))?;
+            self.holds("angles", angles, u64::from(pairs) * 8 * u64::from(self.step.limits.rows))?;
         }
         self.angles.push(angles);
         self.pairs.push(pairs);
@@ -247,30 +248,22 @@ impl<'a> Single<'a> {
         if overlap {
             return Err(Error::argument(op.name(), "out lies in the buffer of an operand"));
         }
-        let cache = match op {
-            Op::KvWrite(op) => Some((op.cache, op.kv_heads, op.k_dim, op.v_dim)),
-            Op::RopeKv(op) => Some((op.cache, op.kv_heads, op.head_dim, op.head_dim)),
-            Op::Attend(Attend { kv: Kv::Cache(cache), kv_heads, k_dim, v_dim, .. }) => {
-                Some((*cache, *kv_heads, *k_dim, *v_dim))
-            }
-            _ => None,
-        };
         if let Op::Attend(Attend { mask, kv, .. }) = op {
             let causal = matches!(mask, Mask::Causal | Mask::Window(_)) && matches!(kv, Kv::Cache(_)) && !self.v1;
-            if self.step.room.tree && !causal {
+            if self.step.limits.tree && !causal {
                 return Err(Error::unsupported(
-                    "drafts of a tree in V1, among a step's rows or with rows behind",
+                    "drafts of a tree in V1, among a step's rows or with rows past a position",
                     "attention over a cache, causal or with a window, takes them",
                 ));
             }
-            if self.step.room.split_kv && !matches!(mask, Mask::Causal | Mask::Window(_)) {
+            if self.step.limits.split_kv && !matches!(mask, Mask::Causal | Mask::Window(_)) {
                 return Err(Error::unsupported(
                     "KV splits of rows that see rows after them",
                     "a step without `StepLimits::split_kv` takes them whole",
                 ));
             }
             let in_order = matches!(kv, Kv::Packed { .. }) || self.search || !(self.decode || self.v1);
-            if self.step.room.any_order && in_order {
+            if self.step.limits.any_order && in_order {
                 return Err(Error::unsupported(
                     "attention of rows in any order, in tiles, by search or over themselves",
                     "`Single::by_rows` over a cache takes them",
@@ -278,8 +271,13 @@ impl<'a> Single<'a> {
             }
             op.on_gpu()?;
         }
-        if let Some((id, kv_heads, k_dim, v_dim)) = cache {
-            let shape = &self.caches[id.index()].shape;
+        let mut cached = false;
+        op.operands(&mut |_, operand| cached |= matches!(operand, Operand::Cache(_)));
+        if cached && op.pages().is_none() {
+            return Err(Error::unsupported(format!("{} over a cache, as a single op", op.name()), "a program runs it"));
+        }
+        if let Some(PageHeads { cache, kv_heads, k_dim, v_dim }) = op.pages() {
+            let shape = &self.caches[cache.index()].shape;
             if (shape.kv_heads, shape.k_dim, shape.v_dim) != (kv_heads, k_dim, v_dim) {
                 let problem = format!(
                     "{kv_heads} heads of {k_dim} and {v_dim} elements, but the cache has {} of {} and {}",
@@ -287,7 +285,7 @@ impl<'a> Single<'a> {
                 );
                 return Err(Error::argument(op.name(), problem));
             }
-            if self.step.room.any_order && shape.layout == KvLayout::Vectorised && !matches!(op, Op::Attend(_)) {
+            if self.step.limits.any_order && shape.layout == KvLayout::Vectorised && !matches!(op, Op::Attend(_)) {
                 return Err(Error::unsupported(
                     "rows in any order that go to a vectorised cache",
                     "a paged one takes them",
@@ -308,13 +306,13 @@ impl<'a> Single<'a> {
         let step = &self.step.buffer;
         let caps = self.pipelines.device().caps();
         let tuning = if self.fast { KernelTuning::fast(caps) } else { KernelTuning::exact(caps) };
-        let switches = Switches { pos_ids: self.step.room.pos_ids, search: self.search, v1: self.v1_blocks() };
+        let switches = Switches { pos_ids: self.step.limits.pos_ids, search: self.search, v1: self.v1_blocks() };
         let split_bytes = self.ops.iter().map(|op| op.gpu_needs().kv_split);
-        let room = &self.step.room;
-        let partials = if self.decode && !self.v1 { u64::from(room.work_limits().splits) } else { 0 };
+        let limits = &self.step.limits;
+        let partials = if self.decode && !self.v1 { u64::from(limits.work_limits().splits) } else { 0 };
         let partials = partials * split_bytes.max().unwrap_or(0);
         let widest = self.sizes.iter().map(|&(_, k)| k).max().filter(|_| self.fast).unwrap_or(0);
-        let int8_rows = int8_row_bytes(widest) * u64::from(self.step.room.rows);
+        let int8_rows = int8_row_bytes(widest) * u64::from(self.step.limits.rows);
         // Something must be bound.
         let [partials, int8_rows] = [("partials", partials), ("int8_rows", int8_rows)]
             .map(|(name, bytes)| Buffer::new(self.pipelines.device(), name, bytes.max(16)));

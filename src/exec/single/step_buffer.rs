@@ -57,7 +57,7 @@ impl StepLimits {
 pub struct StepBuffer {
     pub(super) buffer: Buffer,
     pub(super) layout: StepLayout,
-    pub(super) room: StepLimits,
+    pub(super) limits: StepLimits,
 }
 
 /// The position of a row.
@@ -71,35 +71,35 @@ pub struct RowPos {
 
 impl StepBuffer {
     /// A step without rows.
-    pub fn new(device: &Device, room: StepLimits) -> Result<Self> {
+    pub fn new(device: &Device, limits: StepLimits) -> Result<Self> {
         let most = device.caps().max_groups;
-        let items_of_row = room.items_of_row();
-        if u64::from(room.rows) * u64::from(items_of_row) > u64::from(most) {
+        let items_of_row = limits.items_of_row();
+        if u64::from(limits.rows) * u64::from(items_of_row) > u64::from(most) {
             return Err(Error::Limit {
                 what: "a step".to_owned(),
-                needed: format!("{} rows of up to {items_of_row} KV splits", room.rows),
+                needed: format!("{} rows of up to {items_of_row} KV splits", limits.rows),
                 available: format!("{most} workgroups in a dimension on this device"),
                 instead: "several steps".to_owned(),
             });
         }
         let layout = StepLayout::new(&StepSizes {
-            rows: room.rows,
-            seqs: room.seqs,
+            rows: limits.rows,
+            seqs: limits.seqs,
             outs: 0,
             groups: 1,
-            blocks: room.blocks,
-            items: room.rows * items_of_row,
-            reduces: room.rows,
-            tiles: most_tiles(room.rows, room.seqs),
-            tree: room.tree,
+            blocks: limits.blocks,
+            items: limits.rows * items_of_row,
+            reduces: limits.rows,
+            tiles: most_tiles(limits.rows, limits.seqs),
+            tree: limits.tree,
         });
         let buffer = Buffer::new(device, "step", layout.words * 4)?;
-        Ok(Self { buffer, layout, room })
+        Ok(Self { buffer, layout, limits })
     }
 
     /// `count` rows of one sequence, the first at position `first`; its cache lies in the blocks of `table`.
     pub fn write_run(&self, device: &Device, count: u32, first: u32, table: &[u32]) -> Result<StepCounts> {
-        if self.room.pos_ids {
+        if self.limits.pos_ids {
             return Err(Error::argument("write_run", "the rows of this step say where they stand"));
         }
         self.fits(count, 1, table.len())?;
@@ -117,11 +117,11 @@ impl StepBuffer {
     /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless [`StepLimits::any_order`] is set,
     /// sequences are in order, and the rows of each lie together, at positions that rise by one.
     pub fn write_rows(&self, device: &Device, rows: &[RowPos], tables: &[&[u32]]) -> Result<StepCounts> {
-        if !self.room.pos_ids {
+        if !self.limits.pos_ids {
             return Err(Error::argument("write_rows", "the rows of this step are one sequence's, in a run"));
         }
         let follows = |[a, b]: [RowPos; 2]| b.seq > a.seq || (b.seq == a.seq && Some(b.pos) == a.pos.checked_add(1));
-        let jump = rows.array_windows().position(|pair| !follows(*pair)).filter(|_| !self.room.any_order);
+        let jump = rows.array_windows().position(|pair| !follows(*pair)).filter(|_| !self.limits.any_order);
         if let Some(r) = jump {
             let problem =
                 format!("row {} is {:?}, after {:?}; `StepLimits::any_order` takes that", r + 1, rows[r + 1], rows[r]);
@@ -169,11 +169,11 @@ impl StepBuffer {
     /// depth`.
     pub fn write_tree(&self, device: &Device, first: u32, paths: &[u64], table: &[u32]) -> Result<StepCounts> {
         let wrong = |problem: String| Err(Error::argument("write_tree", problem));
-        if !self.room.tree || paths.is_empty() || paths.len() > 64 {
+        if !self.limits.tree || paths.is_empty() || paths.len() > 64 {
             return wrong(format!(
                 "{} drafts in a step with capacity for {}",
                 paths.len(),
-                if self.room.tree { 64 } else { 0 }
+                if self.limits.tree { 64 } else { 0 }
             ));
         }
         for (i, path) in paths.iter().enumerate() {
@@ -185,7 +185,7 @@ impl StepBuffer {
             }
         }
         let count = paths.len() as u32;
-        let counts = if self.room.pos_ids {
+        let counts = if self.limits.pos_ids {
             let rows: Vec<_> = (first..end(first, count)?).map(|pos| RowPos { pos, seq: 0 }).collect();
             self.write_rows(device, &rows, &[table])?
         } else {
@@ -203,12 +203,12 @@ impl StepBuffer {
     fn write_lists(&self, device: &Device, rows: &[RowEntry], seqs: &[SeqEntry]) -> (u32, u32) {
         let mut lists = WorkLists::default();
         // What is split is causal: see `Single::add`.
-        lists.fill(rows, seqs, |row| row.pos + 1, self.room.work_limits());
+        lists.fill(rows, seqs, |row| row.pos + 1, self.limits.work_limits());
         let layout = &self.layout;
         self.buffer.write(device, u64::from(layout.items), &lists.items);
         self.buffer.write(device, u64::from(layout.reduces), &lists.reduces);
         self.buffer.write(device, u64::from(layout.tiles), &lists.tiles);
-        if self.room.tree {
+        if self.limits.tree {
             self.buffer.write(device, u64::from(layout.tree), &vec![u64::MAX; rows.len()]);
         }
         (lists.items.len() as u32, lists.reduces.len() as u32)
@@ -216,8 +216,8 @@ impl StepBuffer {
 
     /// Fails if so many positions exceed the blocks of a table, or the one block of a sequence that needs no table.
     fn reaches(&self, table: &[u32], positions: u32) -> Result<()> {
-        let slots = self.room.slots;
-        let blocks = if self.room.blocks == 0 { 1 } else { table.len() };
+        let slots = self.limits.slots;
+        let blocks = if self.limits.blocks == 0 { 1 } else { table.len() };
         if slots == 0 || positions.div_ceil(slots) as usize <= blocks {
             return Ok(());
         }
@@ -226,13 +226,13 @@ impl StepBuffer {
     }
 
     fn fits(&self, rows: u32, seqs: u32, blocks: usize) -> Result<()> {
-        let room = self.room;
-        if rows <= room.rows && seqs <= room.seqs && blocks <= room.blocks as usize {
+        let limits = self.limits;
+        if rows <= limits.rows && seqs <= limits.seqs && blocks <= limits.blocks as usize {
             return Ok(());
         }
         let problem = format!(
             "{rows} rows of {seqs} sequences of {blocks} blocks, there is capacity for {}, {} and {}",
-            room.rows, room.seqs, room.blocks
+            limits.rows, limits.seqs, limits.blocks
         );
         Err(Error::argument("step", problem))
     }

@@ -31,7 +31,7 @@ impl<'a> Probe<'a> {
     /// For up to `rows` rows of activations and `threads` threads.
     pub(super) fn new(weights: &'a CpuWeights, int8: Option<Simd>, rows: usize, threads: usize) -> Result<Self> {
         // A shorter row may need more space than a longer one: more panels of it are unpacked together.
-        let room = |k: usize| q8_scratch(rows, k as u32) + product_scratch(k as u32);
+        let scratch_of = |k: usize| q8_scratch(rows, k as u32) + product_scratch(k as u32);
         let (mut pieces, mut bytes, mut k, mut scratch_len) = (Vec::new(), 0, 0, 0);
         for (i, matrix) in (0..).zip(&weights.matrices) {
             if bytes >= ALL {
@@ -40,7 +40,7 @@ impl<'a> Probe<'a> {
             let view = matrix.view();
             let n = (PIECE / view.row_bytes.max(1)).next_multiple_of(LANES).min(view.n);
             pieces.push((WeightId(i), n));
-            (bytes, k, scratch_len) = (bytes + n * view.row_bytes, k.max(view.k), scratch_len.max(room(view.k)));
+            (bytes, k, scratch_len) = (bytes + n * view.row_bytes, k.max(view.k), scratch_len.max(scratch_of(view.k)));
         }
         let scratch_len = scratch_len.next_multiple_of(16);
         let mut x = zeros("activations", rows * k)?;
@@ -126,7 +126,7 @@ mod tests {
 
     /// Rows of 2048 take more space than those of 5632, of which fewer panels are unpacked together.
     #[test]
-    fn rows_of_every_length_have_room() {
+    fn rows_of_every_length_fit() {
         let matrix = |k: u32| {
             let bytes = vec![0; 16 * BlockFormat::Q4_K.row_bytes(u64::from(k)).unwrap() as usize];
             Matrix::new(Arc::new(Bytes::new("zeros", bytes)), 0, BlockFormat::Q4_K, 16, k).unwrap()

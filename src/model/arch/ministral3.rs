@@ -29,13 +29,13 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let mlp = Mlp::read(c, Act::Silu)?;
     let windows = c.windows(c.layers()?, |_| true)?;
     let of_keys = Rotary::read(c, heads.head_dim, Rotary::reordered(c))?;
-    let growth = match c.maybe_float("rope_parameters.llama_4_scaling_beta", 0.0..=1e3)? {
+    let temperature_scaling = match c.maybe_float("rope_parameters.llama_4_scaling_beta", 0.0..=1e3)? {
         Some(beta) => Some((beta as f32, c.int("rope_parameters.original_max_position_embeddings", 1..=1 << 30)?)),
         None => None,
     };
     let mut of_queries = of_keys.clone();
-    of_queries.table = RopeTable { growth, ..of_queries.table };
-    if growth.is_some() && of_queries.dims() != heads.head_dim {
+    of_queries.table = RopeTable { temperature_scaling, ..of_queries.table };
+    if temperature_scaling.is_some() && of_queries.dims() != heads.head_dim {
         return Err(c.wrong("rope_parameters.partial_rotary_factor", "1, rotating whole heads,"));
     }
 

@@ -48,7 +48,7 @@ pub struct Specials {
 }
 
 /// What a model's files recommend for sampling: `generation_config.json`, or `general.sampling.*` in GGUF files. What they do
-/// not say, or say as no number, is none.
+/// not say in numbers is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SamplingDefaults {
     /// The temperature.

@@ -1,7 +1,7 @@
 //! Factors that a folder applies to values and a GGUF file has multiplied into weights (Falcon-H1).
 
 use crate::model::program::{Node, Out, Program};
-use crate::ops::{Embed, Linear, Op, OperandMut, Pointwise, ValueId};
+use crate::ops::{Embed, Linear, Op, Operand, OperandMut, Pointwise, ValueId};
 use crate::{Error, Result};
 
 /// What the weights of a program are multiplied by, one factor each.
@@ -80,11 +80,11 @@ pub(super) fn fold(folder: &Program, gguf: &Program) -> Result<(Program, Factors
     }
     let mut uses = vec![0; folder.weights.len()];
     for node in &folder.nodes {
-        match &node.op {
-            Op::Linear(linear) => linear.parts.iter().for_each(|part| uses[part.weight.index()] += 1),
-            Op::Embed(embed) => uses[embed.table.index()] += 1,
-            _ => {}
-        }
+        node.op.operands(&mut |_, operand| {
+            if let Operand::Weight(weight) = operand {
+                uses[weight.index()] += 1;
+            }
+        });
     }
     if factors.weights.iter().zip(uses).any(|(&by, uses)| by != 1.0 && uses > 1) {
         return Err(Error::unsupported("factors on a matrix that is used twice, in a GGUF file", "the folder works"));

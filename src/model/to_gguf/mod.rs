@@ -120,7 +120,7 @@ impl Model {
 /// Divisors of rotary frequencies, one a pair, which GGUF files hold as tensors: Llama 3's scaling, LongRoPE's two lists.
 fn factors(config: &Config<'_>, program: &Program) -> Result<Vec<(&'static str, Vec<f32>)>> {
     /// For pairs that do not rotate: as llama.cpp's converter has it.
-    const NEVER: f64 = 1e30;
+    const NOT_ROTATED: f64 = 1e30;
     let mut all = Vec::new();
     if matches!(rope_type(config)?, "llama3" | "proportional")
         && let Some(table) = full_rope(program).map(|spec| &program.ropes[spec.table.index()])
@@ -129,7 +129,8 @@ fn factors(config: &Config<'_>, program: &Program) -> Result<Vec<(&'static str, 
         let theta = full.or(config.maybe_float("rope_parameters.rope_theta", 0.0..=f64::MAX)?).unwrap_or(1e4);
         let dims = 2.0 * table.divisors.len() as f64;
         let plain = (0..table.divisors.len()).map(|i| theta.powf(-2.0 * i as f64 / dims));
-        let factors = plain.zip(&table.divisors).map(|(plain, scaled)| (plain / scaled).min(NEVER) as f32).collect();
+        let factors =
+            plain.zip(&table.divisors).map(|(plain, scaled)| (plain / scaled).min(NOT_ROTATED) as f32).collect();
         all.push(("rope_freqs.weight", factors));
     }
     for (key, name) in [("short_factor", "rope_factors_short.weight"), ("long_factor", "rope_factors_long.weight")] {

@@ -164,7 +164,7 @@ fn same_rotations(folder: &Program, gguf: &Program) -> Result<()> {
             (Some((x, a)), Some((y, b))) => x == y && angles(a, b),
             (a, b) => a.is_none() && b.is_none(),
         };
-        let factors = (a.factor - b.factor).abs() <= 1e-6 && a.growth == b.growth;
+        let factors = (a.factor - b.factor).abs() <= 1e-6 && a.temperature_scaling == b.temperature_scaling;
         if !angles(&a.divisors, &b.divisors) || !long || !factors {
             return differs("a rotary embedding");
         }

@@ -13,7 +13,7 @@ use crate::Result;
 use crate::cpu::{Kind, Pages, Shared, simd};
 use crate::ops::check::{Shapes, holds, same};
 use crate::ops::cpu::CpuRun;
-use crate::ops::operation::{Access, CpuForm, Operation, OracleForm, operands};
+use crate::ops::operation::{Access, CpuForm, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, Rows64, heads};
 use crate::ops::{CacheId, Cost, Load, ValueId, VectorId, WeightId};
 use crate::quant::BlockFormat;
@@ -96,6 +96,15 @@ operands!(Attend, f, Attend { q, kv, sinks, slopes, out, .. } => {
 impl Operation for Attend {
     fn name(&self) -> &'static str {
         "attend"
+    }
+
+    fn shape(&self, _formats: &dyn Fn(&[WeightId]) -> String) -> String {
+        format!("{}/{} heads of {}", self.heads, self.kv_heads, self.k_dim)
+    }
+
+    fn pages(&self) -> Option<PageHeads> {
+        let Kv::Cache(cache) = self.kv else { return None };
+        Some(PageHeads { cache, kv_heads: self.kv_heads, k_dim: self.k_dim, v_dim: self.v_dim })
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
@@ -195,9 +204,9 @@ impl CpuForm for Attend {
                     tile_max = tile_max.max(*score);
                 }
                 if tile_max > max {
-                    let shrink = (max - tile_max).exp();
-                    out.iter_mut().for_each(|o| *o *= shrink);
-                    sum *= shrink;
+                    let rescale = (max - tile_max).exp();
+                    out.iter_mut().for_each(|o| *o *= rescale);
+                    sum *= rescale;
                     max = tile_max;
                 }
                 simd::exp_below(scores, max);
@@ -213,9 +222,9 @@ impl CpuForm for Attend {
             if let Some(sinks) = self.sinks {
                 let sink = run.vector(sinks)[head];
                 let both = max.max(sink);
-                let shrink = (max - both).exp();
-                out.iter_mut().for_each(|o| *o *= shrink);
-                sum = sum * shrink + (sink - both).exp();
+                let rescale = (max - both).exp();
+                out.iter_mut().for_each(|o| *o *= rescale);
+                sum = sum * rescale + (sink - both).exp();
             }
             // 0: no score was finite.
             if sum != 0.0 {

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_rows_are_divided_where_there_is_room() {
+    fn long_rows_are_divided_where_workgroup_memory_allows() {
         let rows = [RowEntry::new(1, 300, 0), RowEntry::new(1, 0, 1), RowEntry::new(1, 700, 2)];
         let seq = |row0, context| SeqEntry { row0, rows: 1, slot: row0, context };
         let seqs = [seq(0, 301), seq(1, 1), seq(2, 701)];

@@ -8,7 +8,7 @@ use crate::ops::check::{Shapes, holds, same};
 use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
 use crate::ops::lower::{self, Lower, Lowered};
-use crate::ops::operation::{Access, CpuForm, GpuForm, Operation, OracleForm, operands};
+use crate::ops::operation::{Access, CpuForm, GpuForm, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, heads};
 use crate::ops::rotary::rope_kv::{Heads, View};
 use crate::ops::{CacheId, KvStorage, ValueId};
@@ -44,6 +44,10 @@ operands!(KvWrite, f, KvWrite { k, v, cache, .. } => {
 impl Operation for KvWrite {
     fn name(&self) -> &'static str {
         "kv_write"
+    }
+
+    fn pages(&self) -> Option<PageHeads> {
+        Some(PageHeads { cache: self.cache, kv_heads: self.kv_heads, k_dim: self.k_dim, v_dim: self.v_dim })
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
@@ -125,7 +129,7 @@ impl GpuForm for KvWrite {
         let args = [Arg::read(l.step), Arg::read(&k.buffer), Arg::read(&v.buffer), Arg::Write(&cache.buffer)];
         let ragged = cache.shape.is_padded() || [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.set("RAGGED", ragged);
-        let vec4s = cache.shape.k_room().max(cache.shape.v_room()) / 4;
+        let vec4s = cache.shape.padded_k().max(cache.shape.padded_v()) / 4;
         l.plan.dispatch(&kernel, &params, &args, [lower::wide(self.kv_heads * vec4s), Dim::Rows(1), Dim::Fixed(1)])
     }
 }

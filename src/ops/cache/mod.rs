@@ -98,7 +98,7 @@ impl std::str::FromStr for KvStorage {
 
 impl CacheShape {
     /// Elements of a key with its padding: complete words in every storage type, complete vectors in the vectorised layout.
-    pub fn k_room(&self) -> u32 {
+    pub fn padded_k(&self) -> u32 {
         match self.layout {
             KvLayout::Vectorised => self.k_dim.next_multiple_of(4 * self.storage.lanes()),
             _ => self.k_dim.next_multiple_of(4),
@@ -107,11 +107,11 @@ impl CacheShape {
 
     /// Whether keys or values are padded.
     pub(crate) fn is_padded(&self) -> bool {
-        (self.k_room(), self.v_room()) != (self.k_dim, self.v_dim)
+        (self.padded_k(), self.padded_v()) != (self.k_dim, self.v_dim)
     }
 
     /// Elements of a value with its padding.
-    pub fn v_room(&self) -> u32 {
+    pub fn padded_v(&self) -> u32 {
         self.v_dim.next_multiple_of(4)
     }
 
@@ -122,7 +122,7 @@ impl CacheShape {
 
     /// 32-bit words of a block.
     pub fn block_words(&self) -> u64 {
-        let head = u64::from(self.k_room()) + u64::from(self.v_room()) + u64::from(self.extra());
+        let head = u64::from(self.padded_k()) + u64::from(self.padded_v()) + u64::from(self.extra());
         u64::from(self.kv_heads) * u64::from(self.slots) * head / u64::from(self.storage.lanes())
     }
 
@@ -136,19 +136,19 @@ impl CacheShape {
         let inside = match self.layout {
             KvLayout::Vectorised => {
                 let x = 4 * self.storage.lanes();
-                u64::from(self.slots) * u64::from(head * self.k_room() + i / x * x) + u64::from(slot * x + i % x)
+                u64::from(self.slots) * u64::from(head * self.padded_k() + i / x * x) + u64::from(slot * x + i % x)
             }
-            _ => u64::from(head * self.slots + slot) * u64::from(self.k_room()) + u64::from(i),
+            _ => u64::from(head * self.slots + slot) * u64::from(self.padded_k()) + u64::from(i),
         };
         self.block_element(block) + inside
     }
 
     /// The element of the cache where element `i` of a value lies.
     pub fn v_element(&self, block: u32, head: u32, slot: u32, i: u32) -> u64 {
-        let keys = u64::from(self.kv_heads) * u64::from(self.slots) * u64::from(self.k_room());
+        let keys = u64::from(self.kv_heads) * u64::from(self.slots) * u64::from(self.padded_k());
         let inside = match self.layout {
-            KvLayout::Vectorised => u64::from(head * self.v_room() + i) * u64::from(self.slots) + u64::from(slot),
-            _ => u64::from(head * self.slots + slot) * u64::from(self.v_room()) + u64::from(i),
+            KvLayout::Vectorised => u64::from(head * self.padded_v() + i) * u64::from(self.slots) + u64::from(slot),
+            _ => u64::from(head * self.slots + slot) * u64::from(self.padded_v()) + u64::from(i),
         };
         self.block_element(block) + keys + inside
     }
@@ -156,7 +156,7 @@ impl CacheShape {
     /// The word of the cache where the scale of a key (or value) lies, in 8-bit storage.
     pub fn scale_word(&self, block: u32, head: u32, slot: u32, of_value: bool) -> u64 {
         let heads = u64::from(self.kv_heads) * u64::from(self.slots);
-        let elements = heads * u64::from(self.k_room() + self.v_room()) / 4;
+        let elements = heads * u64::from(self.padded_k() + self.padded_v()) / 4;
         let before = if of_value { heads } else { 0 };
         u64::from(block) * self.block_words() + elements + before + u64::from(head * self.slots + slot)
     }
@@ -191,9 +191,9 @@ impl CacheShape {
                 "{slots} slots in a block, but neighbouring slots share words: a multiple of 4 works"
             ));
         }
-        let rooms = [self.k_dim, self.v_dim].into_iter().all(|dim| dim <= 1 << 16);
+        let in_range = [self.k_dim, self.v_dim].into_iter().all(|dim| dim <= 1 << 16);
         let elements = u128::from(self.block_words()) * u128::from(self.storage.lanes()) * u128::from(blocks);
-        if !rooms || elements > u128::from(u32::MAX) {
+        if !in_range || elements > u128::from(u32::MAX) {
             return wrong(format!("{elements} elements, but a kernel counts them in 32 bits"));
         }
         Ok(())

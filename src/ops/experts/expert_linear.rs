@@ -63,6 +63,10 @@ impl Operation for ExpertLinear {
         "expert_linear"
     }
 
+    fn shape(&self, formats: &dyn Fn(&[WeightId]) -> String) -> String {
+        format!("{} of {} {}x{} {}", self.used, self.experts.len(), self.n, self.k, formats(&self.experts))
+    }
+
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
         let name = self.name();
         same(name, "x", (s.width)(self.x), if self.own { self.used * self.k } else { self.k })?;

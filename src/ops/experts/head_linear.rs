@@ -44,6 +44,10 @@ impl Operation for HeadLinear {
         "head_linear"
     }
 
+    fn shape(&self, formats: &dyn Fn(&[WeightId]) -> String) -> String {
+        format!("{} {}x{} {}", self.matrices.len(), self.n, self.k, formats(&self.matrices))
+    }
+
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
         let (name, heads) = (self.name(), self.matrices.len() as u32);
         same(name, "x", (s.width)(self.x), heads * self.k)?;

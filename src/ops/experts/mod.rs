@@ -156,7 +156,7 @@ impl Matrices {
         let (w, vectors) = (Arg::read(&l.weights[segment.buffer]), Arg::read(l.vectors));
         let mut args = vec![Arg::read(l.step), Arg::read(&x.buffer), Arg::read(&chosen.buffer), vectors, w];
         if !tiles {
-            l.reduce(&mut kernel, l.products(segment.format).lanes);
+            l.reduce(&mut kernel, l.matmul(segment.format).lanes);
             args.push(Arg::Write(&out.buffer));
             let grid = [Dim::Fixed(segment.n.div_ceil(4)), x.rows(1), Dim::Fixed(self.count)];
             return l.plan.dispatch(&kernel, &params, &args, grid);

@@ -245,8 +245,8 @@ impl<'a> Lower<'a> {
     }
 
     /// The tuning of matmuls with weights of a format.
-    pub(crate) fn products(&self, format: BlockFormat) -> &MatmulTuning {
-        self.tuning.table.products(format)
+    pub(crate) fn matmul(&self, format: BlockFormat) -> &MatmulTuning {
+        self.tuning.table.matmul(format)
     }
 
     /// Fills the slot `reduce`: how a workgroup of `threads` adds up.
@@ -286,8 +286,8 @@ impl<'a> Lower<'a> {
         kernel.set("PAGE_BLOCKS", shape.blocks);
         kernel.set("PAGE_EXTRA", shape.extra());
         kernel.set("KV_HEADS", shape.kv_heads);
-        kernel.set("K_DIM", shape.k_room());
-        kernel.set("V_DIM", shape.v_room());
+        kernel.set("K_DIM", shape.padded_k());
+        kernel.set("V_DIM", shape.padded_v());
         let vectorised = shape.layout == KvLayout::Vectorised;
         if kernel.has_slot("cache") {
             kernel.fill("cache", if vectorised { lib::VECTORISED } else { lib::PAGED });

@@ -17,7 +17,19 @@ pub(crate) trait Operation: CpuForm + OracleForm + GpuForm {
     /// Checks the op's operands against each other, before anything is lowered or run.
     fn check(&self, s: &Shapes<'_>) -> Result<()>;
 
-    /// The op's cost with `rows` rows.
+    /// What distinguishes calls of it in a profile: its shape, and what `formats` makes of its matrices.
+    fn shape(&self, formats: &dyn Fn(&[WeightId]) -> String) -> String {
+        let _ = formats;
+        String::new()
+    }
+
+    /// The pages that it reads or writes, and the heads that it takes to be there. Whoever names a cache of pages has them.
+    fn pages(&self) -> Option<PageHeads> {
+        None
+    }
+
+    /// The op's cost with `rows` rows. The default is for ops that read activations alone: beside a model's matrices and
+    /// caches, which cost what their bytes cost, it is the dispatch that takes their time.
     fn cost(&self, load: &Load, rows: u32, format: &dyn Fn(WeightId) -> BlockFormat) -> Cost {
         let _ = (load, rows, format);
         Cost::default()
@@ -32,6 +44,16 @@ pub(crate) trait Operation: CpuForm + OracleForm + GpuForm {
     fn stack(&self) -> Option<Stack> {
         None
     }
+}
+
+/// A cache of pages as an op takes it to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageHeads {
+    pub(crate) cache: CacheId,
+    pub(crate) kv_heads: u32,
+    /// Elements of a key, and of a value.
+    pub(crate) k_dim: u32,
+    pub(crate) v_dim: u32,
 }
 
 /// The op on the CPU.
@@ -292,6 +314,16 @@ impl Op {
     /// The op's cost. `rows` is the number of rows it works on, `format` the block format of a matrix.
     pub fn cost(&self, load: &Load, rows: u32, format: &dyn Fn(WeightId) -> BlockFormat) -> Cost {
         self.operation().cost(load, rows, format)
+    }
+
+    /// What distinguishes calls of it in a profile: its shape, and what `formats` makes of its matrices.
+    pub fn shape(&self, formats: &dyn Fn(&[WeightId]) -> String) -> String {
+        self.operation().shape(formats)
+    }
+
+    /// The pages that the op reads or writes.
+    pub(crate) fn pages(&self) -> Option<PageHeads> {
+        self.operation().pages()
     }
 
     /// Whether the cost depends on where in its sequence a row stands.

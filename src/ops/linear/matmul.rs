@@ -51,7 +51,7 @@ impl Tile {
 impl KernelTuning {
     /// The tile sizes of the variant for weights of a format.
     pub(crate) fn tile(&self, format: BlockFormat) -> Tile {
-        let products = self.table.products(format);
+        let products = self.table.matmul(format);
         match (products.matmul, self.matrices) {
             // Empty rows cost little beside unpacking W.
             (Matmul::Cooperative, Some(matrices)) => {
@@ -64,14 +64,14 @@ impl KernelTuning {
 
 /// The overrides of a tile of `w` rows of W and `x` rows of x: its threads, and how many times 16 columns go through workgroup
 /// memory at a time, as many as fit.
-fn overrides(form: Matmul, w: u32, x: u32, room: u32) -> [(&'static str, u32); 3] {
+fn overrides(form: Matmul, w: u32, x: u32, memory: u32) -> [(&'static str, u32); 3] {
     // The most runs of 16 columns, and the bytes of one row of a run: floats, or int8 with their scale and their sum.
     let (most, bytes) = match form {
         Matmul::Dot => (4, 16 + 8),
         Matmul::F16 => (2, 16 * 2),
         Matmul::Registers | Matmul::Cooperative => (2, 16 * 4),
     };
-    let runs = if most * bytes * (w + x) <= room { most } else { most / 2 };
+    let runs = if most * bytes * (w + x) <= memory { most } else { most / 2 };
     [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("TILE_K16", runs)]
 }
 
@@ -98,10 +98,10 @@ impl<'a> Lower<'a> {
         if form == Matmul::Cooperative {
             return (kernel, None);
         }
-        let room = self.plan.device().caps().workgroup_memory;
+        let memory = self.plan.device().caps().workgroup_memory;
         let mut small = kernel.clone();
-        overrides(form, tile.w, tile.few, room).into_iter().for_each(|(name, n)| small.set(name, n));
-        overrides(form, tile.w, tile.x, room).into_iter().for_each(|(name, n)| kernel.set(name, n));
+        overrides(form, tile.w, tile.few, memory).into_iter().for_each(|(name, n)| small.set(name, n));
+        overrides(form, tile.w, tile.x, memory).into_iter().for_each(|(name, n)| kernel.set(name, n));
         (kernel, Some(small))
     }
 
@@ -149,20 +149,23 @@ mod tests {
     use super::*;
 
     /// What every device has, in bytes.
-    const ROOM: u32 = 16 << 10;
+    const MEMORY: u32 = 16 << 10;
 
     #[test]
-    fn tiles_take_as_many_runs_as_there_is_room_for() {
-        let runs = |form, w, x, room| overrides(form, w, x, room)[2].1;
-        assert_eq!(overrides(Matmul::Registers, 128, 64, ROOM), [("THREADS_N", 16), ("THREADS_M", 8), ("TILE_K16", 1)]);
-        assert_eq!(runs(Matmul::Registers, 128, 64, 2 * ROOM), 2);
-        assert_eq!(runs(Matmul::Registers, 64, 64, ROOM), 2);
-        assert_eq!(runs(Matmul::F16, 128, 64, ROOM), 2);
-        assert_eq!([64, 128].map(|w| runs(Matmul::Dot, w, 64, ROOM)), [4, 2]);
+    fn tiles_take_as_many_runs_as_fit() {
+        let runs = |form, w, x, memory| overrides(form, w, x, memory)[2].1;
+        assert_eq!(
+            overrides(Matmul::Registers, 128, 64, MEMORY),
+            [("THREADS_N", 16), ("THREADS_M", 8), ("TILE_K16", 1)]
+        );
+        assert_eq!(runs(Matmul::Registers, 128, 64, 2 * MEMORY), 2);
+        assert_eq!(runs(Matmul::Registers, 64, 64, MEMORY), 2);
+        assert_eq!(runs(Matmul::F16, 128, 64, MEMORY), 2);
+        assert_eq!([64, 128].map(|w| runs(Matmul::Dot, w, 64, MEMORY)), [4, 2]);
         // All fit everywhere.
         for (w, x) in [64, 128].into_iter().flat_map(|w| [SMALL_TILE, 64, 128].map(|x| (w, x))) {
-            assert!(runs(Matmul::Registers, w, x, ROOM) * 64 * (w + x) <= ROOM);
-            assert!(runs(Matmul::Dot, w, x, ROOM) * 24 * (w + x) <= ROOM);
+            assert!(runs(Matmul::Registers, w, x, MEMORY) * 64 * (w + x) <= MEMORY);
+            assert!(runs(Matmul::Dot, w, x, MEMORY) * 24 * (w + x) <= MEMORY);
             assert!(w * x / OF_THREAD.pow(2) <= 256, "{w} x {x}");
         }
     }

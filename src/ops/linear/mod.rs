@@ -12,7 +12,7 @@ use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
 use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
 use crate::ops::matmul::{COLS, FEW, Tile, int8_row_bytes};
-use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, operands};
+use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, Rows64};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
 use crate::ops::{Act, Cost, Load, NormKind, NormSpec, RopeKv, RopeSpec, Rows, Stack, ValueId, VectorId, WeightId};
@@ -113,6 +113,16 @@ operands!(Linear, f, Linear { x, parts, pre, epi, out, .. } => {
 impl Operation for Linear {
     fn name(&self) -> &'static str {
         "linear"
+    }
+
+    fn shape(&self, formats: &dyn Fn(&[WeightId]) -> String) -> String {
+        let weights: Vec<_> = self.parts.iter().map(|part| part.weight).collect();
+        format!("{}x{} {}", self.n(), self.k, formats(&weights))
+    }
+
+    fn pages(&self) -> Option<PageHeads> {
+        let Epi::RopeKv(rope_kv) = &self.epi else { return None };
+        rope_kv.pages()
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
@@ -421,7 +431,7 @@ impl Linear {
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, stored: Stored) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let vectors = l.decode || x.rows != Rows::Step;
-        let form = l.products(segment.format).matmul;
+        let form = l.matmul(segment.format).matmul;
         let mut kernel = if vectors { l.kernel(kernels::MATVEC) } else { l.matmul_kernel(form) };
         let mut params = self.common(l, &mut kernel, segment, bias);
         // Rows of W that a row of out takes.
@@ -487,7 +497,7 @@ impl Linear {
         rows: u32,
     ) -> Lowered {
         let x = l.value(self.x);
-        let MatmulTuning { lanes, row_vec4s: lone, row_vec4s_batch: many, .. } = *l.products(segment.format);
+        let MatmulTuning { lanes, row_vec4s: lone, row_vec4s_batch: many, .. } = *l.matmul(segment.format);
         // Sums of squares: one vec4 for four rows of x.
         let squares = |cols: u32| if matches!(self.pre, Pre::Norm(_)) { cols.div_ceil(4) } else { 0 };
         let form = |l: &Lower<'_>, cols: u32, row_vec4s: u32| {

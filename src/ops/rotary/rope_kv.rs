@@ -8,7 +8,7 @@ use crate::ops::check::{Shapes, holds, same};
 use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
 use crate::ops::lower::{CacheBuffer, Lower, Lowered, ValueBuffer};
-use crate::ops::operation::{Access, CpuForm, GpuForm, Operation, OracleForm, operands};
+use crate::ops::operation::{Access, CpuForm, GpuForm, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, Rows64, heads};
 use crate::ops::{CacheId, KvStorage, NormKind, NormSpec, RopeSpec, ValueId};
 
@@ -79,6 +79,10 @@ operands!(RopeKv, f, RopeKv { q, k, v, q_norm, k_norm, rope, cache, out, .. } =>
 impl Operation for RopeKv {
     fn name(&self) -> &'static str {
         "rope_kv"
+    }
+
+    fn pages(&self) -> Option<PageHeads> {
+        Some(PageHeads { cache: self.cache, kv_heads: self.kv_heads, k_dim: self.head_dim, v_dim: self.head_dim })
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
@@ -314,7 +318,7 @@ impl Heads {
         let (out, kv) = (out.map_or(Arg::Unused, |out| Arg::Write(&out.buffer)), Arg::Write(&cache.buffer));
         let mut args = vec![Arg::read(l.step), l.angles(self.rope.map(|r| r.table)), q, k, v, out, kv];
         let heads = self.heads + 2 * cache.shape.kv_heads;
-        let units = cache.shape.k_room().max(cache.shape.v_room()).div_ceil(UNIT);
+        let units = cache.shape.padded_k().max(cache.shape.padded_v()).div_ceil(UNIT);
         let threads = l.tuning.table.head.min(units.next_power_of_two());
         let group = l.tuning.table.reduce.max(threads);
         kernel.set("WG", group);

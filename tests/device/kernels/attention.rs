@@ -156,8 +156,8 @@ fn gpu_drafts_are_verified_as_units_too() {
         let q = filled(u64::from(rows * heads * dim), &mut rng);
         let result = |units: bool| {
             let seqs = if units { rows } else { 1 };
-            let room = StepLimits { rows, seqs, blocks: 3, slots, pos_ids: units, ..StepLimits::default() };
-            let step = StepBuffer::new(&device, room).unwrap();
+            let limits = StepLimits { rows, seqs, blocks: 3, slots, pos_ids: units, ..StepLimits::default() };
+            let step = StepBuffer::new(&device, limits).unwrap();
             let places: Vec<_> = (0..rows).map(|seq| RowPos { pos: first + seq, seq }).collect();
             let counts = match units {
                 true => step.write_rows(&device, &places, &vec![table.as_slice(); rows as usize]),
@@ -197,8 +197,8 @@ fn attended(
     let (kv_heads, dim, slots, storage) = (1u32, 8u32, 16u32, KvStorage::F32);
     let shape = CacheShape { kv_heads, k_dim: dim, v_dim: dim, slots, blocks: 60, storage, layout };
     let (rows, seqs) = (places.len() as u32, places.iter().map(|p| p.seq + 1).max().unwrap());
-    let room = StepLimits { rows, seqs, blocks: 50, slots, pos_ids: true, split_kv, ..StepLimits::default() };
-    let step = StepBuffer::new(device, room).unwrap();
+    let limits = StepLimits { rows, seqs, blocks: 50, slots, pos_ids: true, split_kv, ..StepLimits::default() };
+    let step = StepBuffer::new(device, limits).unwrap();
     let tables: Vec<Vec<u32>> = (0..seqs).map(|s| (0..50).map(|b| (7 * b + 11 * s) % 60).collect()).collect();
     let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
     let counts = step.write_rows(device, places, &tables).unwrap();

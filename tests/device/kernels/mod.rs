@@ -130,7 +130,7 @@ fn gpu_formats() {
 
 /// Whatever the tuning table has for a format, matmuls are right.
 #[test]
-fn gpu_tunings_of_products() {
+fn gpu_tunings_of_matmuls() {
     check(LAVAPIPE, &cases::tunings());
 }
 
@@ -146,7 +146,7 @@ fn gpu_matmul_in_f32() {
 
 #[test]
 fn gpu_matmul_of_extreme_rows() {
-    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::extreme_products()));
+    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::extreme_matmuls()));
 }
 
 /// Of software adapters, lavapipe alone has f16.

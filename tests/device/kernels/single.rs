@@ -82,10 +82,10 @@ fn gpu_single_ops_refuse_what_does_not_fit() {
         short.write_run(&device, 3, 14, &[0, 1]).unwrap_err().to_string().contains("17 positions in 2 blocks of 8")
     );
     let places = |all: &[[u32; 2]]| all.iter().map(|&[seq, pos]| RowPos { pos, seq }).collect::<Vec<_>>();
-    let room = StepLimits { rows: 4, seqs: 2, pos_ids: true, ..StepLimits::default() };
-    let ordered = StepBuffer::new(&device, room).unwrap();
+    let limits = StepLimits { rows: 4, seqs: 2, pos_ids: true, ..StepLimits::default() };
+    let ordered = StepBuffer::new(&device, limits).unwrap();
     assert!(ordered.write_rows(&device, &places(&[[0, 7], [0, 8], [1, 0]]), &[]).is_ok());
-    let any = StepBuffer::new(&device, StepLimits { any_order: true, ..room }).unwrap();
+    let any = StepBuffer::new(&device, StepLimits { any_order: true, ..limits }).unwrap();
     for wrong in [[[0, 7], [0, 9]], [[0, 8], [0, 7]], [[1, 0], [0, 0]]] {
         let error = ordered.write_rows(&device, &places(&wrong), &[]).unwrap_err().to_string();
         assert!(error.contains("row 1") && error.contains("any_order"), "{error}");
@@ -134,17 +134,17 @@ fn gpu_single_ops_know_how_far_caches_reach() {
     let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
     let (storage, layout) = (KvStorage::F32, KvLayout::Contiguous);
     let shape = CacheShape { kv_heads: 1, k_dim: 4, v_dim: 4, slots: 40, blocks: 2, storage, layout };
-    let cache = |room: StepLimits, shape: CacheShape| {
-        let step = StepBuffer::new(&device, room).unwrap();
+    let cache = |limits: StepLimits, shape: CacheShape| {
+        let step = StepBuffer::new(&device, limits).unwrap();
         Single::new(&mut Pipelines::new(&device), &step).cache(&buffer(shape.bytes()), shape)
     };
-    let room = StepLimits { rows: 4, slots: 40, ..StepLimits::default() };
-    let step = StepBuffer::new(&device, room).unwrap();
+    let limits = StepLimits { rows: 4, slots: 40, ..StepLimits::default() };
+    let step = StepBuffer::new(&device, limits).unwrap();
     assert!(step.write_run(&device, 4, 36, &[]).is_ok());
     assert!(step.write_run(&device, 4, 37, &[]).unwrap_err().to_string().contains("41 positions in 1 blocks of 40"));
-    assert!(cache(room, shape).is_ok());
-    assert!(cache(room, CacheShape { slots: 39, ..shape }).unwrap_err().to_string().contains("39 positions"));
-    assert!(cache(room, CacheShape { layout: KvLayout::Paged, ..shape }).is_err(), "pages without a table");
+    assert!(cache(limits, shape).is_ok());
+    assert!(cache(limits, CacheShape { slots: 39, ..shape }).unwrap_err().to_string().contains("39 positions"));
+    assert!(cache(limits, CacheShape { layout: KvLayout::Paged, ..shape }).is_err(), "pages without a table");
     let tables = StepLimits { rows: 4, slots: 16, blocks: 2, ..StepLimits::default() };
     assert!(cache(tables, shape).is_ok(), "a contiguous cache beside paged ones that reach less far");
     assert!(cache(StepLimits { blocks: 3, ..tables }, shape).is_err());
@@ -163,8 +163,8 @@ fn gpu_single_ops_know_how_far_caches_reach() {
 #[test]
 fn gpu_single_ops_refuse_rows_in_any_order_where_order_counts() {
     let device = device(LAVAPIPE);
-    let room = StepLimits { rows: 4, blocks: 2, pos_ids: true, any_order: true, ..StepLimits::default() };
-    let step = StepBuffer::new(&device, room).unwrap();
+    let limits = StepLimits { rows: 4, blocks: 2, pos_ids: true, any_order: true, ..StepLimits::default() };
+    let step = StepBuffer::new(&device, limits).unwrap();
     let buffer = |bytes| Buffer::new(&device, "b", bytes).unwrap();
     let tried = |layout, choose: fn(&mut Single<'_>), write: bool| {
         let shape =
@@ -251,8 +251,8 @@ fn gpu_single_copies_are_exact() {
 }
 
 #[test]
-fn gpu_single_products() {
-    check_all_forms(&cases::single_products());
+fn gpu_single_matmuls() {
+    check_all_forms(&cases::single_matmuls());
 }
 
 #[test]

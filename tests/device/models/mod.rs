@@ -190,7 +190,7 @@ fn queries_grow_by_steps_of_the_original_context() {
     let vocab = growing.program.vocab as usize;
     assert_eq!(plain[..4 * vocab], grown[..4 * vocab], "the first four positions are as they were");
     assert!(plain[4 * vocab..5 * vocab].iter().zip(&grown[4 * vocab..]).any(|(a, b)| (a - b).abs() > 1e-3));
-    let table = growing.program.ropes.iter().find(|rope| rope.growth.is_some()).unwrap();
+    let table = growing.program.ropes.iter().find(|rope| rope.temperature_scaling.is_some()).unwrap();
     assert!((table.factor(3) - 1.0).abs() < 1e-9 && (table.factor(9) - (1.0 + 0.5 * 3f64.ln())).abs() < 1e-6);
 }
 

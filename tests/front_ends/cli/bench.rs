@@ -102,7 +102,7 @@ fn a_file_is_measured() {
 }
 
 #[test]
-fn wrong_wishes_are_refused() {
+fn wrong_requests_are_refused() {
     let bench = |args: &[&str]| output(command(&[&["bench"], args].concat()));
     fails(bench(&["-p", "0", "-n", "0"]), 2, &["nothing to measure"]);
     fails(bench(&["--shape", "huge"]), 2, &["\"huge\" is none", "Llama-3.2-1B"]);

@@ -387,7 +387,7 @@ fn devices_are_listed() {
     let mut tuned = command(&["devices", "--verbose"]);
     tuned.env("WGSLM_TUNING", tuning);
     let verbose = ok(output(tuned));
-    for line in ["reduce      16 threads a workgroup: WGSLM_TUNING", "products    of Q4_K: WGSLM_TUNING"] {
+    for line in ["reduce      16 threads a workgroup: WGSLM_TUNING", "matmul      of Q4_K: WGSLM_TUNING"] {
         assert!(verbose.contains(line), "no {line} in:\n{verbose}");
     }
     std::fs::write(tuning, "rows = 4\n").unwrap();

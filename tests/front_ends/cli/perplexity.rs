@@ -97,7 +97,7 @@ fn weights_are_quantised_while_they_are_loaded() {
 }
 
 #[test]
-fn wrong_wishes_are_refused() {
+fn wrong_requests_are_refused() {
     let text_file = prose();
     fails(perplexity(F32, &[]), 2, &["--file"]);
     fails(perplexity(F32, &["-f", "nowhere.txt"]), 2, &["nowhere.txt"]);

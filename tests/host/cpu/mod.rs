@@ -475,7 +475,7 @@ fn coarse_caches_are_close() {
 
 /// Int8 activations: close to the oracle, and the same bits for a row alone and in a chunk, on any number of threads.
 #[test]
-fn eight_bit_activations_are_close_and_do_not_change_with_chunks() {
+fn int8_activations_are_close_and_do_not_change_with_chunks() {
     let program = llama(Shape { dim: 96, heads: 3, head_dim: 32, kv_heads: 1, ..Shape::SMALL });
     for format in [Q8_0, Q4_1] {
         let mut rng = Rng(21);

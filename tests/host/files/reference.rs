@@ -147,10 +147,10 @@ fn a_missing_tensor_is_named_with_its_neighbours() {
 fn reads_stay_inside_a_tensor() {
     let model = ModelFile::open(&data("stories/stories.gguf")).unwrap();
     let norm = model.tensor("output_norm.weight").unwrap();
-    for (range, room) in
+    for (range, len) in
         [(0..257, 257), (250..300, 50), (Range { start: 8, end: 4 }, 0), (0..8, 4), (u64::MAX - 4..u64::MAX, 4)]
     {
-        let read = pollster::block_on(model.read(norm, range.clone(), &mut vec![0; room]));
+        let read = pollster::block_on(model.read(norm, range.clone(), &mut vec![0; len]));
         assert!(matches!(read, Err(Error::Argument { .. })), "{range:?}");
     }
 }

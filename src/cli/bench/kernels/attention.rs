@@ -161,7 +161,7 @@ impl Attention {
         let Self { heads, kv_heads, split_kv, .. } = *self;
         let rows = self.rows();
         let most = self.seqs.iter().map(|(_, context)| context.div_ceil(SLOTS)).max().unwrap_or(1);
-        let room = StepLimits {
+        let limits = StepLimits {
             rows,
             seqs: self.seqs.len() as u32,
             blocks: most,
@@ -170,7 +170,7 @@ impl Attention {
             split_kv,
             ..StepLimits::default()
         };
-        let step = StepBuffer::new(device, room)?;
+        let step = StepBuffer::new(device, limits)?;
         let table = |&(_, context): &(u32, u32)| (&mut *next).take(context.div_ceil(SLOTS) as usize).collect();
         let tables: Vec<Vec<u32>> = self.seqs.iter().map(table).collect();
         let places = (0..)

@@ -1,7 +1,7 @@
 //! `wgslm bench kernels`: how near single kernels come to the bandwidth of a copy, and what fusion saves.
 
 mod attention;
-mod products;
+mod matmul;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -204,7 +204,7 @@ fn items(device: &Device, args: &Args) -> Result<(Vec<Item>, Vec<String>)> {
     let copy = copy(device, &mut pipelines, if args.quick { 8 << 20 } else { 64 << 20 })?;
     let mut items = vec![Item { name: "copy, four words a thread".to_owned(), ..copy }];
     let mut too_large = Vec::new();
-    let makes = single(args.quick).into_iter().chain(attention::items(args.quick)).chain(products::items(args.quick));
+    let makes = single(args.quick).into_iter().chain(attention::items(args.quick)).chain(matmul::items(args.quick));
     for (name, make) in makes.filter(|(name, _)| args.only.as_ref().is_none_or(|part| name.contains(part))) {
         match make(device, &mut pipelines) {
             Ok(all) => items.extend(all.into_iter().map(|item| Item { name: format!("{name}{}", item.name), ..item })),
@@ -382,9 +382,9 @@ impl Heads {
         let slots = if layout == KvLayout::Contiguous { rows } else { 16 };
         let blocks = rows.div_ceil(slots);
         let shape = CacheShape { kv_heads, k_dim: DIM, v_dim: DIM, slots, blocks, storage, layout };
-        let room = if layout == KvLayout::Contiguous { 0 } else { blocks };
-        let step = StepBuffer::new(device, StepLimits { rows, blocks: room, ..StepLimits::default() })?;
-        let counts = step.write_run(device, rows, 0, &(0..room).rev().collect::<Vec<_>>())?;
+        let blocks = if layout == KvLayout::Contiguous { 0 } else { blocks };
+        let step = StepBuffer::new(device, StepLimits { rows, blocks, ..StepLimits::default() })?;
+        let counts = step.write_run(device, rows, 0, &(0..blocks).rev().collect::<Vec<_>>())?;
         let mut single = Single::new(pipelines, &step);
         let cache = single.cache(&Buffer::new(device, "kv", shape.bytes())?, shape)?;
         let [k, v] = [0; 2].map(|_| value(device, &mut single, rows, kv_heads * DIM));

@@ -70,14 +70,14 @@ impl CacheCase {
         table.truncate(if layout == KvLayout::Contiguous { 0 } else { needed as usize });
         let (words, kept) = self.filled(&shape, &table, &mut rng);
 
-        let room = StepLimits {
+        let limits = StepLimits {
             rows: rows + 2,
             seqs: 1,
             blocks: table.len() as u32,
             tree: self.tree,
             ..StepLimits::default()
         };
-        let step = StepBuffer::new(device, room).unwrap();
+        let step = StepBuffer::new(device, limits).unwrap();
         let counts = match self.tree {
             true => step.write_tree(device, first, &paths(rows), &table),
             false => step.write_run(device, rows, first, &table),
@@ -149,10 +149,10 @@ impl CacheCase {
             };
             let mut pairs = Kept::new();
             for head in 0..shape.kv_heads {
-                let rooms = [(shape.k_dim, shape.k_room(), false), (shape.v_dim, shape.v_room(), true)];
-                let [k, v] = rooms.map(|(n, room, of_value)| {
+                let lens = [(shape.k_dim, shape.padded_k(), false), (shape.v_dim, shape.padded_v(), true)];
+                let [k, v] = lens.map(|(n, len, of_value)| {
                     let mut x = rng.normals(n as usize, 1.5);
-                    x.resize(room as usize, 0.0);
+                    x.resize(len as usize, 0.0);
                     let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
                     if self.storage == KvStorage::Q8 {
                         words[shape.scale_word(block, head, slot, of_value) as usize] = scale.to_bits();

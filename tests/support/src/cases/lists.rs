@@ -59,18 +59,18 @@ const SHAPES: [(u32, u32); 7] = [(1, 14_336), (7, 4128), (33, 1056), (64, 544), 
 /// Mat-mat in integers: each format of integers, rows of W and columns and rows of x pair by pair, with every
 /// epilogue. The bound is that of int8 activations.
 pub fn dots() -> Vec<Case> {
-    products("matmul = dot", |format| format.has_ints(), 0..7, 5e-4)
+    matmuls("matmul = dot", |format| format.has_ints(), 0..7, 5e-4)
 }
 
 /// The same with operands in f16. Both factors of a term are off by 2.8e-4 (root mean square of 2⁻¹¹ / √3). So a sum of terms
 /// with random signs has an NMSE of 1.6e-7; a gated pair has twice that on average, and up to three times for seven results.
 pub fn f16_tiles() -> Vec<Case> {
-    products("matmul = f16", |_| true, 0..7, 1e-6)
+    matmuls("matmul = f16", |_| true, 0..7, 1e-6)
 }
 
 /// The same in f32: each format in two of the shapes, up to 513 rows of x.
 pub fn registers() -> Vec<Case> {
-    products("matmul = registers", |_| true, 0..2, EXACT)
+    matmuls("matmul = registers", |_| true, 0..2, EXACT)
 }
 
 /// Tiles of other sizes than the usual: a fifth of the formats in each, which share their decoders.
@@ -82,13 +82,13 @@ pub fn tiles() -> Vec<Case> {
         ("matmul = dot\ntile_w = 128", 5e-4),
         ("matmul = dot\ntile_x = 128", 5e-4),
     ];
-    let of = |(turn, (tuning, bound))| products(tuning, |_| true, 2..4, bound).into_iter().skip(turn).step_by(5);
+    let of = |(turn, (tuning, bound))| matmuls(tuning, |_| true, 2..4, bound).into_iter().skip(turn).step_by(5);
     tilings.into_iter().enumerate().flat_map(of).collect()
 }
 
 /// The same in f16 by cooperative matrices: every format in one shape, which changes with `turn`.
 pub fn cooperative(turn: usize) -> Vec<Case> {
-    products("matmul = cooperative", |_| true, turn..turn + 1, 1e-6)
+    matmuls("matmul = cooperative", |_| true, turn..turn + 1, 1e-6)
 }
 
 /// Whatever the tuning table or file has for a format, mat-vec is right: threads, rows of W and rows of x pair by pair.
@@ -114,7 +114,7 @@ pub fn tunings() -> Vec<Case> {
 }
 
 /// Matmuls of formats, each in several of the shapes.
-fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<usize>, bound: f64) -> Vec<Case> {
+fn matmuls(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<usize>, bound: f64) -> Vec<Case> {
     const ROWS: [usize; 7] = [1, 7, 33, 64, 65, 200, 513];
     let mut cases = Vec::new();
     for (f, format) in BlockFormat::ALL.iter().copied().filter(has).enumerate() {
@@ -167,10 +167,9 @@ fn products(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<u
 }
 
 /// A row of NaN or huge numbers among others, in each variant of matmul.
-pub fn extreme_products() -> Vec<Case> {
+pub fn extreme_matmuls() -> Vec<Case> {
     let forms = [("matmul = registers", EXACT), ("matmul = dot", 5e-4), ("matmul = f16", 1e-6)];
-    let tiled =
-        forms.into_iter().flat_map(|(tuning, bound)| products(tuning, |f| matches!(f, F16 | Q8_0), 2..4, bound));
+    let tiled = forms.into_iter().flat_map(|(tuning, bound)| matmuls(tuning, |f| matches!(f, F16 | Q8_0), 2..4, bound));
     let few = linear().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 9, .. }));
     let experts = expert_formats().into_iter().filter(|case| matches!(case.formats[..], [F32 | F16 | Q8_0]));
     let heads = heads().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 63, .. }));
@@ -608,8 +607,8 @@ pub fn copies() -> Vec<Case> {
 }
 
 /// Products of matrices in buffers of the caller's.
-pub fn single_products() -> Vec<Case> {
-    alone(singles::products())
+pub fn single_matmuls() -> Vec<Case> {
+    alone(singles::matmuls())
 }
 
 pub fn softmaxes() -> Vec<Case> {
@@ -631,7 +630,7 @@ pub fn for_browsers() -> Vec<Case> {
         ops.chain(each(route(), 9)).chain(each(expert_layers(), 3)).chain(each(heads(), 2)).chain(each(row_wise(), 3));
     let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));
     let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
-    let singles = singles.chain(angles()).chain(each(single_products(), 3));
+    let singles = singles.chain(angles()).chain(each(single_matmuls(), 3));
     let models = models().into_iter().filter(|case| !case.unfused);
     let samples = samples().into_iter().chain(all_samples().into_iter().take(4));
     ops.chain(singles).chain(models).chain(model_formats()).chain(samples).collect()

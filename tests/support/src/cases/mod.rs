@@ -160,13 +160,13 @@ impl Case {
         let mut gpu = self.gpu(device, &op.program, &weights, true).await;
         let mut oracle = Oracle::new(&op.program, weights, self.limits());
         let result = op.program.value(op.out);
-        let room = match result.rows {
+        let rows_of_value = match result.rows {
             Rows::Step => self.limits().rows,
             Rows::Outs => self.limits().outs,
             Rows::Seqs => self.limits().seqs,
         };
         // Before the inputs, one of which may be the result.
-        gpu.set_value(phase, op.out, &vec![CANARY; (room * result.width) as usize]);
+        gpu.set_value(phase, op.out, &vec![CANARY; (rows_of_value * result.width) as usize]);
         for (i, &id) in op.inputs.iter().enumerate() {
             let width = op.program.value(id).width as usize;
             let mut values = rng.normals(rows * width, deviation);
@@ -198,7 +198,7 @@ impl Case {
         run(&mut gpu, &seqs).await;
         oracle.step(&Step { seqs: &seqs }).unwrap();
         let mut wanted = oracle.value(op.out).concat();
-        let mut got = gpu.value(phase, op.out, room).await.unwrap();
+        let mut got = gpu.value(phase, op.out, rows_of_value).await.unwrap();
         let rest = got.split_off(wanted.len());
         assert!(got.iter().all(|x| *x != CANARY), "{}: an element was not written", self.name);
         assert!(rest.iter().all(|x| *x == CANARY), "{}: a row past the last was written", self.name);

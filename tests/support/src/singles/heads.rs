@@ -167,7 +167,7 @@ impl Heads {
                 _ => (tables[place.seq as usize][(place.pos / shape.slots) as usize], place.pos % shape.slots),
             };
             for head in 0..self.kv_heads {
-                for (part, dim, room) in [(0, self.k_dim, shape.k_room()), (1, self.v_dim, shape.v_room())] {
+                for (part, dim, len) in [(0, self.k_dim, shape.padded_k()), (1, self.v_dim, shape.padded_v())] {
                     let scale = match shape.storage {
                         KvStorage::Q8 => {
                             let word = shape.scale_word(block, head, slot, part == 1);
@@ -187,7 +187,7 @@ impl Heads {
                     if copied && shape.storage == KvStorage::Q8 && !is_scale(scale, largest) {
                         return WRONG;
                     }
-                    for i in 0..room {
+                    for i in 0..len {
                         let e = match part {
                             0 => shape.k_element(block, head, slot, i),
                             _ => shape.v_element(block, head, slot, i),

@@ -571,7 +571,7 @@ pub fn copies() -> Vec<Alone> {
 }
 
 /// Matmuls by rows and by tiles, of few rows and of more, in each kind of block: of none, of 32, of 256.
-pub fn products() -> Vec<Alone> {
+pub fn matmuls() -> Vec<Alone> {
     let (one, few) = (Stand::Run { rows: 1, first: 3 }, Stand::Run { rows: 23, first: 0 });
     let formats = [BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::Q4_K];
     let cases = formats.into_iter().zip([(5, 130), (70, 96), (131, 512)]);

@@ -16,7 +16,7 @@ const MATRICES: [usize; 2] = [72, 8];
 
 /// One row of x and eight times matrices of a block format.
 #[derive(Clone, Copy)]
-struct Products {
+struct Multiplication {
     format: BlockFormat,
     quick: bool,
 }
@@ -25,8 +25,8 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     let formats = [BlockFormat::F16, BlockFormat::Q8_0, BlockFormat::Q4_0, BlockFormat::Q4_K, BlockFormat::Q6_K];
     let mut all: Vec<(String, Make)> = Vec::new();
     for format in formats {
-        let products = Products { format, quick };
-        all.push((format!("matvec {}", format.name()), Box::new(move |d, p| products.items(d, p))));
+        let multiplication = Multiplication { format, quick };
+        all.push((format!("matvec {}", format.name()), Box::new(move |d, p| multiplication.items(d, p))));
     }
     let stream = move |d: &Device, p: &mut Pipelines| {
         let bytes = MATRIX * if quick { 8 } else { 32 };
@@ -36,7 +36,7 @@ pub(super) fn items(quick: bool) -> Vec<(String, Make)> {
     all
 }
 
-impl Products {
+impl Multiplication {
     fn items(&self, device: &Device, pipelines: &mut Pipelines) -> Result<Vec<Item>> {
         let words = self.format.gpu_row_words(K.into())?;
         let row_bytes = u64::from(words) * 4;
