@@ -176,8 +176,9 @@ impl WebEngine {
         let prompt = request.prompt(self.template.as_ref(), self.model.tokenizer(), transcript)?;
         let text = TextStream::after(Arc::clone(self.model.tokenizer()), &prompt);
         let ours = self.model.request(prompt);
+        let sampling = request.sampling(&self.model.model().sampling);
         let request_id = self.model.engine_mut().submit(Request {
-            sampling: request.sampling(&self.model.model().sampling),
+            sampling,
             max_tokens: request.max_tokens(),
             sequence: ours.sequence.filter(|_| on_conversation),
             ..ours
