@@ -21,6 +21,8 @@ pub(super) struct Args {
     /// Writes random weights of a known shape instead: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
     #[arg(long, conflicts_with_all = ["source", "requantize"], requires = "to", value_parser = open::shape)]
     shape: Option<Shape>,
+    #[command(flatten)]
+    access: open::AccessArg,
     /// The file to write. It appears when it is complete.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -46,7 +48,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             let source = source.display();
             return Err(Exit::not_found(format!("{source}: there is no such file or folder; a model's is needed")));
         }
-        (Some(source), ..) => open::model_file(source)?,
+        (Some(source), ..) => args.access.open(source)?,
         (None, Some(shape), Some(to)) => shape.model_file(to, 1)?,
         (None, ..) => return Err(Exit::usage("a model's file or folder is needed, or --shape and --type")),
     };

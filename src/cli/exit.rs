@@ -12,6 +12,8 @@ Exit codes:
   0 done   1 failed   2 wrong usage   3 model not found   5 damaged model file   6 no device that works
   7 too little memory   8 device lost, or a step on it   130 interrupted";
 
+/// The exit code of a program that was given a damaged model.
+pub(super) const DAMAGED: u8 = 5;
 /// The exit code of a program that has too little memory.
 pub(super) const TOO_LITTLE_MEMORY: u8 = 7;
 
@@ -67,7 +69,7 @@ impl From<&Error> for Exit {
             Error::Argument { .. } => 2,
             // A file that the command line names; where it is a model, its opener says so.
             Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => 2,
-            Error::Malformed { .. } => 5,
+            Error::Malformed { .. } => DAMAGED,
             Error::Device(_) | Error::Miscomputed { .. } => 6,
             Error::Limit { .. } => TOO_LITTLE_MEMORY,
             Error::DeviceLost(_) | Error::LostStep { .. } => 8,

@@ -17,6 +17,8 @@ use crate::text::Tokenizer;
 pub(super) struct Args {
     /// GGUF file (any part of a split one) or safetensors folder.
     source: PathBuf,
+    #[command(flatten)]
+    access: open::AccessArg,
     /// Also lists every tensor.
     #[arg(long)]
     tensors: bool,
@@ -30,7 +32,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         let source = args.source.display();
         return Err(Exit::not_found(format!("{source}: there is no such file or folder")));
     }
-    let file = open::model_file(&args.source)?;
+    let file = args.access.open(&args.source)?;
     let mut about = describe(&file, args.tensors);
     match Tokenizer::of(&file) {
         Ok(tokenizer) => {

@@ -67,6 +67,7 @@ enum Command {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     process::quiet_drivers();
+    process::explain_shrunk_files();
     process::handle_signals(interrupt::install);
     let done = match Args::parse().command {
         Command::Run(args) => run::run(args),

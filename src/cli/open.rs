@@ -8,7 +8,7 @@ use super::self_test_results;
 use super::term::Bar;
 use crate::Error;
 use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
-use crate::file::{ModelFile, Shape};
+use crate::file::{Access, ModelFile, Shape};
 use crate::language_model::LanguageModel;
 use crate::model::Model;
 use crate::ops::KvStorage;
@@ -20,6 +20,28 @@ pub(super) struct ModelArg {
     /// GGUF file, safetensors folder; without it, the small model that is compiled in.
     #[arg(short, long, value_name = "FILE|DIR")]
     pub(super) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) access: AccessArg,
+}
+
+/// How model files are read.
+#[derive(Debug, clap::Args)]
+pub(super) struct AccessArg {
+    /// Reads files piece by piece instead of mapping them: slower to load, and it takes memory for the weights, but a file that
+    /// shrinks meanwhile (on a network, while it is downloaded) is an error.
+    #[arg(long)]
+    no_mmap: bool,
+}
+
+impl AccessArg {
+    /// Opens a model's files. One that is not there is a model that was not found.
+    pub(super) fn open(&self, path: &Path) -> Result<ModelFile, Exit> {
+        let access = if self.no_mmap { Access::Read } else { Access::Mapped };
+        ModelFile::open_as(path, access).map_err(|error| match &error {
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::not_found(error.to_string()),
+            _ => error.into(),
+        })
+    }
 }
 
 /// Which model, and how its weights are loaded.
@@ -133,18 +155,10 @@ impl ModelArg {
     pub(super) fn file(&self) -> Result<ModelFile, Exit> {
         match &self.model {
             Some(path) if !path.exists() => Err(missing(path)),
-            Some(path) => model_file(path),
+            Some(path) => self.access.open(path),
             None => embedded(),
         }
     }
-}
-
-/// Opens a model's files. One that is not there is a model that was not found.
-pub(super) fn model_file(path: &Path) -> Result<ModelFile, Exit> {
-    ModelFile::open(path).map_err(|error| match &error {
-        Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::not_found(error.to_string()),
-        _ => error.into(),
-    })
 }
 
 fn missing(path: &Path) -> Exit {

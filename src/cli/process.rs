@@ -69,6 +69,30 @@ pub(super) fn quiet_drivers() {
     }
 }
 
+/// Says what is the matter, and what helps, where a mapped file has become shorter than it was. The system ends a program that
+/// reads past its end, and would do so without a word.
+#[cfg(unix)]
+pub(super) fn explain_shrunk_files() {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    extern "C" fn shrunk(_: nix::libc::c_int) {
+        const MESSAGE: &[u8] =
+            b"error: a file that is mapped can no longer be read, as if it had become shorter; --no-mmap \
+            makes an error of that alone\n";
+        // SAFETY: both calls may be made in a signal handler; the message lives for ever.
+        unsafe {
+            nix::libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len());
+            nix::libc::_exit(i32::from(super::exit::DAMAGED));
+        }
+    }
+    let explain = SigAction::new(SigHandler::Handler(shrunk), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler calls nothing that a signal handler must not call.
+    let _ = unsafe { sigaction(Signal::SIGBUS, &explain) };
+}
+
+/// Elsewhere files cannot become shorter while they are mapped.
+#[cfg(not(unix))]
+pub(super) fn explain_shrunk_files() {}
+
 /// Elsewhere drivers have nothing to say.
 #[cfg(not(unix))]
 pub(super) fn quiet_drivers() {}

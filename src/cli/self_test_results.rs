@@ -15,9 +15,14 @@ fn path() -> Option<PathBuf> {
     Some(folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA")).or_else(home)?.join("wgslm").join("devices.tsv"))
 }
 
-/// The stored results. A file that cannot be read counts as empty.
+/// More than all devices of a machine have.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The stored results. What cannot be read, is longer than results are, or is no file (a pipe would wait for ever) counts as
+/// empty.
 pub(super) fn known() -> Arc<SelfTestResults> {
-    let text = path().and_then(|path| fs::read(path).ok()).unwrap_or_default();
+    let file = |path: &PathBuf| fs::metadata(path).is_ok_and(|there| there.is_file() && there.len() <= MAX_BYTES);
+    let text = path().filter(file).and_then(|path| fs::read(path).ok()).unwrap_or_default();
     Arc::new(SelfTestResults::parse(&String::from_utf8_lossy(&text)))
 }
 

@@ -1,9 +1,11 @@
 //! tokenizer.json, by the `tokenizers` crate, under limits of our own: the file is checked before the crate sees it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use tokenizers::SplitDelimiterBehavior;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -61,6 +63,8 @@ impl Hf {
             .iter()
             .filter_map(|part| file.get(part))
             .try_for_each(check_patterns)?;
+        check_charsmaps(&file)?;
+        check_post_processor(file.get("post_processor").unwrap_or(&Value::Null), &tokens)?;
         check_growth(file.get("normalizer").unwrap_or(&Value::Null))?;
 
         let mut parsing = tokenizers::Tokenizer::from_bytes(json).map_err(|e| bad(e.to_string()))?;
@@ -242,9 +246,84 @@ fn check_merges(file: &Value, tokens: &HashMap<String, u32>) -> Result<()> {
         let Some((left, right)) = parts.filter(|(left, right)| !left.is_empty() && !right.is_empty()) else {
             return Err(bad(format!("merge {rank} ({merge}) is not two texts")));
         };
-        let joined = format!("{left}{}", right.strip_prefix(prefix).unwrap_or(right));
+        // The crate takes that many bytes from it unseen: what is left must be text.
+        let Some(rest) = right.strip_prefix(prefix) else {
+            return Err(bad(format!("merge {rank} ({merge}): {right:?} does not begin with {prefix:?}")));
+        };
+        let joined = format!("{left}{rest}");
         if let Some(unknown) = [left, right, &joined].iter().find(|part| !tokens.contains_key(**part)) {
             return Err(bad(format!("merge {rank} ({merge}): {unknown:?} is not in the vocabulary")));
+        }
+    }
+    Ok(())
+}
+
+/// Every id that the post-processor puts into a text is a token's.
+fn check_post_processor(processor: &Value, tokens: &HashMap<String, u32>) -> Result<()> {
+    let ids: HashSet<u64> = tokens.values().map(|&id| id.into()).collect();
+    let known = |id: &Value| match id.as_u64().is_some_and(|id| ids.contains(&id)) {
+        true => Ok(()),
+        false => Err(bad(format!("the post-processor names token {id}, which is out of range or unused"))),
+    };
+    let mut processors = vec![processor];
+    while let Some(processor) = processors.pop() {
+        processors.extend(processor.get("processors").and_then(Value::as_array).into_iter().flatten());
+        let pairs = ["cls", "sep"].iter().filter_map(|name| processor.get(name)?.get(1));
+        pairs.into_iter().try_for_each(known)?;
+        let special = processor.get("special_tokens").and_then(Value::as_object).into_iter().flatten();
+        let lists = special.filter_map(|(_, token)| token.get("ids")?.as_array());
+        lists.flatten().try_for_each(known)?;
+    }
+    Ok(())
+}
+
+/// Every charsmap of SentencePiece, a trie and the texts that it leads to, stays within itself: the crate follows it unseen.
+fn check_charsmaps(value: &Value) -> Result<()> {
+    match value {
+        Value::Object(entries) => entries.iter().try_for_each(|(key, value)| match value.as_str() {
+            Some(map) if key == "precompiled_charsmap" => {
+                check_charsmap(map).map_err(|problem| bad(format!("precompiled_charsmap: {problem}")))
+            }
+            _ => check_charsmaps(value),
+        }),
+        Value::Array(values) => values.iter().try_for_each(check_charsmaps),
+        _ => Ok(()),
+    }
+}
+
+/// Walks all of a trie. It is a double array of 32-bit units: the bytes of its length, its units, then the texts in UTF-8.
+fn check_charsmap(map: &str) -> Result<(), String> {
+    let bytes = STANDARD.decode(map).map_err(|e| format!("base64: {e}"))?;
+    let (size, rest) = bytes.split_first_chunk().ok_or("it is shorter than the length of its trie")?;
+    let size = u32::from_le_bytes(*size) as usize / 4 * 4;
+    let (trie, texts) = rest.split_at_checked(size).ok_or_else(|| format!("a trie of {size} bytes is past its end"))?;
+    let texts = std::str::from_utf8(texts).map_err(|e| e.to_string())?;
+    let trie: Vec<usize> = trie.as_chunks().0.iter().map(|&unit| u32::from_le_bytes(unit) as usize).collect();
+    let offset = |unit: usize| (unit >> 10) << ((unit & 1 << 9) >> 6);
+    let root = *trie.first().ok_or("its trie has no root")?;
+    let mut nodes = vec![offset(root)];
+    let mut seen = vec![false; trie.len()];
+    while let Some(node) = nodes.pop() {
+        // A text may go on with any byte, each of which is looked up.
+        if node | 0xff >= trie.len() {
+            return Err(format!("its trie leads to unit {node} of {}", trie.len()));
+        }
+        if std::mem::replace(&mut seen[node], true) {
+            continue;
+        }
+        for byte in 1..=0xff {
+            let (at, unit) = (node ^ byte, trie[node ^ byte]);
+            if unit & (1 << 31 | 0xff) != byte {
+                continue;
+            }
+            let next = at ^ offset(unit);
+            if let (true, Some(value)) = (unit & 1 << 8 != 0, trie.get(next)) {
+                let at = value & 0x7fff_ffff;
+                if !texts.is_char_boundary(at) {
+                    return Err(format!("its trie leads to byte {at} of {} of text", texts.len()));
+                }
+            }
+            nodes.push(next);
         }
     }
     Ok(())
@@ -407,4 +486,114 @@ fn vocab(
         vocab.push(&bytes, kind(id, model_kind), None)?;
     }
     Ok(vocab)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::Random;
+
+    /// A file with three letters, and other parts in place of its own.
+    fn file(parts: Value) -> Vec<u8> {
+        let mut file = json!({
+            "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "decoder": null,
+            "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "\u{e9}": 3, "a\u{e9}": 4}, "merges": ["a b"]},
+        });
+        for (name, part) in parts.as_object().expect("an object") {
+            match (file[name].as_object_mut(), part) {
+                (Some(object), Value::Object(fields)) => object.extend(fields.clone()),
+                _ => file[name] = part.clone(),
+            }
+        }
+        file.to_string().into_bytes()
+    }
+
+    fn refused(parts: Value, words: &str) {
+        match Hf::load(&file(parts.clone()), None) {
+            Ok(_) => panic!("{parts} is taken"),
+            Err(error) => assert!(error.to_string().contains(words), "{error}"),
+        }
+    }
+
+    /// `a` becomes `b`: a root, a node for `a`, and its text.
+    fn charsmap() -> Vec<u8> {
+        let mut trie = vec![0u32; 512];
+        let node = 256 ^ u32::from(b'a');
+        trie[0] = 256 << 10;
+        trie[node as usize] = (node ^ 384) << 10 | 1 << 8 | u32::from(b'a');
+        trie[384] = 1 << 31;
+        let mut map = (trie.len() as u32 * 4).to_le_bytes().to_vec();
+        map.extend(trie.iter().flat_map(|unit| unit.to_le_bytes()));
+        map.extend(b"b\0");
+        map
+    }
+
+    fn normalizer(map: &[u8]) -> Value {
+        json!({ "normalizer": { "type": "Precompiled", "precompiled_charsmap": STANDARD.encode(map) } })
+    }
+
+    fn encode(loaded: &Loaded, text: &str) -> Vec<u32> {
+        let special = SpecialTokens::new(&loaded.vocab).expect("none");
+        loaded.model.encode(&loaded.vocab, &special, text, &[]).expect("an encoding")
+    }
+
+    #[test]
+    fn what_the_crate_would_cut_unseen_is_refused() {
+        let with_prefix = |prefix: &str| json!({ "model": { "continuing_subword_prefix": prefix } });
+        refused(with_prefix("###"), "does not begin with");
+        refused(with_prefix("a"), "does not begin with");
+        // One byte of a letter of two.
+        refused(
+            json!({ "model": { "merges": ["a \u{e9}"], "continuing_subword_prefix": "#" } }),
+            "does not begin with",
+        );
+        assert!(Hf::load(&file(with_prefix("")), None).is_ok());
+    }
+
+    #[test]
+    fn ids_of_the_post_processor_are_tokens() {
+        for id in [5u64, u64::from(u32::MAX), u64::MAX] {
+            let bert = json!({ "type": "BertProcessing", "cls": ["a", 0], "sep": ["b", id] });
+            refused(json!({ "post_processor": bert }), "out of range");
+            let template = json!({
+                "type": "TemplateProcessing", "pair": [],
+                "single": [{ "SpecialToken": { "id": "x", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+                "special_tokens": { "x": { "id": "x", "ids": [id], "tokens": ["x"] } },
+            });
+            refused(json!({ "post_processor": { "type": "Sequence", "processors": [template] } }), "out of range");
+        }
+        let bert = json!({ "type": "BertProcessing", "cls": ["a", 0], "sep": ["b", 1] });
+        assert!(Hf::load(&file(json!({ "post_processor": bert })), None).is_ok());
+    }
+
+    /// Whatever a charsmap holds, it is refused, or any text can be normalised with it.
+    #[test]
+    fn charsmaps_stay_within_themselves() {
+        let sound = Hf::load(&file(normalizer(&charsmap())), None).map_err(|e| e.to_string()).expect("sound");
+        assert_eq!(encode(&sound, "ab"), [1, 1]);
+        refused(normalizer(&[]), "precompiled_charsmap");
+        refused(normalizer(&[0xff; 8]), "past its end");
+        refused(normalizer(&[0; 4]), "no root");
+        let all: String = (1..=0x17fu32).filter_map(char::from_u32).collect();
+        let mut rng = Random::new(11);
+        let mut taken = 0;
+        for _ in 0..400 {
+            let mut map = charsmap();
+            for _ in 0..=rng.below(3) {
+                // The units that are reached, and the texts: elsewhere nothing is read.
+                let spots = [4, 4 + 4 * (256 ^ usize::from(b'a')), 4 + 4 * 384, map.len() - 4];
+                let at = spots[rng.below(4) as usize] + rng.below(4) as usize;
+                map[at] = rng.below(256) as u8;
+            }
+            if let Ok(loaded) = Hf::load(&file(normalizer(&map)), None) {
+                taken += 1;
+                encode(&loaded, &all);
+                encode(&loaded, "aaabbb");
+            }
+        }
+        assert!((20..400).contains(&taken), "{taken} of 400");
+    }
 }

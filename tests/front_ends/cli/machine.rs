@@ -136,6 +136,48 @@ fn a_context_without_memory_is_an_error() {
     ok(short);
 }
 
+/// A file that shrinks while it is mapped ends the program with a word; read piece by piece, it is an error like others.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_file_that_shrinks_is_reported() {
+    let folder = tempdir("shrinks");
+    let (model, out) = (folder.join("model.gguf"), folder.join("out.gguf"));
+    for (option, words) in [(None, "--no-mmap"), (Some("--no-mmap"), "model.gguf")] {
+        std::fs::copy(fetched("models/SmolLM2-135M-Instruct.Q4_1.gguf"), &model).unwrap();
+        let mut convert = command(&["convert", "-f", "-t", "Q4_K_M", "--requantize", "--threads", "1", "-o"]);
+        let child = convert.arg(&out).arg(&model).args(option).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while files_of(&folder).len() < 2 {
+            assert!(Instant::now() < deadline, "it does not begin");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::fs::OpenOptions::new().write(true).open(&model).unwrap().set_len(1 << 20).unwrap();
+        let done = child.wait_with_output().unwrap();
+        let stderr = text(&done.stderr);
+        assert!(matches!(done.status.code(), Some(1 | 5)) && stderr.contains(words), "{done:?}");
+        files_of(&folder).iter().for_each(|name| std::fs::remove_file(folder.join(name)).unwrap());
+    }
+    // What is read piece by piece is the same.
+    let answer = |option: &[&str]| {
+        let mut run = command(&["run", "--device", "cpu", "--temp", "0", "-n", "8", "The dog", "-m"]);
+        run.arg(data(Q8_0)).args(option);
+        ok(output(run))
+    };
+    assert_eq!(answer(&["--no-mmap"]), answer(&[]));
+}
+
+/// A pipe in the place of the self-test's results is not waited for.
+#[test]
+fn a_pipe_is_no_file_of_results() {
+    let cache = tempdir("pipe");
+    std::fs::create_dir(cache.join("wgslm")).unwrap();
+    let pipe = cache.join("wgslm/devices.tsv");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut run = command(&["run", "--device", "cpu", "-n", "2", "x", "-m"]);
+    run.arg(data(Q8_0)).env("XDG_CACHE_HOME", &cache);
+    ok(output(run));
+}
+
 /// Without a runtime folder, as in containers and by ssh, drivers say nothing on our stderr.
 #[test]
 fn drivers_are_quiet() {
