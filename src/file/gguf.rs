@@ -368,6 +368,25 @@ mod tests {
         file
     }
 
+    /// A count of what cannot be there is refused where it stands, before anything is read for it.
+    #[test]
+    fn counts_are_checked_where_they_stand() {
+        let mut file = small_file();
+        let tensors = (file.len() as u64 / MIN_TENSOR) + 1;
+        for (at, what, n) in
+            [(8, "tensor count", tensors), (16, "metadata key count", file.len() as u64 / MIN_PAIR + 1)]
+        {
+            let before: [u8; 8] = file[at..at + 8].try_into().expect("eight bytes");
+            for n in [n, u64::MAX] {
+                file[at..at + 8].copy_from_slice(&n.to_le_bytes());
+                let error = parse_prefix_of(&file, file.len()).err().expect("too many").to_string();
+                assert!(error.contains(&format!("{what} of {n}")), "{error}");
+            }
+            file[at..at + 8].copy_from_slice(&before);
+        }
+        assert!(parse_prefix_of(&file, file.len()).is_ok());
+    }
+
     fn parse_prefix_of(file: &[u8], n: usize) -> Result<Prefix<Header>> {
         parse("small.gguf", 0, file.len() as u64, &file[..n])
     }

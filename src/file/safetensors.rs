@@ -121,3 +121,19 @@ impl<'de> Visitor<'de> for TableVisitor {
         Ok(Table(entries))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header that a file of terabytes has the bytes for is refused by its length; the largest that is taken is asked for.
+    #[test]
+    fn headers_have_a_limit() {
+        let parsed = |header: u64| parse("large.safetensors", 0, 1 << 42, &header.to_le_bytes());
+        assert!(matches!(parsed(MAX_HEADER), Ok(Prefix::More(data)) if data == PREFIX + MAX_HEADER));
+        for header in [MAX_HEADER + 1, 1 << 40] {
+            let error = parsed(header).err().expect("too long").to_string();
+            assert!(error.contains("header length above"), "{error}");
+        }
+    }
+}

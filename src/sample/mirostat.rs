@@ -37,3 +37,31 @@ pub(super) fn learn(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>, to
     let surprise = at.map_or(0.0, |at| -(c.weights[at] / sum).log2());
     mu.unwrap_or(mirostat.first()) - f64::from(mirostat.eta) * (surprise - f64::from(mirostat.tau))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bound, and what is kept, are the paper's to the last digits that f64 has.
+    #[test]
+    fn the_bound_follows_the_formula() {
+        // Surprises of 1, 2, 3 and 3 bits.
+        let logits = [0.5f64, 0.25, 0.125, 0.125].map(|p| p.ln() as f32);
+        let mirostat = Mirostat { tau: 1.25, eta: 0.2 };
+        let candidates = |mu| {
+            let mut c = Candidates::default();
+            c.fill(&logits, None);
+            truncate(&mut c, &mirostat, mu);
+            c
+        };
+        // The first bound is twice tau, 2.5 bits; then it is what was learnt; at least one token stays.
+        for (mu, kept) in [(None, 2), (Some(2.49), 2), (Some(1.99), 1), (Some(0.0), 1), (Some(3.01), 4)] {
+            assert_eq!(candidates(mu).list.len(), kept, "{mu:?}");
+        }
+        // Of the two that are kept the second has a third, so log2 3 bits.
+        let learnt = learn(&mut candidates(None), &mirostat, None, 1);
+        assert!((learnt - (2.5 - 0.2f32 as f64 * (3f64.log2() - 1.25))).abs() < 1e-6, "{learnt}");
+        let again = learn(&mut candidates(Some(2.1)), &mirostat, Some(2.1), 0);
+        assert!((again - (2.1 - 0.2f32 as f64 * (1.5f64.log2() - 1.25))).abs() < 1e-6, "{again}");
+    }
+}
