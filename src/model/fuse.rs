@@ -16,7 +16,7 @@
 
 use crate::model::program::{Node, Program, Rows, Value};
 use crate::ops::{
-    Epi, KvStorage, Linear, NormKind, NormSpec, Op, Phase, Pointwise, Pre, RopeKv, RopeSpec, ValueId, View,
+    Epi, KvStorage, Linear, NormKind, NormSpec, Op, Phase, Pointwise, Pre, RopeKv, RopeKvSpec, RopeSpec, ValueId, View,
 };
 
 /// Whether an op over these rows runs as mat-vec: decode rows do, and in both phases the output rows (logits) and the rows
@@ -62,6 +62,18 @@ struct Turned<'a> {
     linear: &'a Linear,
     norm: Option<NormSpec>,
     rope: Option<RopeSpec>,
+}
+
+/// The linears of q, k and v as one, and what follows them up to the cache.
+struct Qkv {
+    nodes: Vec<usize>,
+    /// The last of the nodes.
+    last: usize,
+    /// Without an epilogue; `out` is the rotated q.
+    linear: Linear,
+    /// Of q and k.
+    norms: [Option<NormSpec>; 2],
+    spec: RopeKvSpec,
 }
 
 struct Fuser {
@@ -143,29 +155,28 @@ impl Fuser {
     fn qkv(&mut self) {
         let mut i = 0;
         while i < self.nodes.len() {
-            if let Some((mut folded, last, linear, rope_kv)) = self.match_qkv(i) {
-                folded.retain(|&n| n != last);
+            if let Some(Qkv { nodes, last, linear, norms: [q_norm, k_norm], spec }) = self.match_qkv(i) {
                 let layer = self.nodes[last].as_ref().and_then(|n| n.layer);
-                for n in folded {
+                for n in nodes.into_iter().filter(|&n| n != last) {
                     self.nodes[n] = None;
                 }
                 // A norm needs whole heads. Rotated elements must fill groups of four pairs: the mat-vec kernel has four
                 // elements at a time.
-                let normed = rope_kv.q_norm.is_some() || rope_kv.k_norm.is_some();
-                let by_vec4s = !normed && !self.executor.whole_heads && rope_kv.rope.is_none_or(|r| r.dims % 8 == 0);
+                let normed = q_norm.is_some() || k_norm.is_some();
+                let by_vec4s = !normed && !self.executor.whole_heads && spec.rope.is_none_or(|r| r.dims % 8 == 0);
                 if by_vec4s && as_vectors(self.phase, self.rows(linear.x)) {
-                    let out = rope_kv.out;
-                    let op = Op::Linear(Linear { epi: Epi::RopeKv(rope_kv), out, ..linear });
+                    let op = Op::Linear(Linear { epi: Epi::RopeKv(spec), ..linear });
                     self.nodes[last] = Some(Node { layer, op });
                 } else {
-                    let name = self.program.value(rope_kv.out).name.clone() + " k v";
+                    let out = linear.out;
+                    let name = self.program.value(out).name.clone() + " k v";
                     let value = Value { name, width: linear.n(), rows: self.rows(linear.x) };
                     self.program.values.push(value);
                     let qkv = ValueId(self.program.values.len() as u32 - 1);
                     self.nodes[last] = Some(Node { layer, op: Op::Linear(Linear { out: qkv, ..linear }) });
                     // Ids of nodes stay valid: the new node goes after `last`, whose successors are not visited yet.
-                    let [q, k, v] = View::qkv(qkv, rope_kv.heads, rope_kv.kv_heads, rope_kv.head_dim);
-                    let op = Op::RopeKv(RopeKv { q, k, v, ..rope_kv });
+                    let [q, k, v] = View::qkv(qkv, spec.heads, spec.kv_heads, spec.head_dim);
+                    let op = Op::RopeKv(RopeKv { q, k, v, q_norm, k_norm, spec, out });
                     self.nodes.insert(last + 1, Some(Node { layer, op }));
                 }
             }
@@ -173,8 +184,8 @@ impl Fuser {
         }
     }
 
-    /// At a `kv_write`: the nodes that fold with it, the last of them, and the fused ops.
-    fn match_qkv(&self, node: usize) -> Option<(Vec<usize>, usize, Linear, RopeKv)> {
+    /// At a `kv_write`: what folds with it.
+    fn match_qkv(&self, node: usize) -> Option<Qkv> {
         let Op::KvWrite(write) = self.op(node)? else { return None };
         let q_value = self.nodes.iter().flatten().find_map(|n| match &n.op {
             Op::Attend(a) if a.kv == crate::ops::Kv::Cache(write.cache) => Some(a.q),
@@ -191,23 +202,12 @@ impl Fuser {
         let parts = linears.iter().flat_map(|l| l.parts.iter().copied()).collect();
         let linear = Linear { x: q.linear.x, k: q.linear.k, parts, pre: Pre::None, epi: Epi::None, out: q_value };
         let heads = q.linear.n() / write.k_dim;
-        let [q_view, k_view, v_view] = View::qkv(q_value, heads, write.kv_heads, write.k_dim);
-        let rope_kv = RopeKv {
-            q: q_view,
-            k: k_view,
-            v: v_view,
-            heads,
-            kv_heads: write.kv_heads,
-            head_dim: write.k_dim,
-            q_norm: q.norm,
-            k_norm: k.norm,
-            rope: q.rope,
-            cache: write.cache,
-            out: q_value,
-        };
-        let folded: Vec<usize> = q.nodes.into_iter().chain(k.nodes).chain([v_node, node]).collect();
-        let last = folded.iter().copied().max()?;
-        Some((folded, last, linear, rope_kv))
+        let (kv_heads, head_dim, cache) = (write.kv_heads, write.k_dim, write.cache);
+        let spec = RopeKvSpec { heads, kv_heads, head_dim, rope: q.rope, cache };
+        let norms = [q.norm, k.norm];
+        let nodes: Vec<usize> = q.nodes.into_iter().chain(k.nodes).chain([v_node, node]).collect();
+        let last = nodes.iter().copied().max()?;
+        Some(Qkv { nodes, last, linear, norms, spec })
     }
 
     fn gated(&mut self) {

@@ -46,7 +46,7 @@ pub use recurrent::conv::Conv;
 pub use recurrent::delta::Delta;
 pub use recurrent::scan::Scan;
 pub use rotary::rope::{Pairing, Rope, RopeSpec};
-pub use rotary::rope_kv::{RopeKv, View};
+pub use rotary::rope_kv::{RopeKv, RopeKvSpec, View};
 pub use rows::concat::Concat;
 pub use rows::embed::{Embed, Index};
 pub use rows::gather::Gather;

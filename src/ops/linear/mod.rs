@@ -15,7 +15,7 @@ use crate::ops::matmul::{COLS, FEW, Tile, int8_row_bytes};
 use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, Rows64};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
-use crate::ops::{Act, Cost, Load, NormKind, NormSpec, RopeKv, RopeSpec, Rows, Stack, ValueId, VectorId, WeightId};
+use crate::ops::{Act, Cost, Load, NormKind, NormSpec, RopeKvSpec, RopeSpec, Rows, Stack, ValueId, VectorId, WeightId};
 use crate::quant::{BlockFormat, LANES};
 
 /// `out[r] = epi(W pre(x[r]) + b)`, where W is a stack of parts by rows.
@@ -70,8 +70,7 @@ pub enum Epi {
     /// Two parts of the same n, gate then up: `out = act(gate) * up`, (rows, n).
     Gated(Act),
     /// Three parts q, k, v: q is rotated into `out` (rows, heads * head_dim); k, rotated, and v go to the cache.
-    /// The operands `q`, `k`, `v` and `out` inside are not used: the rows of W x + b, and the linear's own, stand for them.
-    RopeKv(RopeKv),
+    RopeKv(RopeKvSpec),
 }
 
 impl Linear {
@@ -99,7 +98,7 @@ operands!(Linear, f, Linear { x, parts, pre, epi, out, .. } => {
     }
     match epi {
         Epi::Add(residual) => f(Access::Read, residual.into()),
-        Epi::RopeKv(RopeKv { rope, cache, .. }) => {
+        Epi::RopeKv(RopeKvSpec { rope, cache, .. }) => {
             if let Some(RopeSpec { table, .. }) = rope {
                 f(Access::Read, table.into());
             }
@@ -122,7 +121,7 @@ impl Operation for Linear {
 
     fn pages(&self) -> Option<PageHeads> {
         let Epi::RopeKv(rope_kv) = &self.epi else { return None };
-        rope_kv.pages()
+        Some(rope_kv.pages())
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
@@ -220,7 +219,7 @@ impl CpuForm for Linear {
                     let store = |r: usize, j: usize, y| heads[r * dim + j - head * dim] = y;
                     product(run, &self.parts[part as usize], columns, x, 0..rows, rest, store);
                     for (r, head) in heads.chunks_exact_mut(dim).enumerate() {
-                        rope_kv.finish(run, unit, r, head);
+                        rope_kv.finish(run, unit, r, head, self.out);
                     }
                 }
             }
@@ -288,7 +287,7 @@ impl OracleForm for Linear {
                 run.set(self.out, out);
             }
             Epi::RopeKv(rope_kv) => {
-                let out = rope_kv.oracle_of(run, &y);
+                let out = rope_kv.oracle(run, &y);
                 run.set(self.out, out);
             }
         }
@@ -470,7 +469,7 @@ impl Linear {
         }
     }
 
-    fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKv) -> Lowered {
+    fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKvSpec) -> Lowered {
         let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
         let mut kernel = l.kernel(kernels::MATVEC_QKV);
         let params = self.common(l, &mut kernel, segment, bias);

@@ -25,22 +25,29 @@ pub struct RopeKv {
     pub k: View,
     /// (rows, kv_heads * head_dim)
     pub v: View,
+    /// The norm of each head of q: an RMS norm without a bias.
+    pub q_norm: Option<NormSpec>,
+    /// The norm of each head of k.
+    pub k_norm: Option<NormSpec>,
+    /// The heads, and what happens to them after the norms.
+    pub spec: RopeKvSpec,
+    /// (rows, heads * head_dim)
+    pub out: ValueId,
+}
+
+/// Heads of q, k and v that are rotated and stored: what [`RopeKv`] and an epilogue of [`Linear`](crate::ops::Linear) share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeKvSpec {
     /// Query heads.
     pub heads: u32,
     /// Key and value heads.
     pub kv_heads: u32,
     /// Elements of a head, the same for q, k and v.
     pub head_dim: u32,
-    /// The norm of each head of q: an RMS norm without a bias.
-    pub q_norm: Option<NormSpec>,
-    /// The norm of each head of k.
-    pub k_norm: Option<NormSpec>,
     /// None: learned positions or none at all; q and k pass through.
     pub rope: Option<RopeSpec>,
     /// Where k and v go.
     pub cache: CacheId,
-    /// (rows, heads * head_dim)
-    pub out: ValueId,
 }
 
 /// Some columns of a value.
@@ -62,7 +69,7 @@ impl View {
     }
 }
 
-operands!(RopeKv, f, RopeKv { q, k, v, q_norm, k_norm, rope, cache, out, .. } => {
+operands!(RopeKv, f, RopeKv { q, k, v, q_norm, k_norm, spec: RopeKvSpec { rope, cache, .. }, out } => {
     for View { value, .. } in [q, k, v] {
         f(Access::Read, value.into());
     }
@@ -82,30 +89,31 @@ impl Operation for RopeKv {
     }
 
     fn pages(&self) -> Option<PageHeads> {
-        Some(PageHeads { cache: self.cache, kv_heads: self.kv_heads, k_dim: self.head_dim, v_dim: self.head_dim })
+        Some(self.spec.pages())
     }
 
     fn check(&self, s: &Shapes<'_>) -> Result<()> {
         let name = self.name();
-        if let Some(rope) = &self.rope {
-            rope.check(name, self.head_dim, s)?;
+        let RopeKvSpec { heads, kv_heads, head_dim, rope, .. } = self.spec;
+        if let Some(rope) = rope {
+            rope.check(name, head_dim, s)?;
         }
         for norm in [&self.q_norm, &self.k_norm].into_iter().flatten() {
             norm.check(name, 1, s)?;
-            same(name, "a norm of heads", norm.n, self.head_dim)?;
+            same(name, "a norm of heads", norm.n, head_dim)?;
             holds(name, norm.kind == NormKind::Rms && norm.bias.is_none(), || {
                 "heads take an RMS norm without a bias".to_owned()
             })?;
         }
-        let views = [("q", self.q, self.heads), ("k", self.k, self.kv_heads), ("v", self.v, self.kv_heads)];
-        for (what, view, heads) in views {
+        let views = [("q", self.q, heads), ("k", self.k, kv_heads), ("v", self.v, kv_heads)];
+        for (what, view, view_heads) in views {
             same(name, what, (s.width)(view.value), view.width)?;
-            let last = u64::from(view.at) + u64::from(heads) * u64::from(self.head_dim);
+            let last = u64::from(view.at) + u64::from(view_heads) * u64::from(head_dim);
             holds(name, last <= u64::from(view.width), || {
                 format!("{what} is elements {} to {last} of {}", view.at, view.width)
             })?;
         }
-        same(name, "out", (s.width)(self.out), self.heads * self.head_dim)
+        same(name, "out", (s.width)(self.out), heads * head_dim)
     }
 }
 
@@ -114,10 +122,10 @@ impl Operation for RopeKv {
 impl CpuForm for RopeKv {
     /// Splits heads.
     fn cpu(&self, run: &CpuRun<'_>) {
-        let (dim, units) = (self.head_dim as usize, self.units());
+        let (dim, units) = (self.spec.head_dim as usize, self.spec.units());
         for item in run.thread.share(run.step.rows.len() * units, 1) {
             let (row, unit) = (item / units, item % units);
-            let (part, index) = self.unit(unit);
+            let (part, index) = self.spec.unit(unit);
             let (view, norm) = match part {
                 Qkv::Q => (self.q, self.q_norm),
                 Qkv::K => (self.k, self.k_norm),
@@ -130,16 +138,20 @@ impl CpuForm for RopeKv {
                 Some(norm) => norm.cpu(run, 0, x.slice(at..at + dim), head),
                 None => head.copy_from_slice(x.slice(at..at + dim)),
             }
-            self.finish(run, unit, row, head);
+            self.spec.finish(run, unit, row, head, self.out);
         }
     }
 
     fn cpu_scratch(&self, _rows: usize) -> usize {
-        self.head_dim as usize
+        self.spec.head_dim as usize
     }
 }
 
-impl RopeKv {
+impl RopeKvSpec {
+    pub(in crate::ops) fn pages(&self) -> PageHeads {
+        PageHeads { cache: self.cache, kv_heads: self.kv_heads, k_dim: self.head_dim, v_dim: self.head_dim }
+    }
+
     /// Heads of q, k and v together.
     pub(in crate::ops) fn units(&self) -> usize {
         (self.heads + 2 * self.kv_heads) as usize
@@ -155,8 +167,8 @@ impl RopeKv {
         }
     }
 
-    /// Rotates a head of a row, if it is one of q or k, and stores it where it belongs.
-    pub(in crate::ops) fn finish(&self, run: &CpuRun<'_>, unit: usize, row: usize, head: &mut [f32]) {
+    /// Rotates a head of a row, if it is one of q or k, and stores it where it belongs: q in `out`, k and v in the cache.
+    pub(in crate::ops) fn finish(&self, run: &CpuRun<'_>, unit: usize, row: usize, head: &mut [f32], out: ValueId) {
         let (part, index) = self.unit(unit);
         if let (Some(spec), Qkv::Q | Qkv::K) = (self.rope, part) {
             spec.cpu(run, row, head);
@@ -169,7 +181,7 @@ impl RopeKv {
         match part {
             Qkv::Q => {
                 let start = (row * self.heads as usize + index) * head.len();
-                run.value(self.out).slice_mut(start..start + head.len()).copy_from_slice(head);
+                run.value(out).slice_mut(start..start + head.len()).copy_from_slice(head);
             }
             Qkv::K => store(Kind::K),
             Qkv::V => store(Kind::V),
@@ -189,7 +201,8 @@ pub(in crate::ops) enum Qkv {
 
 impl OracleForm for RopeKv {
     fn oracle(&self, run: &mut OracleRun<'_>) {
-        let dim = self.head_dim as usize;
+        let RopeKvSpec { heads, kv_heads, head_dim, .. } = self.spec;
+        let dim = head_dim as usize;
         let part = |view: View, heads: u32, norm: Option<NormSpec>, row: usize| -> Vec<f64> {
             let x = &run.value(view.value)[row][view.at as usize..][..heads as usize * dim];
             let head = |x: &[f64]| norm.map_or(x.to_vec(), |norm| norm.oracle(run, 0, x));
@@ -197,21 +210,21 @@ impl OracleForm for RopeKv {
         };
         let row = |row: usize| {
             let parts = [
-                part(self.q, self.heads, self.q_norm, row),
-                part(self.k, self.kv_heads, self.k_norm, row),
-                part(self.v, self.kv_heads, None, row),
+                part(self.q, heads, self.q_norm, row),
+                part(self.k, kv_heads, self.k_norm, row),
+                part(self.v, kv_heads, None, row),
             ];
             parts.concat()
         };
         let qkv: Rows64 = (0..run.step.rows.len()).map(row).collect();
-        let out = self.oracle_of(run, &qkv);
+        let out = self.spec.oracle(run, &qkv);
         run.set(self.out, out);
     }
 }
 
-impl RopeKv {
+impl RopeKvSpec {
     /// Rotates rows of q | k | v that are normalised already, stores k and v, and returns q.
-    pub(in crate::ops) fn oracle_of(&self, run: &mut OracleRun<'_>, qkv: &Rows64) -> Rows64 {
+    pub(in crate::ops) fn oracle(&self, run: &mut OracleRun<'_>, qkv: &Rows64) -> Rows64 {
         let mut out = Vec::new();
         for (row, qkv) in qkv.iter().enumerate() {
             let all = heads(qkv, self.head_dim);
@@ -252,10 +265,10 @@ params! {
 
 impl GpuForm for RopeKv {
     fn lower(&self, l: &mut Lower<'_>) -> Lowered {
-        let (out, cache) = (l.value(self.out), l.cache(self.cache));
-        let (dim, norms) = (self.head_dim, [self.q_norm, self.k_norm]);
-        let (k_dim, v_dim) = (dim, dim);
-        let heads = Heads { heads: self.heads, q: self.q, k: self.k, v: self.v, k_dim, v_dim, norms, rope: self.rope };
+        let RopeKvSpec { heads, head_dim, rope, cache, .. } = self.spec;
+        let (out, cache) = (l.value(self.out), l.cache(cache));
+        let (k_dim, v_dim, norms) = (head_dim, head_dim, [self.q_norm, self.k_norm]);
+        let heads = Heads { heads, q: self.q, k: self.k, v: self.v, k_dim, v_dim, norms, rope };
         heads.lower(l, cache, Some(out))
     }
 }

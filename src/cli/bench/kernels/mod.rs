@@ -15,7 +15,7 @@ use crate::gpu::{Arg, Buffer, Choice, Device, Dim, Kernel, Pipelines, Plan, Plan
 use crate::ops::sample::SampleBuffers;
 use crate::ops::{
     Act, BlockMove, CacheId, CacheShape, KvLayout, KvReplicate, KvStorage, KvWrite, Norm, NormKind, NormSpec, Op,
-    Pairing, Pointwise, Rope, RopeId, RopeKv, RopeSpec, SampleSpec, Softmax, ValueId, View,
+    Pairing, Pointwise, Rope, RopeId, RopeKv, RopeKvSpec, RopeSpec, SampleSpec, Softmax, ValueId, View,
 };
 use crate::{Error, Result};
 
@@ -408,17 +408,14 @@ impl Heads {
 
     fn fused(&self, single: &mut Single<'_>, p: &RopeKvValues) -> Result<()> {
         let view = |value, heads| View { value, width: heads * DIM, at: 0 };
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
         single.add(Op::RopeKv(RopeKv {
-            q: view(p.q, self.heads),
-            k: view(p.k, self.kv_heads),
-            v: view(p.v, self.kv_heads),
-            heads: self.heads,
-            kv_heads: self.kv_heads,
-            head_dim: DIM,
+            q: view(p.q, heads),
+            k: view(p.k, kv_heads),
+            v: view(p.v, kv_heads),
             q_norm: p.norm,
             k_norm: p.norm,
-            rope: Some(p.rope()),
-            cache: p.cache,
+            spec: RopeKvSpec { heads, kv_heads, head_dim: DIM, rope: Some(p.rope()), cache: p.cache },
             out: p.out,
         }))
     }

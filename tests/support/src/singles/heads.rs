@@ -104,7 +104,8 @@ impl Heads {
             let out = single.value(&out_buffer, widths[0]).unwrap();
             let (q_norm, k_norm) = (norm(0), norm(1));
             let (q, k, v) = (views[0], views[1], views[2]);
-            Op::RopeKv(RopeKv { q, k, v, heads, kv_heads, head_dim: k_dim, q_norm, k_norm, rope, cache, out })
+            let spec = RopeKvSpec { heads, kv_heads, head_dim: k_dim, rope, cache };
+            Op::RopeKv(RopeKv { q, k, v, q_norm, k_norm, spec, out })
         };
         single.add(op).unwrap();
         single.finish().unwrap().submit(device, counts);

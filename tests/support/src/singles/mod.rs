@@ -4,7 +4,7 @@ use wgslm::exec::single::{Rotation, RowPos, Single, StepBuffer, StepLimits};
 use wgslm::gpu::{Buffer, Device, Pipelines, PlanBuilder, StepCounts};
 use wgslm::ops::{
     BlockMove, CacheShape, Epi, KvLayout, KvReplicate, KvStorage, KvWrite, Linear, NormKind, NormSpec, Op, Pairing,
-    Part, Pre, Rope, RopeKv, RopeSpec, Softmax, ValueId, View,
+    Part, Pre, Rope, RopeKv, RopeKvSpec, RopeSpec, Softmax, ValueId, View,
 };
 use wgslm::quant::BlockFormat;
 
