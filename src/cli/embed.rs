@@ -31,7 +31,7 @@ pub(super) struct Args {
     /// Leaves vectors as they are.
     #[arg(long)]
     no_normalize: bool,
-    /// Cuts texts that are too long for the model; else they are errors.
+    /// Truncates texts that are too long for the model; else they are errors.
     #[arg(long)]
     truncate: bool,
     /// Tokens of a text at most [default: what the model is meant for, at most 4096].
@@ -75,7 +75,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             pollster::block_on(Embedder::open(file, &options, &run, &mut |progress| bar.show(progress)))
         })?
     };
-    let mut lines = Lines { reader: BufReader::new(lines), name, number: 0, failed: None };
+    let mut lines = Lines { reader: BufReader::new(lines), name, number: 0, truncate: args.truncate, failed: None };
     let mut out = term::out();
     let mut counter = Counter::new("texts", !out.is_terminal());
     loop {
@@ -101,6 +101,8 @@ struct Lines {
     reader: BufReader<Box<dyn Read>>,
     name: String,
     number: u64,
+    /// Texts that are too long are truncated.
+    truncate: bool,
     /// What is wrong with the line after the last batch.
     failed: Option<Exit>,
 }
@@ -157,7 +159,10 @@ impl Lines {
         };
         input.map_err(|error| match error {
             Error::Limit { needed, available, .. } => {
-                wrong(format!("{needed}; there is capacity for {available}; --truncate cuts the text"))
+                let what = if embedder.scores() { "pair" } else { "text" };
+                // What is still too long when truncated is a pair's query.
+                let works = if self.truncate { "a shorter query works" } else { "--truncate shortens it" };
+                wrong(format!("the {what} has {needed}, at most {available} fit; {works}"))
             }
             error => wrong(error.to_string()),
         })

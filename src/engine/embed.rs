@@ -69,8 +69,8 @@ fn too_long(tokens: usize, longest: u32) -> Error {
     Error::Limit {
         what: "text".into(),
         needed: format!("{tokens} tokens"),
-        available: format!("{longest}, which the model reads at once"),
-        instead: "a shorter text works, and so does cutting it".into(),
+        available: format!("{longest}"),
+        instead: "a shorter text works, and `truncate` shortens it".into(),
     }
 }
 

@@ -179,8 +179,8 @@ fn lines_that_do_not_fit_are_named() {
     assert_eq!(text(&output.stdout).lines().count(), 2);
 
     let long = format!("\"{}\"", ["w7"; 300].join(" "));
-    fails(folder.embed(&[], &long), 2, &["line 1", "302 tokens", "256", "--truncate"]);
-    fails(folder.embed(&["--context", "10"], "\"w7 w7 w7 w7 w7 w7 w7 w7 w7\""), 2, &["11 tokens", "10"]);
+    fails(folder.embed(&[], &long), 2, &["line 1", "the text has 302 tokens, at most 256 fit; --truncate shortens it"]);
+    fails(folder.embed(&["--context", "10"], "\"w7 w7 w7 w7 w7 w7 w7 w7 w7\""), 2, &["11 tokens, at most 10 fit"]);
     fails(folder.embed(&["--context", "257"], ""), 2, &["1 to 256 work"]);
     let cut = ok(folder.embed(&["--truncate"], &long));
     assert_eq!(serde_json::from_str::<Value>(&cut).unwrap()["tokens"], 256);
