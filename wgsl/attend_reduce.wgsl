@@ -7,7 +7,7 @@ override WG: u32 = 64u;
 
 @compute @workgroup_size(WG)
 fn attend_reduce(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: vec3<u32>) {
-    let at = BATCH_REDUCES + 4u * id.y;
+    let at = BATCH_SPLIT_ROWS + 4u * id.y;
     for (var i4 = lid; i4 < V_VEC4S; i4 += WG) {
         var merged = Partial(vec4<f32>(MASK_VALUE, 0.0, 0.0, 0.0), vec4<f32>(0.0));
         for (var item = batch[at + 1u]; item < batch[at + 1u] + batch[at + 2u]; item++) {

@@ -70,7 +70,7 @@ for (const [kind, n] of [["pp", prompt], ["tg", generate]]) {
   if (n === 0) continue;
   const samples = [];
   for (let i = -1; i < repetitions; i++) {
-    // What lies behind the depth is cut off; the rest is read once.
+    // What follows the depth is removed; the rest is read once.
     if (results.length === 0 && i < 0) {
       inner.disposeSequence(0);
       if (depth > 0) await decode(0, ids(depth));

@@ -120,8 +120,8 @@ async fn compare(
 ) -> Result<Found> {
     let mut found = Found { ops: BTreeMap::new(), first: None };
     // Encoders read texts whole.
-    let generated = if program.needs_full_sequence() { 0 } else { DECODED };
-    let prompt = ids.len().saturating_sub(generated).max(1);
+    let decoded = if program.needs_full_sequence() { 0 } else { DECODED };
+    let prompt = ids.len().saturating_sub(decoded).max(1);
     let most = tested.limits().rows.min(oracle.limits().rows) as usize;
     let steps = (0..prompt).step_by(most).map(|at| (Phase::Prefill, at..prompt.min(at + most)));
     let steps = steps.chain((prompt..ids.len()).map(|i| (Phase::Decode, i..i + 1)));

@@ -11,14 +11,14 @@ pub struct Matrices {
     /// Their types.
     pub types: Fragment,
     /// What is done with them.
-    pub products: Fragment,
+    pub fragment: Fragment,
 }
 
 impl Matrices {
     /// Fills the slots `matrices` and `cooperative` of a kernel.
     pub(crate) fn lower(&self, kernel: &mut Kernel) {
         kernel.fill("matrices", self.types);
-        kernel.fill("cooperative", self.products);
+        kernel.fill("cooperative", self.fragment);
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
         })
     };
     let known = [(16, lib::COOPERATIVE_16), (8, lib::COOPERATIVE_8)];
-    known.map(|(side, types)| Matrices { side, types, products: lib::COOPERATIVE }).into_iter().find(has)
+    known.map(|(side, types)| Matrices { side, types, fragment: lib::COOPERATIVE }).into_iter().find(has)
 }
 
 /// Lets a device have features that wgpu calls experimental.

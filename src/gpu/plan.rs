@@ -51,15 +51,15 @@ pub enum Dim {
     /// One for an item of the work list.
     Items,
     /// One for a row whose KV splits are reduced.
-    Reduces,
+    SplitRows,
     /// One for each sample.
     Samples,
-    /// The same, if one of them has filters.
-    Filtered,
-    /// The same, if one of them has penalties or a bias.
-    Adjusted,
-    /// The same, if one of them reports probabilities.
-    Reporting,
+    /// The same, if one of them has filters; else none.
+    SamplesIfFiltered,
+    /// The same, if one of them has penalties or a bias; else none.
+    SamplesIfAdjusted,
+    /// The same, if one of them reports probabilities; else none.
+    SamplesIfReported,
 }
 
 /// How much a step of a plan's class holds.
@@ -74,15 +74,15 @@ pub struct StepCounts {
     /// Items of the work list of rows.
     pub items: u32,
     /// Rows whose KV splits are reduced.
-    pub reduces: u32,
+    pub split_rows: u32,
     /// Samples.
     pub samples: u32,
-    /// Samples, if one of them has filters.
-    pub filtered: u32,
-    /// Samples, if one of them has penalties or a bias.
-    pub adjusted: u32,
-    /// Samples, if one of them reports probabilities.
-    pub reporting: u32,
+    /// Samples, if one of them has filters; else 0.
+    pub samples_if_filtered: u32,
+    /// Samples, if one of them has penalties or a bias; else 0.
+    pub samples_if_adjusted: u32,
+    /// Samples, if one of them reports probabilities; else 0.
+    pub samples_if_reported: u32,
 }
 
 impl Dim {
@@ -94,11 +94,11 @@ impl Dim {
             Self::Seqs(per) => counts.seqs.div_ceil(per),
             Self::Tiles(per) => counts.rows / per + counts.seqs,
             Self::Items => counts.items,
-            Self::Reduces => counts.reduces,
+            Self::SplitRows => counts.split_rows,
             Self::Samples => counts.samples,
-            Self::Filtered => counts.filtered,
-            Self::Adjusted => counts.adjusted,
-            Self::Reporting => counts.reporting,
+            Self::SamplesIfFiltered => counts.samples_if_filtered,
+            Self::SamplesIfAdjusted => counts.samples_if_adjusted,
+            Self::SamplesIfReported => counts.samples_if_reported,
         }
     }
 }

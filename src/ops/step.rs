@@ -69,7 +69,7 @@ pub(crate) struct StepSizes {
     pub(crate) blocks: u32,
     /// Entries of attention's lists.
     pub(crate) items: u32,
-    pub(crate) reduces: u32,
+    pub(crate) split_rows: u32,
     pub(crate) tiles: u32,
     /// Rows may be drafts of a tree.
     pub(crate) tree: bool,
@@ -90,7 +90,7 @@ pub(crate) struct StepLayout {
     /// The work list of rows.
     pub(crate) items: u32,
     /// The list of rows whose KV splits are reduced.
-    pub(crate) reduces: u32,
+    pub(crate) split_rows: u32,
     /// The list of tiles of rows.
     pub(crate) tiles: u32,
     /// The list of ancestors, if rows are drafts of a tree; else 0.
@@ -112,16 +112,16 @@ impl StepLayout {
             // A buffer of more words than u32 counts is refused when it is made.
             at as u32
         };
-        let StepSizes { rows, seqs, outs, groups, blocks, items, reduces, tiles, tree } = *sizes;
-        let [rows, seqs, outs, items, reduces, tiles] = [rows, seqs, outs, items, reduces, tiles].map(u64::from);
+        let StepSizes { rows, seqs, outs, groups, blocks, items, split_rows, tiles, tree } = *sizes;
+        let [rows, seqs, outs, items, split_rows, tiles] = [rows, seqs, outs, items, split_rows, tiles].map(u64::from);
         let table_words = seqs * u64::from(blocks);
         place(rows, 4);
         let (seqs, outs) = (place(seqs, 4), place(outs, 1));
         let tables = place(u64::from(groups), table_words);
-        let (items, reduces, tiles) = (place(items, 4), place(reduces, 4), place(tiles, 1));
+        let (items, split_rows, tiles) = (place(items, 4), place(split_rows, 4), place(tiles, 1));
         let tree = if tree { place(rows, 2) } else { 0 };
         let (rows, table_words) = (sizes.rows, table_words as u32);
-        Self { rows, seqs, outs, tables, table_words, items, reduces, tiles, tree, words }
+        Self { rows, seqs, outs, tables, table_words, items, split_rows, tiles, tree, words }
     }
 }
 
@@ -131,12 +131,21 @@ mod tests {
 
     #[test]
     fn parts_follow_one_another() {
-        let sizes =
-            StepSizes { rows: 3, seqs: 2, outs: 5, groups: 2, blocks: 7, items: 4, reduces: 3, tiles: 6, tree: true };
-        let StepLayout { rows, seqs, outs, tables, table_words, items, reduces, tiles, tree, words } =
+        let sizes = StepSizes {
+            rows: 3,
+            seqs: 2,
+            outs: 5,
+            groups: 2,
+            blocks: 7,
+            items: 4,
+            split_rows: 3,
+            tiles: 6,
+            tree: true,
+        };
+        let StepLayout { rows, seqs, outs, tables, table_words, items, split_rows, tiles, tree, words } =
             StepLayout::new(&sizes);
         assert_eq!((rows, seqs, outs, tables), (3, 16 + 12, 28 + 8, 36 + 5));
-        assert_eq!((table_words, items, reduces, tiles), (14, 41 + 28, 69 + 16, 85 + 12));
+        assert_eq!((table_words, items, split_rows, tiles), (14, 41 + 28, 69 + 16, 85 + 12));
         assert_eq!((tree, words), (97 + 6, 103 + 6));
         let plain = StepLayout::new(&StepSizes { tree: false, ..sizes });
         assert_eq!((plain.tree, plain.words), (0, 103));

@@ -10,7 +10,7 @@ BOS, EOS, UNKNOWN = 1, 2, 0
 
 UNKNOWN_TYPE, CONTROL_TYPE, BYTE_TYPE, NORMAL_TYPE = 2, 3, 6, 1
 
-# Pieces of SentencePiece's kind. The first are merges of the single characters behind them.
+# Pieces of SentencePiece's kind. The first are merges of the single characters after them.
 PIECES = ["▁t", "in", "▁a", "▁s", "▁w", "er", "▁ton", "on", "▁in", "▁b", "▁c", "▁d", "▁m"]
 PIECES += list("▁abcdefghijklmnopqrstuvwxyz") + list("éñöüßø–—€…”,!")
 MORE_PIECES = ["▁ten", "en", "▁we", "▁be", "▁no", "at", "▁at", "it"]

@@ -31,7 +31,7 @@ function run(command, ...args) {
 /** The logits of each of `ids`. */
 function logits(gguf, numerics, ids) {
   run(wgslm, "logits", "-m", gguf, "--device", "cpu", "--numerics", numerics, "--ids", ids.join(","), "-o", at("logits.npy"));
-  const file = readFileSync(at("logits.npy")); // float32, behind a header
+  const file = readFileSync(at("logits.npy")); // float32, after a header
   const header = 10 + file.readUInt16LE(8);
   const all = new Float32Array(file.buffer.slice(file.byteOffset + header, file.byteOffset + file.length));
   const vocab = all.length / ids.length;

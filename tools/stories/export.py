@@ -29,7 +29,7 @@ from hf import dequantised, hf_config, hf_state, logits_of, transformer
 NAME = "stories"
 FORMS = {"": Type.F32, "-f16": Type.F16, "-q8_0": Type.Q8_0, "-q4_0": Type.Q4_0, "-q5_1": Type.Q5_1}
 PROMPTS = ["", "Once upon a time", "Emma and Tom", "The dog"]
-LENGTH, QUANT_LENGTH = 200, 64  # greedy tokens behind a prompt
+LENGTH, QUANT_LENGTH = 200, 64  # greedy tokens after a prompt
 LEAST_MARGIN = 0.001  # between the best logit and the second, in float32
 
 # What a vocabulary can be got wrong by: spaces, lines, bytes for characters that it lacks, names of control tokens.

@@ -159,7 +159,7 @@ fn step_layout(program: &Program, limits: &Limits, work: &WorkLimits) -> StepLay
         groups: program.groups.max(1),
         blocks: limits.context.div_ceil(limits.block),
         items: limits.rows + work.splits,
-        reduces: work.reduces,
+        split_rows: work.split_rows,
         tiles: most_tiles(limits.rows, limits.seqs),
         tree: false,
     })
@@ -306,18 +306,29 @@ impl GpuExecutor {
         let seen = |row: &RowEntry| batch.seqs[row.seq as usize].context;
         self.work.fill(&batch.rows, &batch.seqs, seen, self.work_limits);
         writes.push(&state.step, u64::from(layout.items), &self.work.items);
-        writes.push(&state.step, u64::from(layout.reduces), &self.work.reduces);
+        writes.push(&state.step, u64::from(layout.split_rows), &self.work.split_rows);
         writes.push(&state.step, u64::from(layout.tiles), &self.work.tiles);
         for (angles, at) in batch.angles.iter().zip(&state.angles_at) {
             writes.push(&state.angles, at / 4, angles);
         }
         let [rows, outs, seqs] = [batch.rows.len(), batch.outs.len(), batch.seqs.len()].map(|n| n as u32);
-        let [items, reduces] = [self.work.items.len(), self.work.reduces.len()].map(|n| n as u32);
+        let [items, split_rows] = [self.work.items.len(), self.work.split_rows.len()].map(|n| n as u32);
         let kinds: [fn(&SampleEntry) -> bool; 3] =
             [SampleEntry::is_filtered, SampleEntry::is_adjusted, SampleEntry::reports];
-        let [filtered, adjusted, reporting] = kinds.map(|is| count(&batch.samples, is));
+        let [samples_if_filtered, samples_if_adjusted, samples_if_reported] =
+            kinds.map(|is| samples_if_any(&batch.samples, is));
         let samples = batch.samples.len() as u32;
-        state.counts = StepCounts { rows, outs, seqs, items, reduces, samples, filtered, adjusted, reporting };
+        state.counts = StepCounts {
+            rows,
+            outs,
+            seqs,
+            items,
+            split_rows,
+            samples,
+            samples_if_filtered,
+            samples_if_adjusted,
+            samples_if_reported,
+        };
     }
 
     /// Columns of what the program pools; 0 if it does not.
@@ -359,7 +370,7 @@ impl GpuExecutor {
         // In the order in which `give` copies them.
         let [decode, prefill] = self.phases.each().map(|state| place(state.counts.samples as usize));
         let mut next_token = PerPhase { prefill, decode };
-        let logprobs = |state: &PhaseState| (state.counts.reporting * LOGPROB_WORDS) as usize;
+        let logprobs = |state: &PhaseState| (state.counts.samples_if_reported * LOGPROB_WORDS) as usize;
         let [decode, prefill] = self.phases.each().map(|state| place(logprobs(state)));
         let first_logprobs = PerPhase { prefill, decode };
         let (mut next, mut next_sample) = (PerPhase::<u64>::default(), PerPhase::<usize>::default());
@@ -422,7 +433,7 @@ impl GpuExecutor {
             recording.give(&state.samples.result, 0, state.counts.samples.into());
         }
         for state in self.phases.each() {
-            recording.give(&state.samples.logprobs, 0, (state.counts.reporting * LOGPROB_WORDS).into());
+            recording.give(&state.samples.logprobs, 0, (state.counts.samples_if_reported * LOGPROB_WORDS).into());
         }
         for &(phase, row) in reads {
             let state = &self.phases[phase];
@@ -567,6 +578,6 @@ impl Executor for GpuExecutor {
 }
 
 /// The number of samples if one of them is such, else 0.
-fn count(samples: &[SampleEntry], is: fn(&SampleEntry) -> bool) -> u32 {
+fn samples_if_any(samples: &[SampleEntry], is: fn(&SampleEntry) -> bool) -> u32 {
     if samples.iter().any(is) { samples.len() as u32 } else { 0 }
 }

@@ -48,9 +48,9 @@ fn step(gpu: &mut GpuExecutor, phase: Phase, tokens: &[Token], pos: u32) -> Resu
 fn gpu_lost_submissions_are_noticed() {
     for adapter in ["llvmpipe", "swiftshader"] {
         let (_, mut gpu) = load(adapter);
-        let prefill = [1, 7, 9].map(Token::Host);
+        let prompt = [1, 7, 9].map(Token::Host);
         for (i, lost) in [false, true, false, true, true, false].into_iter().enumerate() {
-            for (phase, tokens) in [(Phase::Prefill, &prefill[..]), (Phase::Decode, &prefill[..1])] {
+            for (phase, tokens) in [(Phase::Prefill, &prompt[..]), (Phase::Decode, &prompt[..1])] {
                 gpu.cache(&[CacheOp::Zero { group: GroupId(0), block: 7 }]).unwrap();
                 gpu.markers.lose = lost;
                 let result = step(&mut gpu, phase, tokens, 0);
@@ -69,8 +69,8 @@ fn answers(lost: Option<usize>) -> Vec<(Vec<u32>, Finish)> {
     let mut engine = Engine::new(gpu, &model.program);
     let mut steps = 0;
     let mut answers = Vec::new();
-    for prefill in [[1, 7, 9], [1, 30, 2], [1, 7, 9]] {
-        engine.submit(Request { max_tokens: Some(12), ..Request::new(prefill.to_vec()) }).unwrap();
+    for prompt in [[1, 7, 9], [1, 30, 2], [1, 7, 9]] {
+        engine.submit(Request { max_tokens: Some(12), ..Request::new(prompt.to_vec()) }).unwrap();
         let (mut ids, mut end) = (Vec::new(), None);
         while engine.busy() {
             engine.executor_mut().markers.lose = lost == Some(steps);
@@ -194,7 +194,7 @@ fn gpu_slow_steps_have_many_parts() {
 
 /// The rows of both phases are in one submission only if both fit into its time.
 #[test]
-fn gpu_roles_share_the_time_of_a_submission() {
+fn gpu_phases_share_the_time_of_a_submission() {
     let (_, mut gpu) = load("llvmpipe");
     gpu.set_budget(Duration::from_secs(9));
     block_on(gpu.calibrate()).unwrap();

@@ -14,7 +14,7 @@ const MAX_SPLIT_ROWS: u32 = 32;
 pub(super) fn work_limits(program: &Program, limits: &Limits) -> (WorkLimits, u64) {
     let split_bytes = program.nodes.iter().map(|node| node.op.gpu_needs().kv_split).fold(16, u64::max);
     let fit = u32::try_from(PARTIAL_BYTES / split_bytes).unwrap_or(u32::MAX);
-    let reduces = limits.rows.min(MAX_SPLIT_ROWS);
-    let splits = (reduces * MAX_SPLITS.min(limits.context.div_ceil(split_size(0)))).min(fit);
-    (WorkLimits { splits, reduces }, split_bytes)
+    let split_rows = limits.rows.min(MAX_SPLIT_ROWS);
+    let splits = (split_rows * MAX_SPLITS.min(limits.context.div_ceil(split_size(0)))).min(fit);
+    (WorkLimits { splits, split_rows }, split_bytes)
 }

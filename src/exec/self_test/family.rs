@@ -47,8 +47,7 @@ pub(super) const FAMILIES: &[Family] = &[
 ];
 
 /// The mat-mat variants beside the usual one: prompts of two tiles of rows, every epilogue.
-pub(super) const PRODUCTS: Family =
-    Family { name: "matmul", uses: multiplies, program: matmuls, format: None, rows: 70 };
+pub(super) const MATMUL: Family = Family { name: "matmul", uses: multiplies, program: matmuls, format: None, rows: 70 };
 
 /// Attention of prompts by cooperative matrices: several tiles of rows and blocks of positions, full and partial.
 pub(super) const ATTENTION: Family =

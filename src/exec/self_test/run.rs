@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::family::{ATTENTION, CONTEXT, Family, PRODUCTS, VOCAB};
+use super::family::{ATTENTION, CONTEXT, Family, MATMUL, VOCAB};
 use crate::exec::{
     CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase,
     SeqStep, Step, StepOut, Token,
@@ -84,7 +84,7 @@ pub(super) async fn matmul(device: &Device, format: BlockFormat, form: Matmul) -
         Matmul::Dot => 1e-3,                       // as int8
         Matmul::F16 | Matmul::Cooperative => 1e-5, // in f16
     };
-    compare(device, &PRODUCTS, format, Numerics::Fast, KvStorage::F16, bound).await
+    compare(device, &MATMUL, format, Numerics::Fast, KvStorage::F16, bound).await
 }
 
 /// The same for attention alone, by cooperative matrices.

@@ -36,7 +36,7 @@ fn with_stand_in(device: &Device) -> Device {
     let matrices = Matrices {
         side: 16,
         types: Fragment { name: "side 16", source: "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;" },
-        products: Fragment {
+        fragment: Fragment {
             name: "stand-in",
             source: include_str!("../../../tests/device/kernels/cooperative_stand_in.wgsl"),
         },

@@ -48,7 +48,7 @@ impl StepLimits {
 
     /// How far attention may split its work.
     pub(super) fn work_limits(&self) -> WorkLimits {
-        WorkLimits { splits: if self.split_kv { self.rows * self.items_of_row() } else { 0 }, reduces: self.rows }
+        WorkLimits { splits: if self.split_kv { self.rows * self.items_of_row() } else { 0 }, split_rows: self.rows }
     }
 }
 
@@ -89,7 +89,7 @@ impl StepBuffer {
             groups: 1,
             blocks: limits.blocks,
             items: limits.rows * items_of_row,
-            reduces: limits.rows,
+            split_rows: limits.rows,
             tiles: most_tiles(limits.rows, limits.seqs),
             tree: limits.tree,
         });
@@ -110,8 +110,8 @@ impl StepBuffer {
         self.buffer.write(device, u64::from(self.layout.seqs), &seqs);
         self.buffer.write(device, u64::from(self.layout.tables), table);
         let rows: Vec<_> = (first..end).map(|pos| RowEntry::new(0, pos, 0)).collect();
-        let (items, reduces) = self.write_lists(device, &rows, &seqs);
-        Ok(StepCounts { rows: count, seqs: 1, items, reduces, ..StepCounts::default() })
+        let (items, split_rows) = self.write_lists(device, &rows, &seqs);
+        Ok(StepCounts { rows: count, seqs: 1, items, split_rows, ..StepCounts::default() })
     }
 
     /// Rows of any sequences, each sequence's cache in the blocks of its table. Unless [`StepLimits::any_order`] is set,
@@ -157,8 +157,8 @@ impl StepBuffer {
         self.buffer.write(device, u64::from(StepLayout::HEADER), &rows);
         self.buffer.write(device, u64::from(self.layout.seqs), &entries);
         self.buffer.write(device, u64::from(self.layout.tables), &blocks);
-        let (items, reduces) = self.write_lists(device, &rows, &entries);
-        Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, reduces, ..StepCounts::default() })
+        let (items, split_rows) = self.write_lists(device, &rows, &entries);
+        Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, split_rows, ..StepCounts::default() })
     }
 
     /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions before them. Bit `j` of `paths[i]`
@@ -206,12 +206,12 @@ impl StepBuffer {
         lists.fill(rows, seqs, |row| row.pos + 1, self.limits.work_limits());
         let layout = &self.layout;
         self.buffer.write(device, u64::from(layout.items), &lists.items);
-        self.buffer.write(device, u64::from(layout.reduces), &lists.reduces);
+        self.buffer.write(device, u64::from(layout.split_rows), &lists.split_rows);
         self.buffer.write(device, u64::from(layout.tiles), &lists.tiles);
         if self.limits.tree {
             self.buffer.write(device, u64::from(layout.tree), &vec![u64::MAX; rows.len()]);
         }
-        (lists.items.len() as u32, lists.reduces.len() as u32)
+        (lists.items.len() as u32, lists.split_rows.len() as u32)
     }
 
     /// Fails if so many positions exceed the blocks of a table, or the one block of a sequence that needs no table.
@@ -231,7 +231,7 @@ impl StepBuffer {
             return Ok(());
         }
         let problem = format!(
-            "{rows} rows of {seqs} sequences of {blocks} blocks, there is capacity for {}, {} and {}",
+            "{rows} rows of {seqs} sequences of {blocks} blocks; at most {}, {} and {} fit",
             limits.rows, limits.seqs, limits.blocks
         );
         Err(Error::argument("step", problem))

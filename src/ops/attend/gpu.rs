@@ -114,7 +114,7 @@ impl Attend {
 
         let mut merge = l.kernel(kernels::ATTEND_REDUCE);
         let args = self.bind(l, &mut merge, &value_vec4s);
-        l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::Reduces, Dim::Fixed(1)])
+        l.plan.dispatch(&merge, &self.params(l), &args, [Dim::Fixed(self.heads), Dim::SplitRows, Dim::Fixed(1)])
     }
 
     /// For tiles of rows.
@@ -140,7 +140,7 @@ impl Attend {
         let layout = &l.layout;
         let ragged = [self.k_dim, self.v_dim].iter().any(|dim| !dim.is_multiple_of(4));
         kernel.set("BATCH_ITEMS", layout.items);
-        kernel.set("BATCH_REDUCES", layout.reduces);
+        kernel.set("BATCH_SPLIT_ROWS", layout.split_rows);
         kernel.set("BATCH_TILES", layout.tiles);
         kernel.set("TREE", layout.tree);
         kernel.set("SEARCH", l.switches.search);

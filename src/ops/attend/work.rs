@@ -9,7 +9,7 @@ pub(crate) struct WorkLimits {
     /// Items that are KV splits of rows.
     pub(crate) splits: u32,
     /// Rows that are split.
-    pub(crate) reduces: u32,
+    pub(crate) split_rows: u32,
 }
 
 /// The lists: items, which are rows or KV splits of rows; rows whose splits are reduced; tiles of rows.
@@ -18,7 +18,7 @@ pub(crate) struct WorkLists {
     /// (row, KV split or [`ALL_SPLITS`], size of a split, 0)
     pub(crate) items: Vec<[u32; 4]>,
     /// (row, first item, items, 0)
-    pub(crate) reduces: Vec<[u32; 4]>,
+    pub(crate) split_rows: Vec<[u32; 4]>,
     /// The sequence of each tile, tiles without rows included: see `attend_tiled`.
     pub(crate) tiles: Vec<u32>,
 }
@@ -39,19 +39,19 @@ impl WorkLists {
         limits: WorkLimits,
     ) {
         self.items.clear();
-        self.reduces.clear();
+        self.split_rows.clear();
         self.tiles.clear();
-        let few = rows.len() as u32 <= limits.reduces;
+        let few = rows.len() as u32 <= limits.split_rows;
         // KV splits come first: an item's number says where its partial result lies.
         for (row, entry) in (0..).zip(rows) {
             let size = split_size(entry.pos);
             let (first, count) = (self.items.len() as u32, seen(entry).div_ceil(size));
             if few && count > 1 && first + count <= limits.splits {
                 self.items.extend((0..count).map(|split| [row, split, size, 0]));
-                self.reduces.push([row, first, count, 0]);
+                self.split_rows.push([row, first, count, 0]);
             }
         }
-        let mut split_rows = self.reduces.iter().map(|m| m[0]).peekable();
+        let mut split_rows = self.split_rows.iter().map(|m| m[0]).peekable();
         for (row, entry) in (0..).zip(rows) {
             if split_rows.next_if_eq(&row).is_none() {
                 self.items.push([row, ALL_SPLITS, split_size(entry.pos), 0]);
@@ -74,9 +74,9 @@ mod tests {
         let seq = |row0, context| SeqEntry { row0, rows: 1, slot: row0, context };
         let seqs = [seq(0, 301), seq(1, 1), seq(2, 701)];
         let mut lists = WorkLists::default();
-        let mut fill = |splits, reduces| {
-            lists.fill(&rows, &seqs, |row| row.pos + 1, WorkLimits { splits, reduces });
-            (lists.items.clone(), lists.reduces.clone(), lists.tiles.clone())
+        let mut fill = |splits, split_rows| {
+            lists.fill(&rows, &seqs, |row| row.pos + 1, WorkLimits { splits, split_rows });
+            (lists.items.clone(), lists.split_rows.clone(), lists.tiles.clone())
         };
         let whole = |row| [row, ALL_SPLITS, 256, 0];
         let split = |row, split| [row, split, 256, 0];
@@ -84,8 +84,8 @@ mod tests {
         assert_eq!(fill(5, 3), (all, vec![[0, 0, 2, 0], [2, 2, 3, 0]], vec![0, 1, 2]));
         let one = vec![split(0, 0), split(0, 1), whole(1), whole(2)];
         assert_eq!(fill(4, 3), (one, vec![[0, 0, 2, 0]], vec![0, 1, 2]));
-        for (splits, reduces) in [(0, 3), (5, 2)] {
-            assert_eq!(fill(splits, reduces).0, [0, 1, 2].map(whole));
+        for (splits, split_rows) in [(0, 3), (5, 2)] {
+            assert_eq!(fill(splits, split_rows).0, [0, 1, 2].map(whole));
         }
     }
 }

@@ -109,13 +109,17 @@ impl SampleBuffers {
         };
         let overlay = || Arg::read(adjusted);
         let (parts, one) = (Dim::Fixed(parts), Dim::Fixed(1));
-        dispatch(kernels::SAMPLE_ADJUST, vec![Arg::read(sampled), Arg::Write(adjusted)], [Dim::Adjusted, one, one])?;
+        dispatch(
+            kernels::SAMPLE_ADJUST,
+            vec![Arg::read(sampled), Arg::Write(adjusted)],
+            [Dim::SamplesIfAdjusted, one, one],
+        )?;
         dispatch(kernels::SAMPLE, vec![overlay(), Arg::Write(best), Arg::Write(bins)], [parts, Dim::Samples, one])?;
-        dispatch(kernels::SAMPLE_BINS, vec![overlay(), Arg::Write(bins)], [parts, Dim::Filtered, one])?;
+        dispatch(kernels::SAMPLE_BINS, vec![overlay(), Arg::Write(bins)], [parts, Dim::SamplesIfFiltered, one])?;
         dispatch(
             kernels::SAMPLE_KEEP,
             vec![overlay(), Arg::Write(bins), Arg::Write(kept)],
-            [parts, Dim::Filtered, one],
+            [parts, Dim::SamplesIfFiltered, one],
         )?;
         let more = vec![
             overlay(),
@@ -126,9 +130,9 @@ impl SampleBuffers {
             Arg::Write(result),
         ];
         dispatch(kernels::SAMPLE_MERGE, more, [Dim::Samples, one, one])?;
-        dispatch(kernels::SAMPLE_TOP, vec![Arg::Write(top)], [parts, Dim::Reporting, one])?;
+        dispatch(kernels::SAMPLE_TOP, vec![Arg::Write(top)], [parts, Dim::SamplesIfReported, one])?;
         let more = vec![Arg::read(top), Arg::read(result), Arg::Write(logprobs)];
-        dispatch(kernels::SAMPLE_LOGPROBS, more, [Dim::Reporting, one, one])
+        dispatch(kernels::SAMPLE_LOGPROBS, more, [Dim::SamplesIfReported, one, one])
     }
 
     /// Sampling from one row of noise, to be measured.
@@ -143,7 +147,7 @@ impl SampleBuffers {
         buffers.samples.write(&device, 0, &[entry]);
         let mut plan = PlanBuilder::new(pipelines);
         buffers.dispatch(&mut plan, &logits, [vocab; 2], &sampled, 1)?;
-        let filtered = u32::from(entry.is_filtered());
-        Ok((plan.finish()?, StepCounts { samples: 1, filtered, ..StepCounts::default() }))
+        let samples_if_filtered = u32::from(entry.is_filtered());
+        Ok((plan.finish()?, StepCounts { samples: 1, samples_if_filtered, ..StepCounts::default() }))
     }
 }

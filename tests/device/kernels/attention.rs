@@ -216,7 +216,7 @@ fn attended(
     let plan = single.finish().unwrap();
     plan.submit(device, counts);
     let searches = plan.dispatches.iter().any(|dispatch| dispatch.overrides.contains(&("SEARCH", true.into())));
-    assert_eq!(counts.reduces > 0, split_kv);
+    assert_eq!(counts.split_rows > 0, split_kv);
     let got = pollster::block_on(to.read(device, 0..q.len() as u64)).unwrap();
     // In f64, each row over the pages of its sequence.
     let element = |at: u64| f64::from(kept[at as usize]);

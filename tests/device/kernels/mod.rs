@@ -171,7 +171,7 @@ fn with_stand_ins() -> [(Form, Device, &'static str); 3] {
             Matrices {
                 side: $side,
                 types: Fragment { name: concat!("side ", $side, ", ", $subgroups, " subgroups"), source },
-                products: Fragment { name: "stand-in", source: stand_in },
+                fragment: Fragment { name: "stand-in", source: stand_in },
             }
         }};
     }
