@@ -4,7 +4,7 @@
 //! use: lib/batch, lib/experts, <weights>, lib/unpack, <reduce>
 //! source: sparsely gated experts, Shazeer et al. 2017
 //!
-//! All pairs of row and expert in one dispatch. The order of a sum depends on k alone.
+//! All pairs of row and expert in one dispatch. The reduction order depends on k alone.
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;  // (rows, parts * n)
 
 @compute @workgroup_size(WG)

@@ -5,7 +5,7 @@
 //! source: tokens grouped by expert, MegaBlocks, Gale et al. 2022; the tile of matmul
 //!
 //! A matrix is read once for all pairs of a tile. A workgroup of 8 x THREADS_M threads computes 64 rows of a matrix for TILE_M
-//! pairs; a thread, 8 x 4 results, for four pairs that it looks up once. The order of a sum depends on k alone, not on the tile.
+//! pairs; a thread, 8 x 4 results, for four pairs that it looks up once. The reduction order depends on k alone, not on the tile.
 @group(0) @binding(6) var<storage, read> order: array<u32>;      // starts, then pairs, by matrix (CHOSEN)
 @group(0) @binding(7) var<storage, read_write> out: array<f32>;  // (rows, parts * n)
 override THREADS_M: u32 = 8u;

@@ -6,7 +6,7 @@
 //!
 //! A workgroup of THREADS_N x THREADS_M threads computes a tile of results; a thread, 8 x 8 of them in registers. 16 * TILE_K16
 //! columns of W and x at a time go through workgroup memory, W unpacked once. Products are in f32, whatever a tile holds: the
-//! product of two f16 may exceed f16. The order of a sum depends on k alone, not on the tile.
+//! product of two f16 may exceed f16. The reduction order depends on k alone, not on the tile.
 override THREADS_N: u32 = 8u;
 override THREADS_M: u32 = 8u;
 override TILE_K16: u32 = 2u;       // 1 or 2

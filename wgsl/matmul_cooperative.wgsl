@@ -6,7 +6,7 @@
 //!
 //! A tile is four quarters, 2 x 2 of them, each the work of one subgroup: 2 x 2 matrices of SIDE x SIDE sums in f32. There are at
 //! least two subgroups: fewer than four work in passes; of more than four, some repeat the work of others. Sums leave through
-//! workgroup memory, where what lies past the edges is dropped. The order of a sum depends on k alone, as far as the device's
+//! workgroup memory, where what lies past the edges is dropped. The reduction order depends on k alone, as far as the device's
 //! matrix units have a fixed order.
 //! Never run on a device that has such matrices: tests put plain WGSL in their place.
 const TILE_N: u32 = 4u * SIDE;

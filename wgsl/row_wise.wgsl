@@ -54,8 +54,8 @@ fn row_wise(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) gr
         let d = x[at + i] - sums.x;
         squares += d * d;
     }
-    let cut = sums.x + params.by * sqrt(wg_sum(squares, lid) / f32(n));
+    let threshold = sums.x + params.by * sqrt(wg_sum(squares, lid) / f32(n));
     for (var i = lid; i < n; i += WG) {
-        out[at + i] = max(x[at + i] - cut, 0.0);
+        out[at + i] = max(x[at + i] - threshold, 0.0);
     }
 }

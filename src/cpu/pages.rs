@@ -111,7 +111,7 @@ impl Pages {
             Store::F32(store) => (store.slice(start..start + len), stride),
             Store::F16(store) => {
                 let scratch = &mut scratch[..len];
-                simd::halves_to_floats(store.slice(start..start + len), scratch);
+                simd::f16_to_f32(store.slice(start..start + len), scratch);
                 (scratch, stride)
             }
             Store::Q8(store, scales) => {

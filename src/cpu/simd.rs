@@ -65,7 +65,7 @@ widened! {
 }
 
 /// Converts the bits of f16; `out` is as long.
-pub(crate) fn halves_to_floats(bits: &[u16], out: &mut [f32]) {
+pub(crate) fn f16_to_f32(bits: &[u16], out: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx,f16c")]

@@ -5,8 +5,8 @@
 //! that is not running, least recently used first; then from the running request that was admitted last, which waits to be
 //! computed again. So the oldest request always goes on.
 //!
-//! A request whose tokens are sampled on the device runs ahead: its next row is enqueued before the host has seen
-//! the token.
+//! A request whose tokens are sampled on the device keeps steps in flight: its next row is enqueued before the host
+//! has seen the token.
 //!
 //! A recurrent model's states cannot be truncated. Those of a sequence that stays open are copied to a checkpoint when a
 //! turn ends, when its prompt ends, and now and then within a long prompt. A request that continues from there, or from an
@@ -598,16 +598,16 @@ impl Scheduler {
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
         kept.user = None;
         kept.last_use = last_use;
-        // The positions whose next token is known are kept, whatever ran ahead. So timing does not decide what part of a
+        // The positions whose next token is known are kept, whatever is in flight. So timing does not decide what part of a
         // conversation counts as decoded and what as the next prompt.
         let known = kept.sequence.len();
-        let settled = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };
-        let (open, ran_ahead) = (kept.open, kept.sequence.cached() > settled);
-        if let Some(slot) = active.slot.filter(|_| open && !ran_ahead) {
+        let known_end = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };
+        let (open, computed_more) = (kept.open, kept.sequence.cached() > known_end);
+        if let Some(slot) = active.slot.filter(|_| open && !computed_more) {
             self.checkpoint(active.seq, slot);
         }
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
-        kept.sequence.truncate_to(settled, &mut self.kv);
+        kept.sequence.truncate_to(known_end, &mut self.kv);
         if !open {
             self.forget(active.seq);
         }

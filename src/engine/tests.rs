@@ -473,7 +473,7 @@ fn windows_bound_what_a_long_answer_holds() {
 }
 
 #[test]
-fn a_sequence_goes_back_behind_its_windows_from_the_start() {
+fn a_sequence_goes_back_before_its_windows_from_the_start() {
     let mut bench = Bench::of(&windowed(None, 6), Limits { block: 2, ..ROOMY }, 3);
     let seq = bench.engine.open();
     let turn = |prompt: Vec<u32>| Request { sequence: Some(seq), max_tokens: Some(1), ..Request::new(prompt) };
@@ -545,7 +545,7 @@ fn requests_that_could_never_run_are_refused() {
 }
 
 #[test]
-fn decoding_on_the_device_runs_ahead() {
+fn decoding_on_the_device_keeps_steps_in_flight() {
     let mut bench = Bench::new(TIGHT, 0);
     let request = Request { max_tokens: Some(9), ..Request::new(vec![1, 2]) };
     bench.engine.submit(request).unwrap();
@@ -559,7 +559,7 @@ fn decoding_on_the_device_runs_ahead() {
 }
 
 #[test]
-fn only_draws_of_the_host_stall_the_device() {
+fn only_sampling_on_the_host_stalls_the_device() {
     let on_device = Sampling { temperature: 1.0, top_k: 9, top_p: 0.9, min_p: 0.01, ..Sampling::GREEDY };
     let penalties = Penalties { repeat: 1.2, ..Penalties::NONE };
     let on_host = Sampling { typical: 0.9, ..on_device };

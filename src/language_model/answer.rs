@@ -220,7 +220,7 @@ impl<E: Executor> Drop for AnswerStream<'_, E> {
     }
 }
 
-/// Seconds since 1970, for templates that tell the date.
+/// Seconds since 1970, for templates that state the date.
 pub(crate) fn now() -> Option<i64> {
     let since = web_time::SystemTime::now().duration_since(web_time::UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()

@@ -52,7 +52,7 @@ struct Unpacker;
 
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
-    const HALVES: bool = true;
+    const SCALES_BY_16: bool = true;
     const ABOVE: u8 = 4;
 
     #[inline(always)]

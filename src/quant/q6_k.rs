@@ -46,7 +46,7 @@ struct Unpacker;
 
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
-    const HALVES: bool = true;
+    const SCALES_BY_16: bool = true;
     const ABOVE: u8 = 32;
 
     #[inline(always)]

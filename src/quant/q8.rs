@@ -65,7 +65,7 @@ impl Q8 {
 
     /// The low and the high 16 quants.
     #[inline(always)]
-    pub(super) fn halves(&self) -> &[[i8; 16]; 2] {
+    pub(super) fn low_high(&self) -> &[[i8; 16]; 2] {
         bytemuck::cast_ref(&self.quants)
     }
 
@@ -105,7 +105,7 @@ pub(super) trait Unpack<const BYTES: usize> {
     /// Groups of 32 weights in a block.
     const GROUPS: usize;
     /// Whether the low and the high 16 weights of a group have scales (and minima) of their own.
-    const HALVES: bool = false;
+    const SCALES_BY_16: bool = false;
     /// Whether weights have minima.
     const MINS: bool = false;
     /// Whether quants are signed; then they have the variant's bias.
@@ -135,7 +135,7 @@ pub(super) const fn eight<U: Unpack<BYTES>, const BYTES: usize>() -> Int8Form {
     Int8Form {
         rows: simd::rows::<U, BYTES>,
         tiles: simd::tiles::<U, BYTES>,
-        products: match (U::HALVES, U::MINS) {
+        products: match (U::SCALES_BY_16, U::MINS) {
             (false, false) => simd::products::<false, false>,
             (false, true) => simd::products::<false, true>,
             (true, false) => simd::products::<true, false>,

@@ -23,7 +23,7 @@ pub(super) fn body<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(
                 let x = &x[g];
                 // How much larger quants are than what they stand for.
                 let above = if U::SIGNED { V::BIAS } else { U::ABOVE };
-                if U::HALVES {
+                if U::SCALES_BY_16 {
                     for half in 0..2 {
                         let below = V::word(x.sum_below(above, half));
                         let products = group.quants[half].dot(x, half, U::SIGNED).add(below);

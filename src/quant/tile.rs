@@ -45,7 +45,7 @@ pub(super) fn unpack<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(w: &[u8], 
 
 /// The body of all forms: `out[i][j] = row j · x[i]`.
 #[inline(always)]
-pub(super) fn products<V: Vector, const HALVES: bool, const MINS: bool>(
+pub(super) fn products<V: Vector, const SCALES_BY_16: bool, const MINS: bool>(
     tiles: &[Tile],
     x: &[&[Q8]],
     out: &mut [[f32; LANES]],
@@ -53,17 +53,17 @@ pub(super) fn products<V: Vector, const HALVES: bool, const MINS: bool>(
     let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<ROWS>(), out.as_chunks_mut::<ROWS>());
     for first in (0..LANES).step_by(4 * V::PARTS) {
         for (x, out) in x.iter().zip(&mut *out) {
-            some::<V, HALVES, MINS, ROWS>(tiles, first, x, out);
+            some::<V, SCALES_BY_16, MINS, ROWS>(tiles, first, x, out);
         }
         for (x, out) in x_rest.as_chunks().0.iter().zip(out_rest.as_chunks_mut().0) {
-            some::<V, HALVES, MINS, 1>(tiles, first, x, out);
+            some::<V, SCALES_BY_16, MINS, 1>(tiles, first, x, out);
         }
     }
 }
 
 /// The products of the rows from lane `first` on.
 #[inline(always)]
-fn some<V: Vector, const HALVES: bool, const MINS: bool, const N: usize>(
+fn some<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const N: usize>(
     tiles: &[Tile],
     first: usize,
     x: &[&[Q8]; N],
@@ -90,7 +90,7 @@ fn some<V: Vector, const HALVES: bool, const MINS: bool, const N: usize>(
                 sums[0] = V::dot_signed(sums[0], w[j], V::word(words[j]));
                 sums[1] = V::dot_signed(sums[1], w[4 + j], V::word(words[4 + j]));
             }
-            if HALVES {
+            if SCALES_BY_16 {
                 for half in 0..2 {
                     y[i] = V::add_scaled(y[i], scale[half], x.scale, sums[half]);
                     if MINS {

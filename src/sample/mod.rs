@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_follow_the_softmax_over_what_remains() {
+    fn samples_follow_the_softmax_over_what_remains() {
         let fits = |s: &Sampling, remaining: &[usize]| {
             let weights = softmax(&LOGITS, s.temperature, remaining);
             fits(s, &Known::default(), SamplerState::default(), &LOGITS, &weights);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_of_the_hosts_samplers_follow_their_exact_distributions() {
+    fn the_hosts_samplers_follow_their_exact_distributions() {
         let (logits, none) = (tenths(), Known::default());
         let kept = |remaining: &[usize]| softmax(&logits, 1.0, remaining);
         for (p, remaining) in [(0.45, &[1, 2][..]), (0.7, &[0, 1, 2]), (0.95, &[0, 1, 2, 3])] {
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_keeps_all_changes_no_draw() {
+    fn a_filter_that_keeps_all_changes_no_sample() {
         let mut chain = Chain::default();
         for pos in 0..500 {
             let plain = sampling(|s| s.seed = 3);
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn logits_that_are_not_finite_draw_nothing() {
+    fn logits_that_are_not_finite_sample_nothing() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let s = sampling(|s| s.top_k = 2);
             assert_eq!(sample(&mut Chain::default(), &s, &[0.0, bad, 1.0], 0), None);

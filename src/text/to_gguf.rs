@@ -9,7 +9,7 @@ use super::tokenizer::{GgufVocab, Special, Tokenizer};
 use crate::file::{Array, Strings, Texts, Value, json};
 use crate::{Error, Result};
 
-/// A text that tells the known pre-tokenizers apart.
+/// A text that the known pre-tokenizers split differently.
 const PROBE: &str = "Hello, wörld!!! I'LL it's 'tis 1 12 123 1234 12345678 3.14 x2y a_b camelCase HTTPServer ABCdef's\n\n\n  indented\r\n\t\ttabs   \n mixed \u{85}x\u{a0}y 中文字符，测试。かな カナ 한국어 ไทย عربي हिन्दी é e\u{301} 🦀👩‍👩‍👧 $100 + 5% = x^2; foo(bar)/baz->qux //comment \"quoted\" ... --- ___ ~!@#$%^&*()[]{}|\\`<> end  ";
 
 /// A vocabulary as the metadata has it.

@@ -342,7 +342,7 @@ fn gpu_rows_without_a_token_end_their_request_alone() {
 }
 
 #[test]
-fn gpu_chunks_of_a_prompt_are_not_far_ahead() {
+fn gpu_few_chunks_of_a_prompt_are_in_flight() {
     let model = open("stories/stories-q8_0.gguf");
     let mut engine = Engine::new(load_for(&lavapipe(), &model, 2, RING), &model.program);
     engine.executor_mut().set_budget(Duration::MAX);
@@ -356,8 +356,8 @@ fn gpu_chunks_of_a_prompt_are_not_far_ahead() {
 }
 
 /// Every layer of a plan takes at most so many dispatches; bindings and pipelines stay few.
-fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, generated: usize, prompt: usize) {
-    for (phase, most) in [(Phase::Decode, generated), (Phase::Prefill, prompt)] {
+fn count(what: &str, gpu: &mut GpuExecutor, layers: u32, decode: usize, prefill: usize) {
+    for (phase, most) in [(Phase::Decode, decode), (Phase::Prefill, prefill)] {
         pollster::block_on(gpu.plan(phase, &mut |_, _| {})).unwrap();
         let labels = gpu.labels(phase);
         for layer in 0..layers {

@@ -18,7 +18,7 @@ export interface CreateOptions extends EngineOptions {
 /** A GGUF file: its address, or the file itself; or all parts of a split one, in order. */
 export type ModelSource = string | URL | Blob | (string | URL | Blob)[];
 
-/** An error of the engine's. `code` tells programs what `message` tells people. */
+/** An error of the engine's. `code` says to programs what `message` says to people. */
 export class EngineError extends Error {
   readonly code: string;
   constructor({ code, message }: Failure) {

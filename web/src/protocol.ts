@@ -1,4 +1,4 @@
-/** What the page and the worker tell each other. */
+/** What the page and the worker send each other. */
 import type { ChatRequest } from "./openai.js";
 
 /** The parts of a model: addresses or files, in their order. */

@@ -125,7 +125,7 @@ async function request(url: string, init: RequestInit): Promise<Response> {
   try {
     return await fetch(url, init);
   } catch (error) {
-    // A browser does not tell why: no server, no network, or no permission by CORS.
+    // A browser does not say why: no server, no network, or no permission by CORS.
     throw new TypeError(`${url}: ${(error as Error).message}`);
   }
 }

@@ -114,7 +114,7 @@ async function remember(passed: string): Promise<void> {
 
 async function step(running: WebEngine): Promise<void> {
   try {
-    for (const event of JSON.parse(await running.step()) as StepEvent[]) tell(event);
+    for (const event of JSON.parse(await running.step()) as StepEvent[]) report(event);
   } catch (error) {
     // The device is gone: nobody gets an answer any more.
     broken = failure(error);
@@ -124,7 +124,7 @@ async function step(running: WebEngine): Promise<void> {
   }
 }
 
-function tell(event: StepEvent): void {
+function report(event: StepEvent): void {
   const answer = answers.get(event.request);
   if (!answer) return;
   const now = performance.now();

@@ -75,7 +75,7 @@ fn tile_owner(tile: u32, size: u32) -> u32 {
     return low;
 }
 /// What a row sees of its sequence's last positions, where they are drafts of a tree: bit j stands for position base + j. `pos`
-/// is the row's position along its own path through the tree.
+/// is how many ancestors the row has.
 struct Ancestors {
     bits: vec2<u32>,
     base: u32,
@@ -90,7 +90,7 @@ fn ancestors_of(row: u32, own: u32, count: u32) -> Ancestors {
     ancestors.pos = tree_pos(ancestors, own);
     return ancestors;
 }
-/// Position t, counted along that path.
+/// Position t, counted among those ancestors.
 fn tree_pos(ancestors: Ancestors, t: u32) -> u32 {
     if TREE == 0u || t < ancestors.base {
         return t;

@@ -1,7 +1,7 @@
 //! matvec: ROW_VEC4S times four rows of W times up to COLS rows of x, by a workgroup of WG threads.
 //!
 //! Thread t takes the chunks t, t + WG, … of a row: its weights and x in registers, each x for all rows of W, each weight for all
-//! rows of x. The order of a sum depends on k alone, not on COLS or ROW_VEC4S: a row gives the same bits alone and in a batch.
+//! rows of x. The reduction order depends on k alone, not on COLS or ROW_VEC4S: a row gives the same bits alone and in a batch.
 //! An RMS norm costs no pass of its own: `W (x * weight)` and `Σ x²` come out of the same loop.
 //!
 //! The kernel says which rows they are: `w_rows(v4)`, their numbers in w.

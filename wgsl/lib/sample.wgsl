@@ -67,7 +67,7 @@ fn depth(largest: f32, x: f32, scale: f32) -> u32 {
     return min(u32(min((largest - x) * scale, 2097151.0)), 0x1fffffu);
 }
 
-// The weight at a depth, 2^26 * 2^-depth, to a relative 2^-14: an integer, so that all devices agree, whatever the order of sums.
+// The weight at a depth, 2^26 * 2^-depth, to a relative 2^-14: an integer: devices agree, whatever the reduction order.
 fn weight(e: u32) -> u32 {
     let f = e & 0xffffu;
     var m = 62u;

@@ -228,14 +228,14 @@ impl GpuExecutor {
 
     /// The dispatches of each phase's forward plan at which the packed step is split, so that no submission takes longer
     /// than it may. The second phase begins in the submission that the first one ends in.
-    pub(super) fn cuts(&self) -> PerPhase<Vec<usize>> {
+    pub(super) fn split_points(&self) -> PerPhase<Vec<usize>> {
         let mut sum = 0.0;
-        let [decode, prefill] = Phase::ALL.map(|phase| self.cuts_of(phase, &mut sum));
+        let [decode, prefill] = Phase::ALL.map(|phase| self.split_points_of(phase, &mut sum));
         PerPhase { prefill, decode }
     }
 
     /// The splits of one phase, in whose first submission there are `sum` seconds already.
-    fn cuts_of(&self, phase: Phase, sum: &mut f64) -> Vec<usize> {
+    fn split_points_of(&self, phase: Phase, sum: &mut f64) -> Vec<usize> {
         let budget = self.pacing.budget.as_secs_f64();
         let batch = self.packed.batch(phase);
         if batch.seqs.is_empty() || budget == 0.0 {
@@ -245,16 +245,16 @@ impl GpuExecutor {
         let times = self.node_times(phase, &seqs, batch.outs.len() as u32);
         let (Some(times), Some((plan, _))) = (times, &self.phases[phase].plan) else { return Vec::new() };
         let first = |node| plan.dispatches.iter().position(|dispatch| dispatch.node == Some(node));
-        let mut cuts = Vec::new();
+        let mut split_points = Vec::new();
         for (node, time) in times.enumerate() {
             let full = *sum > 0.0 && *sum + time > budget;
             if let Some(at) = full.then(|| first(node)).flatten() {
-                cuts.push(at);
+                split_points.push(at);
                 *sum = 0.0;
             }
             *sum += time;
         }
-        cuts
+        split_points
     }
 }
 

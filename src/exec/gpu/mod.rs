@@ -405,19 +405,20 @@ impl GpuExecutor {
     }
 
     /// Encodes the plans of a packed step, split where a submission would take too long. A profile is of whole steps.
-    fn encode(&mut self, recording: &mut Recording, cuts: &PerPhase<Vec<usize>>) {
+    fn encode(&mut self, recording: &mut Recording, split_points: &PerPhase<Vec<usize>>) {
         if let Some(timer) = &mut self.timer {
             timer.restart();
         }
         for phase in Phase::ALL {
-            let cuts = &cuts[phase];
+            let split_points = &split_points[phase];
             let state = &self.phases[phase];
             let counts = state.counts;
             let Some((forward, sample)) = state.plan.as_ref().filter(|_| counts.rows > 0) else { continue };
-            for (plan, cuts, wanted) in [(forward, &cuts[..], true), (sample, &[], counts.samples > 0)] {
+            for (plan, split_points, wanted) in [(forward, &split_points[..], true), (sample, &[], counts.samples > 0)]
+            {
                 match &mut self.timer {
                     _ if !wanted => {}
-                    None => recording.encode(&self.device, &mut self.markers, plan, counts, cuts),
+                    None => recording.encode(&self.device, &mut self.markers, plan, counts, split_points),
                     Some(timer) => timer.encode(&mut recording.encoder, plan, counts),
                 }
             }
@@ -507,8 +508,8 @@ impl Executor for GpuExecutor {
         }
         let (recorded, reads) = self.results(step);
         let ticket = recorded.ticket;
-        let cuts = self.cuts();
-        let short = self.is_short(step) && cuts.each().into_iter().all(Vec::is_empty);
+        let split_points = self.split_points();
+        let short = self.is_short(step) && split_points.each().into_iter().all(Vec::is_empty);
         if self.recording.as_ref().is_some_and(|r| !short || !r.fits(&self.writes, recorded.bytes())) {
             self.submit();
         }
@@ -517,13 +518,13 @@ impl Executor for GpuExecutor {
             None => {
                 // The steps that follow are about as large as the first.
                 let steps = if short { u64::from(self.pacing.steps()) } else { 1 };
-                let parts = 1 + cuts.each().into_iter().map(Vec::len).sum::<usize>() as u64;
+                let parts = 1 + split_points.each().into_iter().map(Vec::len).sum::<usize>() as u64;
                 let staging = self.staging(recorded.bytes() * steps + MARK * parts)?;
                 Recording::new(&self.device, staging, short, std::mem::take(&mut self.moves))
             }
         };
         recording.write(&self.device, &self.writes, &self.buffers.upload);
-        self.encode(&mut recording, &cuts);
+        self.encode(&mut recording, &split_points);
         self.give(&mut recording, step, &reads);
         recording.push(recorded);
         let full = !short || recording.len() >= self.pacing.steps() as usize;

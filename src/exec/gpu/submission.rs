@@ -185,20 +185,20 @@ impl Recording {
         self.steps.push((self.results - step.bytes(), step));
     }
 
-    /// Encodes a plan; before each of `cuts`, submits what is encoded so far.
+    /// Encodes a plan; before each of `split_points`, submits what is encoded so far.
     pub(super) fn encode(
         &mut self,
         device: &Device,
         markers: &mut CompletionMarkers,
         plan: &Plan,
         counts: StepCounts,
-        cuts: &[usize],
+        split_points: &[usize],
     ) {
         let mut from = 0;
-        for &cut in cuts {
-            plan.encode_part(&mut self.pass(), from..cut, counts);
+        for &split_point in split_points {
+            plan.encode_part(&mut self.pass(), from..split_point, counts);
             self.send(device, markers);
-            from = cut;
+            from = split_point;
         }
         plan.encode_part(&mut self.pass(), from..plan.dispatches.len(), counts);
     }

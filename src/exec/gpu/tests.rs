@@ -160,9 +160,9 @@ fn gpu_long_steps_are_cut() {
     gpu.profile(true).unwrap();
     let longest = |gpu: &mut GpuExecutor| {
         step(gpu, Phase::Prefill, &tokens, 0).unwrap();
-        let cuts = gpu.cuts().prefill;
+        let split_points = gpu.split_points().prefill;
         let times = block_on(gpu.timings(Phase::Prefill)).unwrap();
-        let ends = cuts.iter().copied().chain([times.len()]);
+        let ends = split_points.iter().copied().chain([times.len()]);
         let mut from = 0;
         let part = |to| times[std::mem::replace(&mut from, to)..to].iter().map(|t| t.time.as_secs_f64()).sum();
         ends.map(part).fold(0f64, f64::max)
@@ -218,7 +218,7 @@ fn gpu_phases_share_the_time_of_a_submission() {
         (result.unwrap(), gpu.submissions() - submissions)
     };
     let (whole, one) = both(Duration::from_secs(9));
-    let (cut, two) = both(prefill.max(decode) + Duration::from_nanos(1));
+    let (split, two) = both(prefill.max(decode) + Duration::from_nanos(1));
     assert_eq!((one, two), (1, 2), "{prefill:?}, {decode:?}");
-    assert_eq!(cut, whole);
+    assert_eq!(split, whole);
 }

@@ -206,7 +206,7 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("experts", "out[i] = x * b[i]", "out[i] = x + b[i]"),
     ("latent", "out[a] = u * t.x - v * t.y", "out[a] = u * t.x + v * t.y"),
     ("encoder", "y /= f32(rows);", ""),
-    ("row_wise", "out[at + i] = max(x[at + i] - cut, 0.0)", "out[at + i] = max(x[at + i], cut)"),
+    ("row_wise", "out[at + i] = max(x[at + i] - threshold, 0.0)", "out[at + i] = max(x[at + i], threshold)"),
     ("row_wise", "sqrt(sums.y / max(sums.x, params.by))", "sums.y / max(sums.x, params.by)"),
     // Reductions and loops.
     ("learned", "subgroupAdd(v)", "v"),

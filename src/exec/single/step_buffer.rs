@@ -161,30 +161,30 @@ impl StepBuffer {
         Ok(StepCounts { rows: rows.len() as u32, seqs: seqs as u32, items, split_rows, ..StepCounts::default() })
     }
 
-    /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions before them. Bit `j` of `paths[i]`
+    /// Drafts of a tree, at most 64, as rows of one sequence that has `first` positions before them. Bit `j` of `ancestors[i]`
     /// says that row `j` is an ancestor of row `i` or row `i` itself; a root has its own bit alone.
     ///
     /// Row `i` is at position `first + i` of the cache, whatever its depth. Attention sees a row's ancestors and itself,
-    /// and counts windows and distances along this path. A rotation needs a step of its own, whose positions are `first +
+    /// and counts windows and distances among these. A rotation needs a step of its own, whose positions are `first +
     /// depth`.
-    pub fn write_tree(&self, device: &Device, first: u32, paths: &[u64], table: &[u32]) -> Result<StepCounts> {
+    pub fn write_tree(&self, device: &Device, first: u32, ancestors: &[u64], table: &[u32]) -> Result<StepCounts> {
         let wrong = |problem: String| Err(Error::argument("write_tree", problem));
-        if !self.limits.tree || paths.is_empty() || paths.len() > 64 {
+        if !self.limits.tree || ancestors.is_empty() || ancestors.len() > 64 {
             return wrong(format!(
                 "{} drafts in a step with capacity for {}",
-                paths.len(),
+                ancestors.len(),
                 if self.limits.tree { 64 } else { 0 }
             ));
         }
-        for (i, path) in paths.iter().enumerate() {
-            // The path of its parent, and its own bit.
-            let before = path ^ 1 << i;
+        for (i, mask) in ancestors.iter().enumerate() {
+            // The mask of its parent, and its own bit.
+            let before = mask ^ 1 << i;
             let parent = before.checked_ilog2();
-            if before >= 1 << i || parent.is_some_and(|p| paths[p as usize] != before) {
-                return wrong(format!("row {i} has the path {path:#b}, which is no parent's and its own bit"));
+            if before >= 1 << i || parent.is_some_and(|p| ancestors[p as usize] != before) {
+                return wrong(format!("row {i} has the mask {mask:#b}, which is no parent's and its own bit"));
             }
         }
-        let count = paths.len() as u32;
+        let count = ancestors.len() as u32;
         let counts = if self.limits.pos_ids {
             let rows: Vec<_> = (first..end(first, count)?).map(|pos| RowPos { pos, seq: 0 }).collect();
             self.write_rows(device, &rows, &[table])?
@@ -193,7 +193,7 @@ impl StepBuffer {
         };
         // In the kernels a bit stands for one of the last 64 positions, or of all if there are fewer.
         let prefix = first.min(64 - count);
-        let bits: Vec<u64> = paths.iter().map(|path| path << prefix | ((1 << prefix) - 1)).collect();
+        let bits: Vec<u64> = ancestors.iter().map(|mask| mask << prefix | ((1 << prefix) - 1)).collect();
         self.buffer.write(device, u64::from(self.layout.tree), &bits);
         Ok(counts)
     }

@@ -42,9 +42,9 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let act = c.activation("hidden_act", Act::GeluErf)?;
     let context = c.context()?;
     let types = c.types("bert.embeddings.token_type_embeddings.weight")?;
-    c.sees_both_sides()?;
+    c.needs_bidirectional()?;
 
-    let attention = Attention { both_sides: true, ..Attention::new(heads, None) };
+    let attention = Attention { bidirectional: true, ..Attention::new(heads, None) };
     let mut net = Net::new(c)?;
     let words = net.embed(dim, 1.0);
     let types = net.b.embed("bert.embeddings.token_type_embeddings.weight", Index::Type, types, dim, 1.0);

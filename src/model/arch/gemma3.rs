@@ -33,7 +33,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let bias = c.bias("attention_bias", false)?;
     let scale = super::gemma2::scale(c, &heads, 62)?;
     let head = Head { softcap: c.softcap("final_logit_softcapping")?, ..Head::TIED };
-    let both_sides = c.flag("use_bidirectional_attention", false)? || !c.flag("is_causal", true)?;
+    let bidirectional = c.flag("use_bidirectional_attention", false)? || !c.flag("is_causal", true)?;
     let windows = c.windows(layers, |layer| (layer + 1) % 6 != 0)?;
     let everywhere = Rotary::of_full(c, heads.head_dim, Pairing::Neox)?;
     let nearby = Rotary::of_window(c, heads.head_dim, Pairing::Neox, 1e4)?;
@@ -50,10 +50,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
         net.b.layer(layer, format!("model.layers.{layer}."));
         let rope = Some(ropes[usize::from(window.is_some())]);
         let plain = Attention::new(heads, rope);
-        let attention = Attention { bias, out_bias: bias, norms, window, both_sides, scale, softcap, ..plain };
+        let attention = Attention { bias, out_bias: bias, norms, window, bidirectional, scale, softcap, ..plain };
         x = super::gemma2::layer(&mut net, x, eps, &attention, &mlp);
     }
     net.b.end_layers();
     let x = net.rms_norm("model.norm", x, eps);
-    if both_sides { net.embedding(x, Pooling::Mean) } else { net.head(x, head) }
+    if bidirectional { net.embedding(x, Pooling::Mean) } else { net.head(x, head) }
 }

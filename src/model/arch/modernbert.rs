@@ -55,7 +55,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
         Some("mean") => Pooling::Mean,
         Some(_) => return Err(c.wrong("classifier_pooling", "cls or mean")),
     };
-    c.sees_both_sides()?;
+    c.needs_bidirectional()?;
 
     let mut net = Net::new(c)?;
     let ropes = [net.rotary(&everywhere), net.rotary(&nearby)];
@@ -64,7 +64,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     for (layer, window) in (0..).zip(windows) {
         net.b.layer(layer, format!("model.layers.{layer}."));
         let rope = Some(ropes[usize::from(window.is_some())]);
-        let attention = Attention { window, both_sides: true, ..Attention::new(heads, rope) };
+        let attention = Attention { window, bidirectional: true, ..Attention::new(heads, rope) };
 
         // The embeddings are normed already.
         let h = if layer == 0 { x } else { net.layer_norm("attn_norm", x, eps, norm_bias) };

@@ -52,11 +52,11 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let act = if swiglu { Act::Silu } else { c.activation("hidden_act", Act::Silu)? };
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
     let types = c.types("bert.embeddings.token_type_embeddings.weight")?;
-    c.sees_both_sides()?;
+    c.needs_bidirectional()?;
 
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);
-    let attention = Attention { both_sides: true, ..Attention::new(heads, Some(rope)) };
+    let attention = Attention { bidirectional: true, ..Attention::new(heads, Some(rope)) };
     let words = net.embed(dim, 1.0);
     let types = net.b.embed("bert.embeddings.token_type_embeddings.weight", Index::Type, types, dim, 1.0);
     let x = net.b.add("embeddings", words, types);

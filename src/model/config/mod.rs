@@ -568,7 +568,7 @@ impl<'a> Config<'a> {
     }
 
     /// Fails if the attention of an encoder is configured to be causal.
-    pub(in crate::model) fn sees_both_sides(&self) -> Result<()> {
+    pub(in crate::model) fn needs_bidirectional(&self) -> Result<()> {
         if self.flag("is_causal", false)? { Err(self.wrong("is_causal", "false")) } else { Ok(()) }
     }
 

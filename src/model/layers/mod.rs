@@ -45,7 +45,7 @@ pub(in crate::model) struct Attention {
     /// The sliding window, in positions, the token's own included; none: all positions.
     pub(in crate::model) window: Option<u32>,
     /// Attention is bidirectional, with half the window on each side: an encoder, which keeps nothing for another step.
-    pub(in crate::model) both_sides: bool,
+    pub(in crate::model) bidirectional: bool,
     /// Factor on the scores.
     pub(in crate::model) scale: f32,
     /// `cap * tanh(score / cap)` if not zero.
@@ -72,13 +72,13 @@ impl Attention {
     pub(in crate::model) fn new(heads: Heads, rope: Option<RopeSpec>) -> Self {
         let scale = (1.0 / f64::from(heads.head_dim).sqrt()) as f32;
         let (bias, norms) = (Bias::No, QkNorm::None);
-        let (both_sides, sinks, clip) = (false, None, None);
-        Self { heads, bias, out_bias: bias, norms, rope, window: None, both_sides, scale, softcap: 0.0, sinks, clip }
+        let (bidirectional, sinks, clip) = (false, None, None);
+        Self { heads, bias, out_bias: bias, norms, rope, window: None, bidirectional, scale, softcap: 0.0, sinks, clip }
     }
 
     /// The mask: which positions a token attends to.
     pub(in crate::model) fn mask(&self) -> Mask {
-        match (self.window, self.both_sides) {
+        match (self.window, self.bidirectional) {
             (None, false) => Mask::Causal,
             (Some(window), false) => Mask::Window(window),
             (None, true) => Mask::Full,
@@ -280,7 +280,7 @@ impl<'c> Net<'c> {
     pub(in crate::model) fn attention(&mut self, q: ValueId, k: ValueId, v: ValueId, a: &Attention) -> ValueId {
         let q = self.turned("q", q, a);
         let k = self.turned("k", k, a);
-        if a.both_sides {
+        if a.bidirectional {
             let out = self.b.attend_packed([q, k, v], a.heads.head_dim, a.mask(), a.scale);
             return self.capped(out, a);
         }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_use_come_to_lie_in_front() {
+    fn blocks_in_use_come_first() {
         assert_eq!(BlockMove::compact(&[7, 1, 3]), [copy(3, 0), copy(7, 2)]);
         assert_eq!(BlockMove::compact(&[0, 2, 1]), []);
         let moves = BlockMove::compact(&[5, 6, 7, 8]);

@@ -98,8 +98,8 @@ impl CpuForm for RowWise {
                     let x = run.value(x).slice(row);
                     let mean = simd::sum(x, |x| x) / n as f32;
                     let deviation = (simd::sum(x, |x| (x - mean) * (x - mean)) / n as f32).sqrt();
-                    let cut = mean + by * deviation;
-                    y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - cut).max(0.0));
+                    let threshold = mean + by * deviation;
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y = (x - threshold).max(0.0));
                 }
                 Self::Weigh { x, weight, .. } => {
                     let weights = run.vector(weight).iter().cycle();
@@ -127,8 +127,8 @@ impl OracleForm for RowWise {
             Self::Sparsify { x, by, .. } => {
                 let row = |x: &Vec<f64>| {
                     let middle = mean(x, &|x| x);
-                    let cut = middle + f64::from(by) * mean(x, &|x| (x - middle).powi(2)).sqrt();
-                    x.iter().map(|x| (x - cut).max(0.0)).collect()
+                    let threshold = middle + f64::from(by) * mean(x, &|x| (x - middle).powi(2)).sqrt();
+                    x.iter().map(|x| (x - threshold).max(0.0)).collect()
                 };
                 run.value(x).iter().map(row).collect()
             }

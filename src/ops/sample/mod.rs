@@ -1,7 +1,7 @@
 //! `sample`: samples the next token from a row of logits, on the device.
 //!
 //! Penalties and bias → allowed tokens → top-k → top-p → min-p → choice of the token. The filters compute in integers, so
-//! neither the grid nor the order of a sum matters; the choice is a maximum. Both executors follow this description number for
+//! neither the grid nor the reduction order matters; the choice is a maximum. Both executors follow this description number for
 //! number.
 //!
 //! - Tokens are ordered by their logit, from the largest; equal ones by id. Each filter keeps the first ones of this order.

@@ -113,7 +113,7 @@ mod tests {
 
     /// Pearson's statistic of 100 000 samples against the softmax in f64, over positions of one seed and over seeds.
     #[test]
-    fn draws_follow_the_softmax() {
+    fn samples_follow_the_softmax() {
         const SAMPLES: u32 = 100_000;
         let logits = [1.5f32, -0.5, 0.0, 2.0, -3.0, 0.7, 0.7, 1.0, -1.0, 2.5, -2.0, 0.1];
         for (temperature, over_positions) in [(1.0, true), (1.0, false), (0.6, true), (2.5, false)] {
@@ -139,7 +139,7 @@ mod tests {
 
     /// Samples of neighbouring positions, and of neighbouring seeds, are independent.
     #[test]
-    fn draws_are_independent() {
+    fn samples_are_independent() {
         let logits = [0.0f32; 4];
         for by_seed in [false, true] {
             let mut counts = [0u32; 16];
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_ties_go_to_the_lowest_id_and_broken_rows_draw_nothing() {
+    fn greedy_ties_go_to_the_lowest_id_and_broken_rows_sample_nothing() {
         assert_eq!(sample(&[0.0, 2.0, 1.0, 2.0, 2.0, -1.0], 0.0, 5, 5), Some(1));
         assert_eq!(sample(&[-2.0, -2.0, -2.0], 0.0, 5, 5), Some(0));
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {

@@ -159,12 +159,12 @@ macro_rules! bodies {
         }
 
         #[target_feature(enable = $features)]
-        pub(in super::super) fn products<const HALVES: bool, const MINS: bool>(
+        pub(in super::super) fn products<const SCALES_BY_16: bool, const MINS: bool>(
             tiles: &[Tile],
             x: &[&[Q8]],
             out: &mut [[f32; LANES]],
         ) {
-            tile::products::<$vector, HALVES, MINS>(tiles, x, out);
+            tile::products::<$vector, SCALES_BY_16, MINS>(tiles, x, out);
         }
     };
 }
@@ -194,13 +194,17 @@ pub(super) fn tiles<U: Unpack<BYTES>, const BYTES: usize>(simd: Simd, w: &[u8], 
 }
 
 /// [`Int8Form::products`](super::q8::Int8Form::products)
-pub(super) fn products<const HALVES: bool, const MINS: bool>(
+pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool>(
     simd: Simd,
     tiles: &[Tile],
     x: &[&[Q8]],
     out: &mut [[f32; LANES]],
 ) {
-    in_form!(simd, products::<HALVES, MINS>(tiles, x, out), tile::products::<Portable, HALVES, MINS>(tiles, x, out));
+    in_form!(
+        simd,
+        products::<SCALES_BY_16, MINS>(tiles, x, out),
+        tile::products::<Portable, SCALES_BY_16, MINS>(tiles, x, out)
+    );
 }
 
 /// [`Q8::quantize_body`] in the widest form.

@@ -226,7 +226,7 @@ impl<V: Vector> Bytes<V> {
     /// The products of each row with a half of x; bytes as [`Vector::dot`] takes them, or biased.
     #[inline(always)]
     pub(in super::super) fn dot(self, x: &Q8, half: usize, signed: bool) -> V {
-        let x = V::spread(&x.halves()[half]);
+        let x = V::spread(&x.low_high()[half]);
         let dot = if signed { V::dot_signed } else { V::dot };
         self.map(
             #[inline(always)]
@@ -238,7 +238,7 @@ impl<V: Vector> Bytes<V> {
     /// The products of each row with both halves of x.
     #[inline(always)]
     pub(in super::super) fn dot_both(q: [Self; 2], x: &Q8, signed: bool) -> V {
-        let x = x.halves();
+        let x = x.low_high();
         let x = [V::spread(&x[0]), V::spread(&x[1])];
         let mut out = q[0];
         for (out, (a, b)) in out.0.iter_mut().zip(q[0].0.into_iter().zip(q[1].0)) {

@@ -180,7 +180,7 @@ fn gpu_drafts_are_verified_as_units_too() {
     assert!(step.write_tree(&device, 9, &[0b1, 0b11, 0b101], &[]).is_ok());
     assert!(step.write_tree(&device, 9, &[0b1, 0b10, 0b111], &[]).is_err(), "two parents");
     assert!(step.write_tree(&device, 9, &[0b1, 0b01], &[]).is_err(), "not on its own way");
-    assert!(step.write_tree(&device, 9, &[0b11, 0b10], &[]).is_err(), "a child in front");
+    assert!(step.write_tree(&device, 9, &[0b11, 0b10], &[]).is_err(), "a child before its parent");
     assert!(step.write_tree(&device, 9, &[], &[]).is_err());
 }
 

@@ -1,5 +1,5 @@
 //! Every kernel against the f64 oracle, over odd shapes, in every form that an adapter has: both software adapters, with and
-//! without subgroups, with wgpu's checks and without, the cache in f32 and f16, rows as prompt and as generated.
+//! without subgroups, with wgpu's checks and without, the cache in f32 and f16, rows as prefill and as decode.
 
 mod attention;
 mod executor;
@@ -254,9 +254,9 @@ fn same_in_all_cuts(op: &(String, OneOp)) {
     for form in [LAVAPIPE, SWIFTSHADER] {
         for phase in Phase::ALL {
             let bits = |case: &Case| pollster::block_on(case.bits_of(&device(form), 0));
-            let cuts = cases::recurrent_cuts(op, phase);
-            let whole = bits(&cuts[0]);
-            cuts[1..].iter().for_each(|cut| assert!(bits(cut) == whole, "{}, {phase:?}, {form:?}", cut.name));
+            let chunked = cases::recurrent_chunks(op, phase);
+            let whole = bits(&chunked[0]);
+            chunked[1..].iter().for_each(|case| assert!(bits(case) == whole, "{}, {phase:?}, {form:?}", case.name));
         }
     }
 }

@@ -3,13 +3,13 @@
 use super::*;
 
 #[test]
-fn gpu_draws_feed_the_next_step_and_are_the_cpus() {
+fn gpu_sampled_tokens_feed_the_next_step_and_are_the_cpus() {
     let cases = cases::samples();
     [LAVAPIPE, SWIFTSHADER].into_iter().for_each(|form| check(form, &cases));
 }
 
 #[test]
-fn gpu_draws_of_every_kind_are_the_cpus() {
+fn gpu_samples_of_every_kind_are_the_cpus() {
     let cases = cases::all_samples();
     check(LAVAPIPE, &cases);
     check(FORMS[1], cases.iter().take(3));
@@ -95,7 +95,7 @@ fn samples_follow(executor: &mut impl Executor, specs: &[SampleSpec], name: &str
 }
 
 #[test]
-fn gpu_draws_follow_the_exact_distribution() {
+fn gpu_samples_follow_the_exact_distribution() {
     let base = SampleSpec { temperature: 0.9, ..SampleSpec::GREEDY };
     let penalties = Penalties { repeat: 1.4, presence: 0.3, frequency: 0.2 };
     let together = SampleSpec { top_k: 30, top_p: 0.9, min_p: 0.02, ..base };
@@ -122,7 +122,7 @@ fn gpu_draws_follow_the_exact_distribution() {
 }
 
 #[test]
-fn gpu_logits_that_are_not_finite_draw_nothing() {
+fn gpu_logits_that_are_not_finite_sample_nothing() {
     let program = llama(Shape::SMALL);
     let mut weights = (*random_weights(&program, &[F32], &mut Rng(13))).clone();
     for form in [LAVAPIPE, SWIFTSHADER] {

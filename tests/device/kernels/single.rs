@@ -22,7 +22,7 @@ fn gpu_single_kv_writes() {
 
 /// What `lib/owner` is for: if two threads each replace their half of a word, one write is lost; the tests above would see it.
 #[test]
-fn gpu_halves_of_a_word_are_lost_between_two_threads() {
+fn gpu_16_bit_stores_of_two_threads_to_a_word_are_lost() {
     const RACE: &str = "//! use: lib/kv_store_f16
 struct Params { n: u32 }
 @group(0) @binding(0) var<uniform> params: Params;

@@ -44,7 +44,7 @@ fn patterns_of_windows_are_in_the_form_that_is_read() {
 
 /// With YaRN a file says by how much lengths differ from `0.1 ln(factor) + 1`, for DeepSeek also scores.
 #[test]
-fn lengths_behind_a_rotation_are_relative_to_what_is_known() {
+fn lengths_after_a_rotation_are_relative_to_what_is_known() {
     let olmo = float(&file("olmo3-window"), "olmo2.rope.scaling.attn_factor");
     assert!((olmo - 1.2 / (0.1 * 8f64.ln() + 1.0)).abs() < 1e-6, "{olmo}");
     let phi = float(&file("phi3-longrope"), "phi3.rope.scaling.attn_factor");

@@ -228,7 +228,7 @@ pub(crate) fn tiny_models_match<D: Device>() {
 /// An engine frees the blocks outside windows and samples the reference's tokens, all of them. A model with windows in all
 /// layers runs in a cache that could not hold the whole text.
 #[test]
-fn an_engine_gives_blocks_back_and_draws_the_same() {
+fn an_engine_gives_blocks_back_and_samples_the_same() {
     for (name, blocks) in
         [("mistral-window", 12), ("gemma3-local-global", 20), ("gemma3n-altup", 20), ("gemma4-ple", 20)]
     {

@@ -405,12 +405,12 @@ fn programs_agree_with_the_oracle() {
             let tables = [pool.table(200, &limits()), pool.table(200, &limits())];
             let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
             let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(shape.vocab as usize) as u32)).collect();
-            let (generated, prompt) = (Phase::Decode, Phase::Prefill);
+            let (decode, prefill) = (Phase::Decode, Phase::Prefill);
             let steps: &[&[SeqStep<'_>]] = &[
-                &[rows(0, prompt, &tokens[..70], 0, &a)],
-                &[rows(0, generated, &tokens[70..71], 70, &a), rows(1, prompt, &tokens[10..43], 0, &b)],
-                &[rows(0, generated, &tokens[71..72], 71, &a), rows(1, generated, &tokens[43..44], 33, &b)],
-                &[rows(0, generated, &tokens[72..77], 72, &a), rows(1, prompt, &tokens[44..60], 34, &b)],
+                &[rows(0, prefill, &tokens[..70], 0, &a)],
+                &[rows(0, decode, &tokens[70..71], 70, &a), rows(1, prefill, &tokens[10..43], 0, &b)],
+                &[rows(0, decode, &tokens[71..72], 71, &a), rows(1, decode, &tokens[43..44], 33, &b)],
+                &[rows(0, decode, &tokens[72..77], 72, &a), rows(1, prefill, &tokens[44..60], 34, &b)],
             ];
             for (i, seqs) in steps.iter().enumerate() {
                 let (logits, _) = run(&mut cpu, seqs);
@@ -532,7 +532,7 @@ fn sampled_tokens_feed_the_next_step() {
 }
 
 #[test]
-fn greedy_draws_are_the_largest_logit_whatever_the_order() {
+fn greedy_samples_are_the_largest_logit_whatever_the_order() {
     let program = gpt2(Shape::SMALL);
     let weights = random_weights(&program, &[F32], &mut Rng(12));
     let mut cpu = executor(&program, &weights, exact(3));
@@ -554,7 +554,7 @@ fn greedy_draws_are_the_largest_logit_whatever_the_order() {
 }
 
 #[test]
-fn logits_that_are_not_finite_draw_nothing() {
+fn logits_that_are_not_finite_sample_nothing() {
     let program = llama(Shape::SMALL);
     let mut weights = (*random_weights(&program, &[F32], &mut Rng(13))).clone();
     for broken in [f32::NAN, f32::INFINITY] {

@@ -1,4 +1,4 @@
-//! Recurrent ops: both forms against the f64 recurrence, over odd shapes and long texts; the same bits however a prompt is cut
+//! Recurrent ops: both forms against the f64 recurrence, over odd shapes and long texts; the same bits for every size of chunks
 //! and whatever the number of threads; states that are copied, and begun again.
 
 use std::sync::Arc;
@@ -64,15 +64,15 @@ fn long(positions: usize) -> Limits {
 }
 
 /// Ways to split a text: chunks of 96, 1, 3 and 16 rows, and of changing size.
-fn cuts(positions: usize, kind: usize) -> Vec<(usize, usize)> {
-    let mut cuts = Vec::new();
+fn chunks(positions: usize, kind: usize) -> Vec<(usize, usize)> {
+    let mut chunks = Vec::new();
     let mut pos = 0;
     while pos < positions {
         let rows = [96, 1, 3, 16, 1 + (pos * 7 + 5) % 23][kind].min(positions - pos);
-        cuts.push((pos, rows));
+        chunks.push((pos, rows));
         pos += rows;
     }
-    cuts
+    chunks
 }
 
 #[test]
@@ -86,17 +86,17 @@ fn both_forms_agree_with_the_recurrence() {
             let mut bench = Bench::new(&op.program, &weights, threads, long(90));
             for kind in 0..5 {
                 let (mut result, mut expected) = (Vec::new(), Vec::new());
-                for at in cuts(90, kind) {
+                for at in chunks(90, kind) {
                     let (y, exact) = part(&mut bench, &op, &inputs, (1, Phase::Prefill), at, threads == 1);
                     result.extend(y);
                     expected.extend(exact);
                 }
                 if threads == 1 {
                     let distance = nmse(&result, &expected);
-                    assert!(distance < 1e-10, "{name}, cut {kind}: {distance:e}");
+                    assert!(distance < 1e-10, "{name}, chunks {kind}: {distance:e}");
                 }
                 let whole = whole.get_or_insert_with(|| bits(&result));
-                assert_eq!(*whole, bits(&result), "{name}: other bits with {threads} threads, cut {kind}");
+                assert_eq!(*whole, bits(&result), "{name}: other bits with {threads} threads, chunks {kind}");
             }
         }
     }
@@ -139,7 +139,7 @@ fn long_texts_stay_exact() {
         for (kind, phase) in [(0, Phase::Prefill), (4, Phase::Prefill), (1, Phase::Decode)] {
             let mut bench = Bench::new(&op.program, &weights, 2, long(POSITIONS));
             let (mut result, mut expected) = (Vec::new(), Vec::new());
-            for at in cuts(POSITIONS, kind) {
+            for at in chunks(POSITIONS, kind) {
                 let (y, exact) = part(&mut bench, &op, &inputs, (3, phase), at, true);
                 result.extend(y);
                 expected.extend(exact);
@@ -147,7 +147,7 @@ fn long_texts_stay_exact() {
             let distance = nmse(&result, &expected);
             let tail = result.len() * 15 / 16;
             let last = nmse(&result[tail..], &expected[tail..]);
-            println!("{name}, {phase:?}, cut {kind}: NMSE {distance:.1e}, of the last 256 positions {last:.1e}");
+            println!("{name}, {phase:?}, chunks {kind}: NMSE {distance:.1e}, of the last 256 positions {last:.1e}");
             assert!(distance < BOUND && last < BOUND, "{name}, {phase:?}: {distance:e}, {last:e}");
         }
     }

@@ -106,8 +106,8 @@ pub fn tunings() -> Vec<Case> {
             });
             let what = format!("linear {format:?}, lanes {lanes}, row_vec4s {row_vec4s}, row_vec4s_batch {batch}");
             let rows = ops(&what, &op, format, &[1, 7], 1.0, EXACT);
-            let generated = |case: &Case| matches!(case.work, Work::Op { phase: Phase::Decode, .. });
-            cases.extend(rows.into_iter().filter(generated).map(|case| Case { tuning, ..case }));
+            let decode = |case: &Case| matches!(case.work, Work::Op { phase: Phase::Decode, .. });
+            cases.extend(rows.into_iter().filter(decode).map(|case| Case { tuning, ..case }));
         }
     }
     cases
@@ -400,16 +400,16 @@ fn recurrent_case((name, op): &(String, OneOp), format: BlockFormat, steps: Vec<
 /// Recurrent ops: a second sequence joins late, phases change in the middle of a tile, a sequence begins again in its slot.
 pub fn recurrences() -> Vec<Case> {
     let mut cases = Vec::new();
-    let (prompt, generated) = (Phase::Prefill, Phase::Decode);
+    let (prefill, decode) = (Phase::Prefill, Phase::Decode);
     for op in &recurrent() {
         let at = |seq, pos, rows| SeqChunk { seq, pos, rows };
         let steps = vec![
-            (prompt, vec![at(0, 0, 21)]),
-            (generated, vec![at(0, 21, 1)]),
-            (prompt, vec![at(1, 0, 5), at(0, 22, 17)]),
-            (generated, vec![at(0, 39, 2), at(1, 5, 1)]),
-            (prompt, vec![at(1, 6, 30)]),
-            (prompt, vec![at(0, 0, 19), at(1, 36, 3)]),
+            (prefill, vec![at(0, 0, 21)]),
+            (decode, vec![at(0, 21, 1)]),
+            (prefill, vec![at(1, 0, 5), at(0, 22, 17)]),
+            (decode, vec![at(0, 39, 2), at(1, 5, 1)]),
+            (prefill, vec![at(1, 6, 30)]),
+            (prefill, vec![at(0, 0, 19), at(1, 36, 3)]),
         ];
         cases.push(recurrent_case(op, F32, steps));
     }
@@ -417,11 +417,11 @@ pub fn recurrences() -> Vec<Case> {
 }
 
 /// The same sequence in chunks of every size, alone and batched with another: the same bits.
-pub fn recurrent_cuts(op: &(String, OneOp), phase: Phase) -> Vec<Case> {
-    let cuts = [(60, false), (1, false), (3, true), (16, true), (7, false)];
+pub fn recurrent_chunks(op: &(String, OneOp), phase: Phase) -> Vec<Case> {
+    let chunked = [(60, false), (1, false), (3, true), (16, true), (7, false)];
     let both = [0, 1].map(|seq| SeqChunk { seq, pos: 0, rows: POSITIONS });
-    let cuts = cuts.map(|(chunk, company)| chunks(phase, chunk, company)).into_iter();
-    cuts.chain([vec![(phase, both.to_vec())]]).map(|steps| recurrent_case(op, F32, steps)).collect()
+    let chunked = chunked.map(|(chunk, company)| chunks(phase, chunk, company)).into_iter();
+    chunked.chain([vec![(phase, both.to_vec())]]).map(|steps| recurrent_case(op, F32, steps)).collect()
 }
 
 /// Each format's decoder in the convolution.

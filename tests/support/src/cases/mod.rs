@@ -44,7 +44,7 @@ const INT8_MODEL: f64 = 1e-3;
 
 /// The value where nothing may be written, and how many rows of it follow the last one.
 const CANARY: f32 = -77_777.0;
-const BEHIND: u32 = 5;
+const AFTER: u32 = 5;
 
 /// The row of inputs that is extreme, and what is element `j` of input `i` in it.
 const EXTREME: usize = 1;
@@ -136,7 +136,7 @@ impl Case {
         match &self.work {
             Work::Op { rows, .. } => {
                 let (rows, usual) = (*rows as u32, limits());
-                Limits { rows: usual.rows.max(rows + BEHIND), context: usual.context.max(rows), ..usual }
+                Limits { rows: usual.rows.max(rows + AFTER), context: usual.context.max(rows), ..usual }
             }
             Work::Recurrent { steps, .. } => {
                 let rows = steps.iter().map(|(_, parts)| parts.iter().map(|part| part.rows as u32).sum());
@@ -280,19 +280,16 @@ impl Case {
         let tables = [pool.table(200, &limits()), pool.table(200, &limits())];
         let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
         let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(program.vocab as usize) as u32)).collect();
-        let (generated, prompt) = (Phase::Decode, Phase::Prefill);
+        let (decode, prefill) = (Phase::Decode, Phase::Prefill);
         let m = n / 2;
         let [at, next] = [n as u32, m as u32];
         let steps: &[&[SeqStep<'_>]] = &[
-            &[rows(0, prompt, &tokens[..n], 0, &a)],
-            &[rows(0, generated, &tokens[n..n + 1], at, &a), rows(1, prompt, &tokens[10..10 + m], 0, &b)],
+            &[rows(0, prefill, &tokens[..n], 0, &a)],
+            &[rows(0, decode, &tokens[n..n + 1], at, &a), rows(1, prefill, &tokens[10..10 + m], 0, &b)],
+            &[rows(0, decode, &tokens[n + 1..n + 2], at + 1, &a), rows(1, decode, &tokens[10 + m..11 + m], next, &b)],
             &[
-                rows(0, generated, &tokens[n + 1..n + 2], at + 1, &a),
-                rows(1, generated, &tokens[10 + m..11 + m], next, &b),
-            ],
-            &[
-                rows(0, generated, &tokens[n + 2..n + 14], at + 2, &a),
-                rows(1, prompt, &tokens[11 + m..27 + m], next + 1, &b),
+                rows(0, decode, &tokens[n + 2..n + 14], at + 2, &a),
+                rows(1, prefill, &tokens[11 + m..27 + m], next + 1, &b),
             ],
         ];
         let mut worst = 0f64;
@@ -301,7 +298,7 @@ impl Case {
             let distance = nmse(&logits, &oracle.step(&Step { seqs }).unwrap().concat());
             worst = if distance > worst || distance.is_nan() { distance } else { worst };
         }
-        assert!(gpu.counts(generated).1 <= 8, "storage bindings");
+        assert!(gpu.counts(decode).1 <= 8, "storage bindings");
         (worst, gpu.modules())
     }
 
