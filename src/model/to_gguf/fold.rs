@@ -124,3 +124,30 @@ fn keys_of<'p>(program: &'p Program, attend: &Op) -> Option<&'p Linear> {
     });
     only_made_for(program, before.unwrap_or(keys))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Builder;
+    use crate::ops::Index;
+
+    /// Embeddings, times a factor, and a head.
+    fn program(factor: f32, head: &str) -> Program {
+        let mut b = Builder::new(8, 16);
+        let x = b.embed("table", Index::Token, 8, 4, factor);
+        let weight = b.weight(head, 8, 4);
+        let logits = b.linear("logits", x, weight, None);
+        b.finish(vec![Out::Logits(logits)])
+    }
+
+    #[test]
+    fn a_factor_moves_into_the_matrix_of_its_op_alone() {
+        let (_, factors) = fold(&program(3.0, "head"), &program(1.0, "head")).unwrap();
+        assert_eq!(factors.weights, [3.0, 1.0]);
+        // A tied head multiplies by the same matrix, and must not have the factor.
+        let tied = program(3.0, "table");
+        let e = fold(&tied, &program(1.0, "table")).unwrap_err();
+        assert!(e.to_string().contains("used twice"), "{e}");
+        fold(&tied, &tied).unwrap();
+    }
+}

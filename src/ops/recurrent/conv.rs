@@ -4,13 +4,15 @@ use crate::Result;
 use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
 use crate::ops::check::{Shapes, holds, same};
+use crate::ops::cost::row_bytes;
 use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
 use crate::ops::lower::{self, Lower, Lowered};
 use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, operands};
 use crate::ops::oracle::OracleRun;
 use crate::ops::recurrent;
-use crate::ops::{CacheId, ValueId, VectorId, WeightId};
+use crate::ops::{CacheId, Cost, Load, ValueId, VectorId, WeightId};
+use crate::quant::BlockFormat;
 
 /// `out[t, c] = bias[c] + Σ_j weight[c, j] x[t - (kernel_size - 1) + j, c]`, with zeros before the first position.
 ///
@@ -67,6 +69,12 @@ impl Operation for Conv {
         same(name, "x", (s.width)(self.x), self.n)?;
         same(name, "its state", (s.state)(self.state), Self::state_len(self.n, self.kernel_size))?;
         same(name, "out", (s.width)(self.out), self.n)
+    }
+
+    fn cost(&self, _load: &Load, rows: u32, format: &dyn Fn(WeightId) -> BlockFormat) -> Cost {
+        let elements = f64::from(self.n) * f64::from(self.kernel_size);
+        let bytes = f64::from(self.n) * row_bytes(format(self.weight), self.kernel_size);
+        Cost { bytes, flops: 2.0 * f64::from(rows) * elements }
     }
 }
 

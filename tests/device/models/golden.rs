@@ -9,8 +9,8 @@ use wgslm::convert;
 use wgslm::engine::{Engine, Event, Request};
 use wgslm::exec::{CpuExecutor, CpuOptions, Limits, Numerics, Oracle, Outs, Phase, SeqStep, Step, Token};
 use wgslm::file::ModelFile;
-use wgslm::model::Model;
-use wgslm::ops::{CpuWeights, ValueId};
+use wgslm::model::{Model, WeightSource};
+use wgslm::ops::{Access, CpuWeights, KvStorage, Load, Operand, ValueId};
 
 use super::runner::{Device, Runner};
 use super::{as_gguf, open, open_with_config, tiny_models};
@@ -73,6 +73,26 @@ fn all_tiny_models() -> Vec<(String, Model)> {
     all.push(("gpt2-odd".to_owned(), as_gguf::gpt2("gpt2-odd")));
     assert!(all.len() >= 7 + 3, "the data is not all there");
     all
+}
+
+/// An op that reads a matrix or a cache of pages says what that costs: pacing and profiles rest on it.
+#[test]
+fn what_is_read_has_its_cost() {
+    let mut asked = 0;
+    for (name, model) in all_tiny_models() {
+        for op in model.program.nodes.iter().map(|node| &node.op) {
+            let mut reads = false;
+            op.operands(&mut |access, operand| {
+                let large = matches!(operand, Operand::Weight(_) | Operand::Cache(_));
+                reads |= large && access == Access::Read;
+            });
+            let load = Load { rows: 3, pos: 5, kv: KvStorage::F16 };
+            let cost = op.cost(&load, 3, &|weight| model.format(weight));
+            assert!(!reads || cost.bytes > 0.0, "{name}: {} reads, and costs nothing", op.name());
+            asked += u32::from(reads);
+        }
+    }
+    assert!(asked > 500, "only {asked} ops were asked");
 }
 
 /// The fixture of a model in one of its forms.
