@@ -98,7 +98,7 @@ fn streams_may_be_closed_or_full() {
 /// With any amount of memory, there is an answer or an error that says what is missing.
 #[test]
 #[cfg(target_os = "linux")]
-fn little_memory_is_an_error() {
+fn little_memory_for_smollm2_is_an_error() {
     let model = fetched("models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let mut answered = 0;
     for kib in (1..=20).map(|i| 110_000 + i * 22_000) {
@@ -139,7 +139,7 @@ fn a_context_without_memory_is_an_error() {
 /// A file that shrinks while it is mapped ends the program with a word; read piece by piece, it is an error like others.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_file_that_shrinks_is_reported() {
+fn smollm2_that_shrinks_is_reported() {
     let folder = tempdir("shrinks");
     let (model, out) = (folder.join("model.gguf"), folder.join("out.gguf"));
     for (option, words) in [(None, "--no-mmap"), (Some("--no-mmap"), "model.gguf")] {
@@ -180,7 +180,7 @@ fn a_pipe_is_no_file_of_results() {
 
 /// Without a runtime folder, as in containers and by ssh, drivers say nothing on our stderr.
 #[test]
-fn drivers_are_quiet() {
+fn gpu_drivers_are_quiet() {
     for folder in [None, Some(""), Some("relative")] {
         let mut devices = command(&["devices"]);
         match folder {
@@ -215,7 +215,7 @@ fn until_it_begins(folder: &Path) {
 
 /// Signals that ask for the end leave nothing half done.
 #[test]
-fn an_interrupted_conversion_leaves_nothing() {
+fn an_interrupted_conversion_of_smollm2_leaves_nothing() {
     let folder = tempdir("interrupted");
     for signal in ["-INT", "-TERM", "-HUP"] {
         let child = long_conversion(&folder.join("out.gguf")).spawn().unwrap();
@@ -239,7 +239,7 @@ fn an_interrupted_conversion_leaves_nothing() {
 
 /// Only files are replaced, and only one of two conversions gets a name.
 #[test]
-fn conversions_replace_files_alone() {
+fn conversions_of_smollm2_replace_files_alone() {
     let folder = tempdir("replace");
     let convert = |out: &Path| {
         let mut convert = command(&["convert", "-f", "-o"]);

@@ -76,7 +76,7 @@ fn a_model_is_compared_with_saved_logits() {
 }
 
 #[test]
-fn weights_are_quantised_while_they_are_loaded() {
+fn cpu_and_gpu_quantise_weights_while_they_load() {
     // The same bits as a file that convert wrote, on both executors.
     let out = tempdir("quantize").join("q5_1.gguf");
     let source = data(F32);

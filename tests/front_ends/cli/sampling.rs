@@ -77,7 +77,7 @@ fn values_out_of_range_are_named() {
 }
 
 #[test]
-fn probabilities_are_reported() {
+fn cpu_and_gpu_report_probabilities() {
     let answer = |device| {
         let mut run =
             command(&["run", "Once upon a time", "-n", "30", "--temp", "0", "--json", "--logprobs", "4", "-m"]);
