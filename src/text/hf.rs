@@ -11,6 +11,7 @@ use tokenizers::SplitDelimiterBehavior;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
 use super::bpe::Alphabet;
+use super::pattern::too_slow;
 use super::special::{SpecialTokens, TextOrToken};
 use super::spm::SPACE;
 use super::tokenizer::{Strip, end_ids};
@@ -329,7 +330,7 @@ fn check_charsmap(map: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Every pattern is short and compiles, under the limits of the regex engine.
+/// Every pattern is short, compiles, and takes a time that its text justifies.
 fn check_patterns(value: &Value) -> Result<()> {
     match value {
         Value::Object(entries) => {
@@ -347,9 +348,12 @@ fn check_pattern(pattern: &str) -> Result<()> {
     if pattern.len() > MAX_PATTERN {
         return Err(bad(format!("a pattern (regex) of {} bytes; the limit is {MAX_PATTERN}", pattern.len())));
     }
-    match Split::new(SplitPattern::Regex(pattern.to_owned()), SplitDelimiterBehavior::Isolated, false) {
-        Ok(_) => Ok(()),
-        Err(e) => Err(bad(format!("pattern {pattern:?}: {e}"))),
+    if let Err(e) = Split::new(SplitPattern::Regex(pattern.to_owned()), SplitDelimiterBehavior::Isolated, false) {
+        return Err(bad(format!("pattern {pattern:?}: {e}")));
+    }
+    match too_slow(pattern) {
+        Some(problem) => Err(bad(format!("pattern {pattern:?}: {problem}"))),
+        None => Ok(()),
     }
 }
 

@@ -12,6 +12,7 @@ mod detokenize;
 mod hf;
 mod jinja;
 mod open;
+mod pattern;
 mod pretokenize;
 mod pyjson;
 mod special;
