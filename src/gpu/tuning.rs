@@ -74,6 +74,13 @@ pub(super) struct Traits<'a> {
     pub(super) subgroups: (u32, u32),
 }
 
+/// What is good for a device that nothing is known of.
+impl Default for Tuning {
+    fn default() -> Self {
+        Self::of(&Traits { kind: Kind::Other, vendor: Vendor::Other, driver: "", subgroups: (0, 0) })
+    }
+}
+
 /// What matmuls with matrices of a block format are tuned by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatmulTuning {

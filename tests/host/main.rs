@@ -4,6 +4,7 @@ mod cpu;
 mod documents;
 mod fetched;
 mod files;
+mod fuzz;
 mod shared;
 mod templates;
 mod text;

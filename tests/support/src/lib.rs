@@ -3,6 +3,7 @@
 pub mod adapter;
 pub mod alloc;
 pub mod cases;
+pub mod fuzz;
 pub mod gguf;
 pub mod gguf_vocab;
 pub mod hostile;
