@@ -457,6 +457,66 @@ fn a_recurrent_sequence_goes_back_to_a_checkpoint() {
     assert_eq!(bench.answer(Request { sequence: Some(seq), ..turn(vec![1, 2, 3, 4, 5]) }).2.reused, 0);
 }
 
+/// A running sequence may take the only checkpoint of one whose request waits. That one has then lost its states.
+#[test]
+fn a_waiting_recurrent_sequence_may_lose_its_checkpoint() {
+    let mut bench = Bench::of(&recurrent(), Limits { seqs: 1, checkpoints: 1, ..ROOMY }, 3);
+    let [first, second] = [bench.engine.open(), bench.engine.open()];
+    let turn = |sequence, prompt: &[u32]| Request {
+        sequence: Some(sequence),
+        max_tokens: Some(4),
+        ..Request::new(prompt.to_vec())
+    };
+    let (answer, ..) = bench.answer(turn(first, &[1, 2, 3, 4]));
+    assert_eq!(bench.engine.checkpoints(), 1);
+    let next = [&[1, 2, 3, 4], answer.as_slice(), &[8, 9]].concat();
+    // The second one has the only slot, and keeps its states when its prompt has run.
+    bench.engine.submit(turn(second, &[5, 6, 7])).unwrap();
+    let waiting = bench.engine.submit(turn(first, &next)).unwrap();
+    bench.run();
+    let (tokens, reason, usage) = bench.answers.remove(&waiting).unwrap();
+    assert_eq!(usage.reused, 0);
+    let mut pages = Bench::new(ROOMY, 3);
+    assert_eq!(pages.engine.open(), first);
+    pages.answer(turn(first, &[1, 2, 3, 4]));
+    let (expected, expected_reason, _) = pages.answer(turn(first, &next));
+    assert_eq!((tokens, reason.unwrap().name()), (expected, expected_reason));
+}
+
+/// How much of a request that ended early is known does not depend on how many steps were in flight.
+#[test]
+fn what_is_kept_of_an_answer_does_not_depend_on_timing() {
+    for in_flight in 1..=4 {
+        for steps in [0, 1, 2, 5, 9] {
+            for length in [Some(6), None] {
+                let mut bench = Bench::new(Limits { in_flight, ..ROOMY }, 3);
+                let sequence = Some(bench.engine.open());
+                let prompt = vec![1, 2, 3, 4];
+                let request = Request { sequence, max_tokens: length, ..Request::new(prompt.clone()) };
+                let id = bench.engine.submit(request).unwrap();
+                match length {
+                    Some(_) => bench.run(),
+                    None => {
+                        (0..steps).for_each(|_| bench.step());
+                        bench.engine.cancel(id);
+                        bench.run();
+                    }
+                }
+                let answer = bench.answers.remove(&id).map_or(Vec::new(), |(tokens, ..)| tokens);
+                let next = [&prompt, answer.as_slice(), &[8, 9]].concat();
+                let (_, _, usage) = bench.answer(Request { sequence, max_tokens: Some(1), ..Request::new(next) });
+                // The last token of an answer counts as part of the next prompt, even if its row was in flight.
+                let known = prompt.len() + answer.len() - 1;
+                let reused = usage.reused as usize;
+                assert!(
+                    reused == known || answer.is_empty() && reused <= known,
+                    "{in_flight} {steps} {length:?}: {reused}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn windows_bound_what_a_long_answer_holds() {
     // Capacity for 32 positions: a window of 6, and what is kept for going back a little.

@@ -222,4 +222,35 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_freed_block_inside_a_window_is_refused() {
+        let mut b = Builder::new(1, 64);
+        for window in [Some(10), None] {
+            let group = b.group();
+            b.pages(group, 1, 4, 4, window);
+        }
+        let program = b.finish(Vec::new());
+        let limits =
+            Limits { rows: 4, seqs: 1, outs: 0, block: 4, blocks: 8, context: 64, in_flight: 1, checkpoints: 0 };
+        let mut packed = Packed::with_capacity(&program, &limits);
+        let mut pack = |windowed: &[u32], whole: &[u32]| {
+            let tables = [windowed, whole];
+            let seqs = [SeqStep::new(0, Phase::Decode, &[Token::Host(0)], 20, &tables)];
+            packed.pack(&Step { seqs: &seqs }, &program, &limits).map_err(|e| e.to_string())
+        };
+        // The row at position 20 sees positions 11 to 20, which are in blocks 2 to 5.
+        let all = [0, 1, 2, 3, 4, 5];
+        pack(&all, &all).unwrap();
+        pack(&[FREED, FREED, 2, 3, 4, 5], &all).unwrap();
+        for (windowed, whole) in [
+            ([FREED, FREED, FREED, 3, 4, 5], all),
+            ([0, 1, 2, FREED, 4, 5], all),
+            ([0, 1, 2, 3, 4, FREED], all),
+            (all, [FREED, 1, 2, 3, 4, 5]),
+        ] {
+            let refused = pack(&windowed, &whole).unwrap_err();
+            assert!(refused.contains("6 blocks"), "{refused}");
+        }
+    }
 }

@@ -262,3 +262,41 @@ impl Section<'_> {
         Ok((original, self.c.maybe_float(&self.key("attention_factor"), 0.0..=1e6)?.unwrap_or(factor)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_on;
+    use crate::file::{Bytes, ModelFile, Texts};
+    use crate::model::arch::Arch;
+    use crate::model::embedding::Task;
+
+    /// The last pair that YaRN stretches is the last of a head at most: with a small theta, one slow revolution lies past it.
+    /// The numbers are those of transformers' `_compute_yarn_parameters`.
+    #[test]
+    fn yarn_ends_with_the_head() {
+        const EXPECTED: [f64; 8] = [
+            1.0,
+            0.7123995423316956,
+            0.5061072111129761,
+            0.3584420382976532,
+            0.2529821991920471,
+            0.17785300314426422,
+            0.12447956204414368,
+            0.0866788923740387,
+        ];
+        let config = r#"{ "model_type": "llama", "max_position_embeddings": 16384, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 10.0, "factor": 4.0, "original_max_position_embeddings": 4096,
+            "beta_fast": 1000.0, "beta_slow": 1.0 } }"#;
+        let texts = Texts::from([("config.json".to_owned(), config.to_owned())]);
+        let empty = Bytes::new("model.safetensors", [&2u64.to_le_bytes()[..], b"{}"].concat());
+        let file = block_on(ModelFile::open_safetensors(texts, vec![Box::new(empty)])).unwrap();
+        let config = block_on(Config::read(&file, Arch::of(&file).unwrap(), Task::Own)).unwrap();
+        let table = Rotary::read(&config, 16, Pairing::Neox).unwrap().table;
+        assert!((table.factor - 1.138_629_4).abs() < 1e-6, "{}", table.factor);
+        assert_eq!(table.divisors.len(), EXPECTED.len());
+        for (got, expected) in table.divisors.iter().zip(EXPECTED) {
+            assert!((got / expected - 1.0).abs() < 1e-6, "{:?}", table.divisors);
+        }
+    }
+}

@@ -36,6 +36,8 @@ pub struct CacheCase {
     pub slopes: bool,
     /// The rows are drafts of a tree.
     pub tree: bool,
+    /// The table has the last block as an id past the cache, which is clamped to it.
+    pub past_end: bool,
 }
 
 /// The keys and values that a position has, by heads.
@@ -55,6 +57,7 @@ impl CacheCase {
         sinks: false,
         slopes: false,
         tree: false,
+        past_end: false,
     };
 
     /// The NMSE against f64 over what the cache holds, and the modules that ran.
@@ -68,7 +71,13 @@ impl CacheCase {
         let mut table: Vec<u32> = (0..blocks).collect();
         rng.shuffle(&mut table);
         table.truncate(if layout == KvLayout::Contiguous { 0 } else { needed as usize });
+        if self.past_end && !table.contains(&(blocks - 1)) {
+            table[needed as usize / 2] = blocks - 1;
+        }
         let (words, kept) = self.filled(&shape, &table, &mut rng);
+        if self.past_end {
+            table.iter_mut().filter(|block| **block == blocks - 1).for_each(|block| *block = 0x7fff_fff0);
+        }
 
         let limits = StepLimits {
             rows: rows + 2,
@@ -255,14 +264,15 @@ pub fn cooperative() -> Vec<CacheCase> {
                 softcap: [0.0, 2.0][(i + j) % 2],
                 sinks: j == 1,
                 slopes: i == j,
-                tree: false,
+                ..CacheCase::PLAIN
             });
         }
     }
     cases
 }
 
-/// Every layout with every storage type, by each kernel that takes it; then V1 over shapes, contexts and masks, and trees of drafts.
+/// Every layout with every storage type, by each kernel that takes it; then V1 over shapes, contexts and masks, trees of drafts, and ids past the
+/// cache.
 pub fn caches() -> Vec<CacheCase> {
     let mut cases = Vec::new();
     for layout in KvLayout::ALL {
@@ -304,7 +314,7 @@ pub fn caches() -> Vec<CacheCase> {
                 softcap: [0.0, 2.0][(i + n) / 2 % 2],
                 sinks: (i + n) % 3 == 1,
                 slopes: (i + n) % 4 == 2,
-                tree: false,
+                ..CacheCase::PLAIN
             });
         }
     }
@@ -331,6 +341,14 @@ pub fn caches() -> Vec<CacheCase> {
                 ..CacheCase::PLAIN
             });
         }
+    }
+    for (by, layout) in [
+        (By::Rows, KvLayout::Paged),
+        (By::Tiles, KvLayout::Paged),
+        (By::Rows, KvLayout::Vectorised),
+        (By::V1, KvLayout::Vectorised),
+    ] {
+        cases.push(CacheCase { by, layout, past_end: true, ..CacheCase::PLAIN });
     }
     cases
 }

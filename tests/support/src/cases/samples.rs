@@ -98,6 +98,9 @@ fn all_picks(vocab: u32, deviation: f32) -> Vec<Gather> {
         // Without the third of the filters.
         SampleSpec { top_p: 0.9, min_p: 0.05, ..base },
         SampleSpec { top_k: 40, min_p: 0.05, ..base },
+        // Top-p is a share of what top-k keeps, whatever min-p drops of that afterwards: much, here.
+        SampleSpec { top_k: 40, top_p: 0.5, min_p: 0.4, temperature: 2.0, ..base },
+        SampleSpec { top_k: 100, top_p: 0.7, min_p: 0.3, temperature: 1.5, ..base },
     ];
     let mut rng = Rng(u64::from(vocab) + 17);
     let mut picks = Vec::new();
