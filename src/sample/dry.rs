@@ -41,7 +41,8 @@ pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
     }
     for candidate in &mut c.list {
         if let Some(&n) = repeated.get(&candidate.id).filter(|n| **n > 0 && **n >= dry.allowed as usize) {
-            candidate.logit -= dry.multiplier * dry.base.powi((n - dry.allowed as usize) as i32).min(1e30);
+            let penalty = dry.multiplier * dry.base.powi((n - dry.allowed as usize) as i32).min(1e30);
+            candidate.logit = (candidate.logit - penalty).max(f32::MIN);
         }
     }
 }

@@ -182,7 +182,9 @@ impl Candidates {
     fn fill(&mut self, logits: &[f32], allowed: Option<&[u32]>) {
         self.list.clear();
         let allowed = |id: u32| allowed.is_none_or(|map| map[id as usize / 32] >> (id % 32) & 1 != 0);
-        let all = (0..).zip(logits).map(|(id, &logit)| Candidate { id, logit });
+        // Penalties and biases may have taken a logit past the largest f32.
+        let finite = |logit: f32| logit.clamp(f32::MIN, f32::MAX);
+        let all = (0..).zip(logits).map(|(id, &logit)| Candidate { id, logit: finite(logit) });
         self.list.extend(all.filter(|c| allowed(c.id)));
         self.sorted = false;
     }
@@ -281,6 +283,21 @@ mod tests {
     use super::*;
 
     const LOGITS: [f32; 6] = [0.5, 2.0, -1.0, 2.0, 1.0, -8.0];
+
+    /// A temperature whose reciprocal is infinite, with a logit of zero; logits that a penalty takes past the largest f32.
+    #[test]
+    fn steps_are_given_numbers() {
+        let penalties = Penalties { repeat: 10.0, presence: 10.0, frequency: 10.0 };
+        for temperature in [1e-39, f32::MIN_POSITIVE, 100.0] {
+            let extreme = Sampling { temperature, penalties, last_n: 64, typical: 0.9, top_p: 0.9, ..Sampling::GREEDY };
+            for extreme in [extreme, Sampling { mirostat: Mirostat { tau: 5.0, eta: 0.1 }, ..extreme }] {
+                let logits = [0.0, f32::MAX, f32::MIN, -0.0, 1.0, f32::MIN];
+                for pos in 0..20 {
+                    assert_eq!(sample(&mut Chain::default(), &extreme, &logits, pos), Some(1), "{extreme:?} at {pos}");
+                }
+            }
+        }
+    }
 
     fn sampling(f: impl FnOnce(&mut Sampling)) -> Sampling {
         let mut s = Sampling { temperature: 1.0, ..Sampling::GREEDY };

@@ -3,6 +3,8 @@
 //!
 //! Bad input must give an error. A panic, a time that the input does not justify, or a broken promise of the types is a find.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use wgslm::block_on;
 use wgslm::file::{ByteSource, Bytes, ModelFile, Texts};
@@ -138,7 +140,9 @@ pub fn sampling(data: &[u8]) {
     let tokens: Vec<_> = (0..known).map(|_| word() % vocab).collect();
     let allowed = [word(), word(), word()];
     let logits: Vec<_> = (0..vocab).map(|_| f32::from_bits(word())).collect();
-    if sampling.check().is_err() {
+    // As the engine checks a request.
+    let tokens_biased: BTreeSet<_> = bias.iter().map(|(token, _)| *token).filter(|token| *token < vocab).collect();
+    if sampling.check().is_err() || tokens_biased.len() < bias.len() || bias.iter().any(|(_, by)| !by.is_finite()) {
         return;
     }
     let (mut chain, mut state) = (Chain::default(), SamplerState::default());
