@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use minijinja::machinery::{CompiledTemplate, Instruction, Instructions, TemplateConfig, Token, make_string_output};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Serde, ValueKind};
+use minijinja::value::{Kwargs, Rest, Serde, Tuple, ValueKind, ValueOrKwargs};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::nesting;
 use super::pyjson::{Json, write_value};
 use super::template::Twins;
 
@@ -32,6 +33,10 @@ const ITEM: usize = std::mem::size_of::<Value>();
 const WRITE: usize = 64;
 /// Containers put into containers: nesting is dropped recursively, so this bounds the stack.
 const NESTS: u64 = 4096;
+/// What it costs to look at an item of a list.
+const STEP: usize = 8;
+/// Containers in one another that are printed or compared: both recurse.
+const MAX_DEPTH: usize = 128;
 /// Longest raw text that is emitted without being charged; fuel bounds how often.
 const UNCHARGED: usize = 32;
 /// Widest number in a format string or a width argument.
@@ -42,6 +47,11 @@ const CONCAT: &str = "wgslm concat";
 const ADD: &str = "wgslm add";
 const MUL: &str = "wgslm mul";
 const LIST: &str = "wgslm list";
+const TUPLE: &str = "wgslm tuple";
+const MAP: &str = "wgslm map";
+const SLICE: &str = "wgslm slice";
+const NEST: &str = "wgslm nest";
+const LOOK: &str = "wgslm look";
 
 /// How large the input is: what the limits grow with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,12 +87,51 @@ impl Budget {
         Self::take(&self.0.1, 1, "the template nests too many lists: over its limit")
     }
 
+    /// Charges looking at everything in `value`, which must not nest too deeply.
+    fn walk(&self, value: &Value) -> Result<(), Error> {
+        self.walk_at(value, 0)
+    }
+
+    fn walk_at(&self, value: &Value, depth: usize) -> Result<(), Error> {
+        if let Some(text) = value.as_str() {
+            return self.bytes(text.len() / 8);
+        }
+        if value.as_object().is_none() {
+            return Ok(());
+        }
+        if depth > MAX_DEPTH {
+            return Err(too_large("a list nests too deeply: over the nesting limit"));
+        }
+        let map = value.kind() == ValueKind::Map;
+        for item in value.try_iter().into_iter().flatten() {
+            self.bytes(STEP)?;
+            if map {
+                self.walk_at(&value.get_item(&item)?, depth + 1)?;
+            }
+            self.walk_at(&item, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Charges a list of what is in `value`.
+    fn items(&self, value: &Value) -> Result<(), Error> {
+        if let Some(text) = value.as_str() {
+            return self.bytes(text.len().saturating_mul(ITEM));
+        }
+        match value.as_object().map(|_| value.len()) {
+            None => Ok(()),
+            Some(Some(n)) => self.bytes(n.saturating_mul(ITEM)),
+            Some(None) => value.try_iter().into_iter().flatten().try_for_each(|_| self.bytes(ITEM)),
+        }
+    }
+
     /// `value` as text, charged; stops as soon as the budget is spent.
     fn text(&self, value: &Value) -> Result<String, Error> {
         if let Some(text) = value.as_str() {
             self.bytes(text.len())?;
             return Ok(text.to_owned());
         }
+        self.walk(value)?;
         let mut out = Charged { text: String::new(), budget: self };
         write!(out, "{value}").map_err(|_| too_large("a value is too large to print: over the memory limit"))?;
         Ok(out.text)
@@ -147,6 +196,7 @@ type Blocks<'a> = std::collections::BTreeMap<&'a str, Instructions<'a>>;
 
 /// Compiles `source` and replaces the instructions that make texts longer.
 pub(crate) fn compile(source: &str) -> Result<(Instructions<'_>, Blocks<'_>), Error> {
+    nesting::check(source)?;
     refuse_large_constants(source)?;
     let config = TemplateConfig { syntax_config: syntax()?, default_auto_escape: Arc::new(|_| AutoEscape::None) };
     let CompiledTemplate { mut instructions, mut blocks, .. } = CompiledTemplate::new("template", source, &config)?;
@@ -165,10 +215,46 @@ fn charge(instructions: &mut Instructions<'_>) {
             Instruction::StringConcat => *instruction = call(CONCAT),
             Instruction::Add => *instruction = call(ADD),
             Instruction::Mul => *instruction = call(MUL),
+            Instruction::Slice => *instruction = Instruction::CallFunction(SLICE, Some(4)),
             Instruction::BuildList(Some(n)) if *n < usize::from(u16::MAX) => {
                 *instruction = Instruction::CallFunction(LIST, Some(*n as u16));
             }
-            Instruction::EmitRaw(raw) if raw.len() > UNCHARGED => outlined.push((at, *raw)),
+            Instruction::BuildTuple(Some(n)) if *n < usize::from(u16::MAX) => {
+                *instruction = Instruction::CallFunction(TUPLE, Some(*n as u16));
+            }
+            Instruction::BuildMap(n) if *n < usize::from(u16::MAX) / 2 => {
+                *instruction = Instruction::CallFunction(MAP, Some(2 * *n as u16));
+            }
+            _ => {}
+        }
+        match instruction {
+            Instruction::EmitRaw(raw) if raw.len() > UNCHARGED => {
+                let raw = Value::from(*raw);
+                outlined.push((at, vec![Instruction::LoadConst(raw), Instruction::Emit]));
+            }
+            // A macro keeps the variables that it names, other macros among them.
+            Instruction::BuildMacro(..) => outlined.push((
+                at,
+                vec![Instruction::CallFunction(NEST, Some(0)), Instruction::DiscardTop, instruction.clone()],
+            )),
+            // What compares looks at everything in both; the two are looked at as a pair, and put back.
+            Instruction::Eq
+            | Instruction::Ne
+            | Instruction::Gt
+            | Instruction::Gte
+            | Instruction::Lt
+            | Instruction::Lte
+            | Instruction::In
+            | Instruction::GetItem
+            | Instruction::CompareAndPreserve(_) => outlined.push((
+                at,
+                vec![
+                    Instruction::CallFunction(LOOK, Some(2)),
+                    Instruction::UnpackList(2),
+                    Instruction::Swap,
+                    instruction.clone(),
+                ],
+            )),
             _ => {}
         }
         at += 1;
@@ -178,11 +264,14 @@ fn charge(instructions: &mut Instructions<'_>) {
     }
     // The program ends by running past its last instruction: it has to jump over what is added here.
     let end = instructions.add(Instruction::Jump(0));
-    for (at, raw) in outlined {
-        let start = instructions.add(Instruction::LoadConst(Value::from(raw)));
-        instructions.add(Instruction::Emit);
-        let last = instructions.add(Instruction::Jump(at + 1));
-        if let Some(instruction) = instructions.get_mut(at) {
+    for (at, instead) in outlined {
+        let mut last = end;
+        let mut start = None;
+        for instruction in instead.into_iter().chain([Instruction::Jump(at + 1)]) {
+            last = instructions.add(instruction);
+            start = start.or(Some(last));
+        }
+        if let (Some(instruction), Some(start)) = (instructions.get_mut(at), start) {
             *instruction = Instruction::Jump(start);
         }
         if let Some(instruction) = instructions.get_mut(end) {
@@ -242,6 +331,40 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
         }
         Ok::<_, Error>(Value::from(items.0))
     });
+    let b = budget.clone();
+    env.add_function(TUPLE, move |items: Rest<Value>| {
+        if items.iter().any(|item| item.as_object().is_some()) {
+            b.nest()?;
+        }
+        Ok::<_, Error>(Value::from(Tuple::from(items.0)))
+    });
+    let b = budget.clone();
+    env.add_function(MAP, move |items: Rest<Value>| map(&b, &items));
+    let b = budget.clone();
+    env.add_function(SLICE, move |value: &Value, start: &Value, stop: &Value, step: &Value| {
+        slice(&b, value, [start, stop, step])
+    });
+    let b = budget.clone();
+    env.add_function(NEST, move || b.nest());
+    let b = budget.clone();
+    env.add_function(LOOK, move |left: Value, right: Value| {
+        b.walk(&left)?;
+        b.walk(&right)?;
+        Ok::<_, Error>(Value::from(vec![left, right]))
+    });
+    for (name, function) in [
+        ("dict", Value::from_function(minijinja::functions::dict)),
+        ("namespace", Value::from_function(minijinja::functions::namespace)),
+    ] {
+        let b = budget.clone();
+        env.add_function(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            b.nest()?;
+            args.iter().try_for_each(|arg| b.items(arg))?;
+            function.call(state, &args)
+        });
+    }
+    charge_filters(&mut env, budget);
     env.add_function("raise_exception", |message: String| Err::<Value, _>(invalid(message)));
     if let Some(now) = now {
         env.add_function("strftime_now", move |format: &str| strftime(format, now));
@@ -256,7 +379,15 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
     });
     env.add_filter("int", to_int);
     env.add_filter("float", to_float);
-    env.add_filter("sort", sort);
+    let b = budget.clone();
+    env.add_filter(
+        "sort",
+        move |state: &State<'_, '_>, value: Value, reverse: Option<Value>, case: Option<Value>, options: Kwargs| {
+            b.items(&value)?;
+            b.walk(&value)?;
+            sort(state, value, reverse, case, options)
+        },
+    );
     let b = budget.clone();
     env.add_filter("string", move |value: &Value| b.text(value));
     let b = budget.clone();
@@ -266,6 +397,7 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
     let b = budget.clone();
     env.add_filter("join", move |list: &Value, separator: Option<&str>, options: Kwargs| {
         let attribute: Option<&str> = options.get("attribute")?;
+        b.items(list)?;
         let items = list.try_iter()?.map(|item| match attribute {
             Some(name) => item.get_attr(name),
             None => Ok(item),
@@ -283,7 +415,8 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
         },
     );
     let b = budget.clone();
-    env.add_filter("format", move |format: &str, args: Rest<Value>| {
+    env.add_filter("format", move |format: &str, args: Rest<ValueOrKwargs>| {
+        let args = args.into_values();
         check_widths(format)?;
         let text = minijinja::formatting::format(minijinja::formatting::FormatStyle::Printf, format, &args)?;
         b.bytes(text.len())?;
@@ -292,6 +425,150 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
     let b = budget.clone();
     env.set_unknown_method_callback(move |state, value, method, args| call_method(&b, state, value, method, args));
     Ok(env)
+}
+
+/// Registers minijinja's filters and tests that look at every item or character, charged for it.
+fn charge_filters(env: &mut Environment<'_>, budget: &Budget) {
+    use minijinja::{filters, tests};
+    let called = [
+        ("capitalize", Value::from_function(filters::capitalize)),
+        ("count", Value::from_function(filters::length)),
+        ("e", Value::from_function(filters::escape)),
+        ("escape", Value::from_function(filters::escape)),
+        ("dictsort", Value::from_function(filters::dictsort)),
+        ("first", Value::from_function(filters::first)),
+        ("groupby", Value::from_function(filters::groupby)),
+        ("items", Value::from_function(filters::items)),
+        ("last", Value::from_function(filters::last)),
+        ("length", Value::from_function(filters::length)),
+        ("list", Value::from_function(filters::list)),
+        ("lower", Value::from_function(filters::lower)),
+        ("map", Value::from_function(filters::map)),
+        ("max", Value::from_function(filters::max)),
+        ("min", Value::from_function(filters::min)),
+        ("reject", Value::from_function(filters::reject)),
+        ("rejectattr", Value::from_function(filters::rejectattr)),
+        ("reverse", Value::from_function(filters::reverse)),
+        ("select", Value::from_function(filters::select)),
+        ("selectattr", Value::from_function(filters::selectattr)),
+        ("split", Value::from_function(filters::split)),
+        ("sum", Value::from_function(filters::sum)),
+        ("title", Value::from_function(filters::title)),
+        ("trim", Value::from_function(filters::trim)),
+        ("unique", Value::from_function(filters::unique)),
+        ("upper", Value::from_function(filters::upper)),
+    ];
+    for (name, filter) in called {
+        let b = budget.clone();
+        let text = ["capitalize", "count", "e", "escape", "length", "lower", "split", "title", "trim", "upper"]
+            .contains(&name);
+        let compares = ["dictsort", "groupby", "max", "min", "unique"].contains(&name);
+        env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            for arg in args.iter() {
+                match arg.as_str() {
+                    Some(arg) if text => b.bytes(arg.len() / 8)?,
+                    _ => b.items(arg)?,
+                }
+                if compares {
+                    b.walk(arg)?;
+                }
+            }
+            // What is lazy would hold on to what it is made from, and so on.
+            let result = filter.call(state, &args)?;
+            match result.kind() {
+                ValueKind::Iterable => collected(&b, &result),
+                _ => Ok(result),
+            }
+        });
+    }
+    let compared = [
+        ("eq", "equalto", "==", Value::from_function(tests::is_eq)),
+        ("ne", "ne", "!=", Value::from_function(tests::is_ne)),
+        ("lt", "lessthan", "<", Value::from_function(tests::is_lt)),
+        ("le", "le", "<=", Value::from_function(tests::is_le)),
+        ("gt", "greaterthan", ">", Value::from_function(tests::is_gt)),
+        ("ge", "ge", ">=", Value::from_function(tests::is_ge)),
+        ("in", "in", "in", Value::from_function(tests::is_in)),
+    ];
+    for (name, other, sign, test) in compared {
+        for name in [name, other, sign] {
+            let (b, test) = (budget.clone(), test.clone());
+            env.add_test(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+                let args = args.into_values();
+                args.iter().try_for_each(|arg| b.walk(arg))?;
+                test.call(state, &args)
+            });
+        }
+    }
+}
+
+/// A list of what is in `value`, charged.
+fn collected(budget: &Budget, value: &Value) -> Result<Value, Error> {
+    budget.nest()?;
+    let mut items = Vec::new();
+    for item in value.try_iter()? {
+        budget.bytes(ITEM)?;
+        items.push(item);
+    }
+    Ok(Value::from(items))
+}
+
+/// A dictionary of keys and values by turns.
+fn map(budget: &Budget, items: &[Value]) -> Result<Value, Error> {
+    if items.iter().any(|item| item.as_object().is_some()) {
+        budget.nest()?;
+    }
+    let pairs = items.chunks_exact(2).filter_map(|pair| match pair {
+        [key, value] => Some((key, value)),
+        _ => None,
+    });
+    for (key, _) in pairs.clone() {
+        budget.walk(key)?;
+    }
+    Ok(Value::from_pairs(pairs.map(|(key, value)| (key.clone(), value.clone()))))
+}
+
+/// `value[start:stop:step]` with Python's rules.
+fn slice(budget: &Budget, value: &Value, [start, stop, step]: [&Value; 3]) -> Result<Value, Error> {
+    let bound = |bound: &Value| match number(bound) {
+        _ if bound.is_none() => Ok(None),
+        Some(Number::Int(n)) => Ok(Some(n)),
+        _ => Err(invalid("the bounds of a slice are integers or none")),
+    };
+    let (start, stop, step) = (bound(start)?, bound(stop)?, bound(step)?.unwrap_or(1));
+    if step == 0 {
+        return Err(invalid("the step of a slice cannot be zero"));
+    }
+    let (items, chars): (Vec<Value>, Vec<char>) = match value.as_str() {
+        Some(text) => {
+            budget.bytes(text.len())?;
+            (Vec::new(), text.chars().collect())
+        }
+        None if is_list(value) => {
+            budget.items(value)?;
+            (value.try_iter()?.collect(), Vec::new())
+        }
+        None if value.is_undefined() => return Ok(Value::UNDEFINED),
+        None => return Err(invalid(format!("a value of type {} cannot be sliced", value.kind()))),
+    };
+    let n = items.len().max(chars.len()) as i128;
+    let (low, high) = if step > 0 { (0, n) } else { (-1, n - 1) };
+    let place = |bound: Option<i128>, default| match bound {
+        None => default,
+        Some(at) if at < 0 => at.saturating_add(n).max(low),
+        Some(at) => at.min(high),
+    };
+    let (first, end) =
+        if step > 0 { (place(start, low), place(stop, high)) } else { (place(start, high), place(stop, low)) };
+    let places = std::iter::successors(Some(first), |at| at.checked_add(step))
+        .take_while(|at| if step > 0 { *at < end } else { *at > end })
+        .filter_map(|at| usize::try_from(at).ok());
+    if value.as_str().is_some() {
+        return Ok(Value::from(places.filter_map(|at| chars.get(at)).collect::<String>()));
+    }
+    let items: Vec<Value> = places.filter_map(|at| items.get(at)).cloned().collect();
+    Ok(if value.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) })
 }
 
 /// A Python integer or float.
@@ -479,7 +756,10 @@ fn call_method(
                 let count = args.get(2).and_then(|n| n.as_usize());
                 return replace(budget, text, old, new, count).map(Value::from);
             }
-            ("join", [list]) => return join(budget, list.try_iter()?.map(Ok), text).map(Value::from),
+            ("join", [list]) => {
+                budget.items(list)?;
+                return join(budget, list.try_iter()?.map(Ok), text).map(Value::from);
+            }
             ("format", _) => check_widths(text)?,
             ("split", [] | [_] | [_, _]) => return split(budget, text, args),
             ("rsplit", [_, _]) => {
@@ -520,6 +800,7 @@ fn call_method(
             format!("method {method} changes a value in place; that is unsafe and refused"),
         ));
     }
+    args.iter().chain([value]).try_for_each(|arg| budget.walk(arg))?;
     let result = unknown_method_callback(state, value, method, args)?;
     if let Some(text) = result.as_str() {
         budget.bytes(text.len())?;

@@ -11,6 +11,7 @@ mod bpe;
 mod detokenize;
 mod hf;
 mod jinja;
+mod nesting;
 mod open;
 mod pattern;
 mod pretokenize;

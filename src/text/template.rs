@@ -280,12 +280,16 @@ fn without_generation_tags(source: &str) -> String {
         out.push_str(before);
         out.push_str("{%");
         rest = tail;
-        let Some((tag, after)) = tail.split_once("%}") else { continue };
-        let replacement = match tag.trim_matches(|c: char| c == '-' || c == '+' || c.is_whitespace()) {
-            "generation" => "if true",
-            "endgeneration" => "endif",
+        // Looks no further than the tag's own word: a search for the end of each tag would take the square of the time.
+        let filler = |c: char| c == '-' || c == '+' || c.is_whitespace();
+        let word = tail.trim_start_matches(filler);
+        let (replacement, word_end) = match (word.strip_prefix("generation"), word.strip_prefix("endgeneration")) {
+            (Some(end), _) => ("if true", end),
+            (_, Some(end)) => ("endif", end),
             _ => continue,
         };
+        let Some(after) = word_end.trim_start_matches(filler).strip_prefix("%}") else { continue };
+        let tag = tail.strip_suffix(after).and_then(|tag| tag.strip_suffix("%}")).unwrap_or_default();
         let left = if tag.starts_with('-') { "-" } else { "" };
         let right = if tag.ends_with('-') { "-" } else { "" };
         out.push_str(&format!("{left} {replacement} {right}%}}"));

@@ -46,9 +46,8 @@ pub(crate) fn render(template: &str, context: &Value) -> wgslm::Result<String> {
 }
 
 /// Templates of the reference whose rendering differs, with the reason; COMPATIBILITY.md has the same list.
-const EXCEPTIONS: [(&str, &str); 16] = [
+const EXCEPTIONS: [(&str, &str); 15] = [
     ("exponents", "numbers are written without exponents"),
-    ("slice backwards to an end", "a negative step goes past the end that is given"),
     ("loop over a string", "how many characters are left is not known"),
     ("varargs", "no varargs and kwargs"),
     ("carriage returns", "kept"),
@@ -274,4 +273,142 @@ fn twins_do_not_show() {
     assert_eq!(text(&segments), "<|user|>end<|end|><|end|>");
     assert_eq!(segments[0], Segment { text: "<|user|>end".into(), origin: Origin::Template });
     assert_eq!(segments.last().unwrap().text, "<|end|>");
+}
+
+/// Brackets, operators and branches in one another are counted before anything recurses into them.
+#[test]
+fn templates_that_nest_without_end() {
+    let many = |part: &str| part.repeat(50_000);
+    let cases = [
+        format!("{{{{ {}1 }}}}", many("-")),
+        format!("{{{{ {}1 }}}}", many("not ")),
+        format!("{{{{ {}", many("[")),
+        format!("{{{{ {}1{} }}}}", many("("), many(")")),
+        format!("{{{{ {}1", many("{1: ")),
+        format!("{{{{ 1{} }}}}", many(" | abs")),
+        format!("{{{{ x{} }}}}", many(".a")),
+        format!("{{{{ x{} }}}}", many("[0]")),
+        format!("{{{{ x{} }}}}", many("()")),
+        format!("{{{{ 1{} }}}}", many(" + x")),
+        format!("{{{{ 1{} }}}}", many(" if x else 2")),
+        format!("{{{{ 1{} }}}}", many(" is odd")),
+        format!("{{% set a = {}1 %}}", many("-")),
+        format!("{{% filter abs{} %}}{{% endfilter %}}", many("|abs")),
+        format!("{{% if x %}}{}{{% endif %}}", many("{% elif x %}")),
+        many("{% if x %}"),
+        many("{% set a %}"),
+        many("{% for i in x %}"),
+        many("{% do x("),
+    ];
+    for source in cases {
+        let shown: String = source.chars().take(30).collect();
+        let error = render(&format!("\n{source}"), &json!({"messages": []})).expect_err(&shown).to_string();
+        let where_it_is = error.contains("line 2, column") || error.contains("(in template:2)");
+        assert!(where_it_is && (error.contains("nest") || error.contains("recursion")), "{shown}: {error}");
+    }
+    // What templates do is far from the bound.
+    let long = format!("{{{{ 1{} }}}}{{{{ [{}] | length }}}}", " + 1".repeat(200), "-1, ".repeat(5000));
+    assert_eq!(render(&long, &json!({})).unwrap(), "2015000");
+    let values = [
+        "{'a': ns.v}",
+        "dict(a=ns.v)",
+        "namespace(a=ns.v)",
+        "(ns.v,)",
+        "[ns.v]",
+        "[ns.v] | reverse",
+        "{'a': ns.v}.items()",
+        "f",
+    ];
+    for value in values {
+        let source = format!(
+            "{{% set ns = namespace(v=1) %}}{{% for i in range(50000) %}}{{% set v = ns.v %}}\
+             {{% macro f() %}}{{{{ v }}}}{{% endmacro %}}{{% set ns.v = {value} %}}{{% endfor %}}"
+        );
+        let error = render(&source, &json!({})).expect_err(value).to_string();
+        assert!(error.contains("limit"), "{value}: {error}");
+    }
+    for printed in ["ns", "ns == [ns]", "ns | tojson", "ns | string", "[ns] | unique | list"] {
+        let source = format!("{{% set ns = namespace() %}}{{% set ns.v = [ns] %}}{{{{ {printed} }}}}");
+        let error = render(&source, &json!({})).map_err(|e| e.to_string());
+        assert!(error.as_ref().err().is_none_or(|e| e.contains("nest")), "{printed}: {error:?}");
+    }
+}
+
+/// What looks at every item of a list or character of a text pays for each: a few hundred passes are over the limit.
+#[test]
+fn passes_over_long_lists_are_paid_for() {
+    let filters = [
+        "sort",
+        "sum",
+        "list",
+        "unique | list",
+        "join",
+        "map('abs') | list",
+        "select | list",
+        "reject('odd') | list",
+        "max",
+        "min",
+        "reverse | list",
+        "tojson",
+        "string",
+        "map('string') | join",
+    ];
+    let passes = filters.map(|filter| format!("r | {filter}"));
+    let expressions = [
+        "r == q",
+        "r != q",
+        "-1 in r",
+        "-1 not in r",
+        "r[5:]",
+        "r[::-1]",
+        "r + q",
+        "r is eq q",
+        "-1 is in r",
+        "r == q == r",
+        "[r] | select('eq', q) | list",
+        "r in [q]",
+        "big == bag",
+        "'zz' in big",
+        "big[5:]",
+        "big.count('zz')",
+        "big | upper",
+        "big.upper()",
+        "big.split('zz')",
+        "big ~ ''",
+        "big | list",
+        "big | trim",
+        "{'a': 1}.get(r)",
+        "{r: 1}",
+        "{'a': 1}[r]",
+    ];
+    for expression in passes.iter().map(String::as_str).chain(expressions) {
+        let source = format!(
+            "{{% set r = range(100000) %}}{{% set q = range(100000) %}}{{% set big = 'abcdefgh' * 100000 %}}\
+             {{% set bag = 'abcdefgh' * 100000 %}}{{% for i in range(200) %}}{{% set x = {expression} %}}{{% endfor %}}"
+        );
+        let error = render(&source, &json!({})).expect_err(expression).to_string();
+        assert!(error.contains("memory limit"), "{expression}: {error}");
+    }
+}
+
+/// The rule that no user's text becomes a control token, where a role or a bare word could break it.
+#[test]
+fn unusual_roles_and_bare_control_strings_are_the_users() {
+    let controls = ["<|admin|>", "endofturn", "<|user|>"];
+    let cases = [
+        ("<|{{ messages[0].role }}|>", json!({"role": "admin"}), "<|admin|>"),
+        ("{{ messages[0].content }}", json!({"content": "say endofturn now"}), "say endofturn now"),
+    ];
+    for (source, message, expected) in cases {
+        let template = ChatTemplate::new(source, controls).unwrap();
+        let segments = template.render(&json!({"messages": [message]}), NOW).unwrap();
+        assert_eq!(text(&segments), expected);
+        for run in segments.iter().filter(|segment| segment.origin == Origin::Template) {
+            assert!(!controls.iter().any(|control| run.text.contains(control)), "{source}: {segments:?}");
+        }
+    }
+    // The usual roles are trusted: templates build control strings from them.
+    let template = ChatTemplate::new("<|{{ messages[0].role }}|>", controls).unwrap();
+    let segments = template.render(&json!({"messages": [{"role": "user"}]}), NOW).unwrap();
+    assert_eq!(segments, [Segment { text: "<|user|>".into(), origin: Origin::Template }]);
 }
