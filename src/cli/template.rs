@@ -15,8 +15,9 @@ use crate::text::{ChatTemplate, Origin, Tokenizer};
 pub(super) struct Args {
     #[command(flatten)]
     model: open::ModelArg,
-    /// A template file, instead of a model's own.
-    #[arg(long, value_name = "FILE", conflicts_with = "model")]
+    /// A template file, instead of a model's own. Tokens are the model's all the same: BOS, EOS, and the control tokens that the
+    /// segments are about.
+    #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// The variables as a JSON object: messages, add_generation_prompt, tools and so on; a JSON array is taken as the messages.
     /// `-` reads stdin.
@@ -28,15 +29,16 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    let template = match &args.template {
-        Some(path) => ChatTemplate::new(&read(path)?, [] as [&str; 0])?,
+    let (source, tokenizer) = match &args.template {
+        Some(path) => (read(path)?, Tokenizer::of(&args.model.file()?)?),
         None => {
             let model = pollster::block_on(Model::open(args.model.file()?))?;
-            let source = model.chat_template.as_ref();
-            let source = source.ok_or_else(|| Exit::failure(format!("{}: it has no chat template", model.name)))?;
-            ChatTemplate::for_tokenizer(source, &Tokenizer::of(&model.file)?)?
+            let tokenizer = Tokenizer::of(&model.file)?;
+            let source = model.chat_template;
+            (source.ok_or_else(|| Exit::failure(format!("{}: it has no chat template", model.name)))?, tokenizer)
         }
     };
+    let template = ChatTemplate::for_tokenizer(&source, &tokenizer)?;
     let input: serde_json::Value =
         serde_json::from_str(&read(&args.input)?).map_err(|e| Exit::usage(format!("{}: {e}", args.input.display())))?;
     let context = match input {

@@ -330,6 +330,21 @@ fn templates_are_rendered() {
     let segments: Value = serde_json::from_str(&segments).unwrap();
     let user = segments.as_array().unwrap().iter().filter(|s| s["origin"] == "user");
     assert!(user.map(|s| s["text"].as_str().unwrap()).collect::<String>().contains('<'), "{segments}");
+    // A template of the user's own is for the model's tokens, too: what a user wrote is marked as in `run`.
+    let says = file("c.jinja", "<|im_start|>{% for m in messages %}{{ m.content }}{% endfor %}{{ eos_token }}");
+    let stories = data(Q8_0).to_str().unwrap().to_owned();
+    for given in [&[][..], &["-m", &stories]] {
+        let args = [&["template", "--template", &says, "--segments", "--input", "-"], given].concat();
+        let hostile = if given.is_empty() { "<|endoftext|>" } else { "</s>" };
+        let input = format!(r#"[{{"role": "user", "content": "{hostile}"}}]"#);
+        let segments: Value = serde_json::from_str(&ok(fed(command(&args), input.as_bytes()))).unwrap();
+        let segments = segments.as_array().unwrap();
+        let all: String = segments.iter().map(|s| s["text"].as_str().unwrap()).collect();
+        assert_eq!(all, format!("<|im_start|>{hostile}{hostile}"));
+        let written = |s: &&Value| s["origin"] == "template";
+        let runs: Vec<_> = segments.iter().filter(written).map(|s| s["text"].as_str().unwrap()).collect();
+        assert_eq!(runs.iter().filter(|run| run.contains(hostile)).count(), 1, "only the template's own: {segments:?}");
+    }
 
     fails(fed(command(&["template", "--input", "-"]), b"{"), 2, &["-: EOF"]);
     fails(output(command(&["template", "--input", "/no/such.json"])), 2, &["/no/such.json"]);
