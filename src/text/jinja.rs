@@ -16,7 +16,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::nesting;
-use super::pyjson::{Json, write_value};
+use super::pyjson::{Json, float, write_value};
 use super::template::Twins;
 
 /// Instructions that every template may run, and those that each value of the input adds.
@@ -46,6 +46,7 @@ const MAX_WIDTH: usize = 1024;
 const CONCAT: &str = "wgslm concat";
 const ADD: &str = "wgslm add";
 const MUL: &str = "wgslm mul";
+const REM: &str = "wgslm rem";
 const LIST: &str = "wgslm list";
 const TUPLE: &str = "wgslm tuple";
 const MAP: &str = "wgslm map";
@@ -131,6 +132,14 @@ impl Budget {
             self.bytes(text.len())?;
             return Ok(text.to_owned());
         }
+        if value.kind() == ValueKind::Number
+            && !value.is_integer()
+            && let Ok(x) = f64::try_from(value.clone())
+        {
+            let text = if x.is_finite() { float(x) } else { x.to_string().to_lowercase() };
+            self.bytes(text.len())?;
+            return Ok(text);
+        }
         self.walk(value)?;
         let mut out = Charged { text: String::new(), budget: self };
         write!(out, "{value}").map_err(|_| too_large("a value is too large to print: over the memory limit"))?;
@@ -215,6 +224,7 @@ fn charge(instructions: &mut Instructions<'_>) {
             Instruction::StringConcat => *instruction = call(CONCAT),
             Instruction::Add => *instruction = call(ADD),
             Instruction::Mul => *instruction = call(MUL),
+            Instruction::Rem => *instruction = call(REM),
             Instruction::Slice => *instruction = Instruction::CallFunction(SLICE, Some(4)),
             Instruction::BuildList(Some(n)) if *n < usize::from(u16::MAX) => {
                 *instruction = Instruction::CallFunction(LIST, Some(*n as u16));
@@ -304,7 +314,7 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
     env.set_syntax(syntax()?);
     env.set_recursion_limit(200);
     env.set_debug(false);
-    for name in ["batch", "slice", "pprint", "chain", "zip", "lines", "urlencode"] {
+    for name in ["pprint", "chain", "zip", "lines", "urlencode"] {
         env.remove_filter(name);
     }
     env.remove_global("debug");
@@ -324,6 +334,8 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
     env.add_function(ADD, move |left: Value, right: Value| add(&b, &left, &right));
     let b = budget.clone();
     env.add_function(MUL, move |left: Value, right: Value| multiply(&b, &left, &right));
+    let b = budget.clone();
+    env.add_function(REM, move |left: Value, right: Value| remainder(&b, &left, &right));
     let b = budget.clone();
     env.add_function(LIST, move |items: Rest<Value>| {
         if items.iter().any(|item| item.as_object().is_some()) {
@@ -391,8 +403,37 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
     let b = budget.clone();
     env.add_filter("string", move |value: &Value| b.text(value));
     let b = budget.clone();
-    env.add_filter("replace", move |text: &Value, old: &Value, new: &Value| {
-        replace(&b, &b.text(text)?, &b.text(old)?, &b.text(new)?, None)
+    env.add_filter("replace", move |text: &Value, old: &Value, new: &Value, count: Option<Value>, options: Kwargs| {
+        let count = options.get::<Option<Value>>("count")?.or(count);
+        options.assert_all_used()?;
+        replace(&b, &b.text(text)?, &b.text(old)?, &b.text(new)?, times(count.as_ref())?)
+    });
+    for name in ["length", "count"] {
+        env.add_filter(name, length);
+    }
+    for name in ["default", "d"] {
+        env.add_filter(name, default);
+    }
+    let b = budget.clone();
+    env.add_filter("wordcount", move |text: &Value| {
+        let text = b.text(text)?;
+        Ok::<_, Error>(text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count())
+    });
+    for name in ["e", "escape", "forceescape"] {
+        let b = budget.clone();
+        env.add_filter(name, move |text: &Value| {
+            let escaped = escape(&b.text(text)?);
+            b.bytes(escaped.len())?;
+            Ok::<_, Error>(escaped)
+        });
+    }
+    env.add_test("iterable", |value: &Value| {
+        value.as_str().is_some() || value.is_undefined() || value.as_object().is_some_and(|_| value.try_iter().is_ok())
+    });
+    env.add_test("sequence", |value: &Value| {
+        value.as_str().is_some()
+            || value.is_undefined()
+            || matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable | ValueKind::Map)
     });
     let b = budget.clone();
     env.add_filter("join", move |list: &Value, separator: Option<&str>, options: Kwargs| {
@@ -431,16 +472,13 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
 fn charge_filters(env: &mut Environment<'_>, budget: &Budget) {
     use minijinja::{filters, tests};
     let called = [
+        ("batch", Value::from_function(filters::batch)),
         ("capitalize", Value::from_function(filters::capitalize)),
-        ("count", Value::from_function(filters::length)),
-        ("e", Value::from_function(filters::escape)),
-        ("escape", Value::from_function(filters::escape)),
         ("dictsort", Value::from_function(filters::dictsort)),
         ("first", Value::from_function(filters::first)),
         ("groupby", Value::from_function(filters::groupby)),
         ("items", Value::from_function(filters::items)),
         ("last", Value::from_function(filters::last)),
-        ("length", Value::from_function(filters::length)),
         ("list", Value::from_function(filters::list)),
         ("lower", Value::from_function(filters::lower)),
         ("map", Value::from_function(filters::map)),
@@ -451,6 +489,7 @@ fn charge_filters(env: &mut Environment<'_>, budget: &Budget) {
         ("reverse", Value::from_function(filters::reverse)),
         ("select", Value::from_function(filters::select)),
         ("selectattr", Value::from_function(filters::selectattr)),
+        ("slice", Value::from_function(filters::slice)),
         ("split", Value::from_function(filters::split)),
         ("sum", Value::from_function(filters::sum)),
         ("title", Value::from_function(filters::title)),
@@ -460,8 +499,7 @@ fn charge_filters(env: &mut Environment<'_>, budget: &Budget) {
     ];
     for (name, filter) in called {
         let b = budget.clone();
-        let text = ["capitalize", "count", "e", "escape", "length", "lower", "split", "title", "trim", "upper"]
-            .contains(&name);
+        let text = ["capitalize", "lower", "split", "title", "trim", "upper"].contains(&name);
         let compares = ["dictsort", "groupby", "max", "min", "unique"].contains(&name);
         env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
             let args = args.into_values();
@@ -628,6 +666,30 @@ fn add(budget: &Budget, left: &Value, right: &Value) -> Result<Value, Error> {
     arithmetic((left, right), "+", i128::checked_add, |a, b| a + b)
 }
 
+/// `%`: of numbers what floor division leaves, with the divisor's sign; of a text, the text with values put into it.
+fn remainder(budget: &Budget, left: &Value, right: &Value) -> Result<Value, Error> {
+    if let Some(format) = left.as_str() {
+        check_widths(format)?;
+        let args: Vec<Value> = if right.is_tuple() { right.try_iter()?.collect() } else { vec![right.clone()] };
+        args.iter().try_for_each(|arg| budget.walk(arg))?;
+        let text = minijinja::formatting::format(minijinja::formatting::FormatStyle::Printf, format, &args)?;
+        budget.bytes(text.len())?;
+        return Ok(Value::from(text));
+    }
+    if number(right).is_some_and(|n| matches!(n, Number::Int(0)) || matches!(n, Number::Float(x) if x == 0.0)) {
+        return Err(invalid("division by zero"));
+    }
+    let ints = |a: i128, b: i128| {
+        let rest = a.checked_rem(b)?;
+        Some(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest })
+    };
+    let floats = |a: f64, b: f64| {
+        let rest = a % b;
+        if rest != 0.0 && (rest < 0.0) != (b < 0.0) { rest + b } else { rest }
+    };
+    arithmetic((left, right), "%", ints, floats)
+}
+
 fn multiply(budget: &Budget, left: &Value, right: &Value) -> Result<Value, Error> {
     let repeated = |value: &Value, times: &Value| {
         let Some(Number::Int(times)) = number(times) else { return None };
@@ -646,6 +708,48 @@ fn multiply(budget: &Budget, left: &Value, right: &Value) -> Result<Value, Error
         return result;
     }
     arithmetic((left, right), "*", i128::checked_mul, |a, b| a * b)
+}
+
+/// `length`: of what is undefined, nothing.
+fn length(value: &Value) -> Result<usize, Error> {
+    match value.len() {
+        Some(n) => Ok(n),
+        None if value.is_undefined() => Ok(0),
+        None => Err(invalid(format!("a value of type {} has no length", value.kind()))),
+    }
+}
+
+/// `default(value, boolean)`: by place or by name.
+fn default(value: &Value, other: Option<Value>, boolean: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    let other = options.get::<Option<Value>>("default_value")?.or(other).unwrap_or_else(|| Value::from(""));
+    let boolean = options.get::<Option<Value>>("boolean")?.or(boolean).is_some_and(|boolean| boolean.is_true());
+    options.assert_all_used()?;
+    Ok(if value.is_undefined() || boolean && !value.is_true() { other } else { value.clone() })
+}
+
+/// The characters of HTML as MarkupSafe writes them.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&#34;"),
+            '\'' => out.push_str("&#39;"),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+/// How often to replace: without a number, or with a negative one, always.
+fn times(count: Option<&Value>) -> Result<Option<usize>, Error> {
+    match count.filter(|count| !count.is_none()).map(number) {
+        None => Ok(None),
+        Some(Some(Number::Int(n))) => Ok(usize::try_from(n).ok()),
+        Some(_) => Err(invalid("replace takes an integer for how often")),
+    }
 }
 
 fn replace(budget: &Budget, text: &str, old: &str, new: &str, count: Option<usize>) -> Result<String, Error> {
@@ -753,8 +857,7 @@ fn call_method(
                 let (Some(old), Some(new)) = (arg(0), arg(1)) else {
                     return Err(invalid("replace needs two texts"));
                 };
-                let count = args.get(2).and_then(|n| n.as_usize());
-                return replace(budget, text, old, new, count).map(Value::from);
+                return replace(budget, text, old, new, times(args.get(2))?).map(Value::from);
             }
             ("join", [list]) => {
                 budget.items(list)?;
@@ -789,6 +892,13 @@ fn call_method(
             }
             _ => {}
         }
+    }
+    if let ("copy", []) = (method, args)
+        && value.kind() == ValueKind::Map
+    {
+        budget.items(value)?;
+        budget.nest()?;
+        return minijinja::functions::dict(Some(value.clone()), Kwargs::from_iter::<[(String, Value); 0]>([]));
     }
     if matches!(
         method,

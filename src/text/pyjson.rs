@@ -129,6 +129,7 @@ fn write_text(text: &str, json: &Json, out: &mut impl Write) -> Result<(), Error
             '\u{8}' => quoted.push_str("\\b"),
             '\u{c}' => quoted.push_str("\\f"),
             '\0'..='\x1f' => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            '\u{7f}' if json.ascii => quoted.push_str("\\u007f"),
             _ if json.ascii && !c.is_ascii() => match json.twins.as_ref().and_then(|twins| twins.original(c)) {
                 // The twin of an ASCII character is written as that character would be.
                 Some(original) if original.is_ascii() => quoted.push(c),
@@ -146,7 +147,7 @@ fn write_text(text: &str, json: &Json, out: &mut impl Write) -> Result<(), Error
 }
 
 /// A float as Python writes it: `1.0`, `1e-05`, `1e+16`.
-fn float(x: f64) -> String {
+pub(super) fn float(x: f64) -> String {
     if x.is_nan() {
         return "NaN".into();
     }

@@ -74,7 +74,8 @@ impl ChatTemplate {
         if source.len() > MAX_SOURCE {
             return Err(Error::Template(format!("{} bytes is too large; the limit is {MAX_SOURCE}", source.len())));
         }
-        let source = without_generation_tags(source);
+        // As Jinja2 reads a template, whoever wrote its ends of lines.
+        let source = without_generation_tags(&source.replace("\r\n", "\n").replace('\r', "\n"));
         jinja::compile(&source).map_err(error)?;
         let controls: Vec<String> = controls.into_iter().map(Into::into).filter(|c: &String| !c.is_empty()).collect();
         let mut marked: Vec<char> =
