@@ -32,7 +32,7 @@ pub async fn convert(
     let source = match file.description {
         Description::Gguf(_) => Source::Gguf(file),
         Description::Folder(_) => {
-            let model = Model::open(file).await?;
+            let model = Model::open_whole(file).await?;
             let conversion = model.to_gguf().await?;
             Source::Folder(Box::new(model), conversion)
         }

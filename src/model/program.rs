@@ -208,6 +208,16 @@ impl Program {
         })
     }
 
+    /// The tensor of the matrix that makes the logits.
+    pub(in crate::model) fn head(&self) -> Option<&str> {
+        self.logits()?;
+        let weight = self.nodes.iter().rev().find_map(|node| match &node.op {
+            Op::Linear(linear) => linear.parts.first().map(|part| part.weight),
+            _ => None,
+        })?;
+        Some(&self.weights[weight.index()].tensor)
+    }
+
     /// Bytes of the states of all recurrent layers, for one sequence.
     pub fn state_bytes(&self) -> u64 {
         let len = |cache: &CacheSpec| match cache {

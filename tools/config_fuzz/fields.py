@@ -47,6 +47,9 @@ HARMLESS = {
     for name in names.split()
 }
 
+# Except here: what bounds the time steps.
+EFFECT = {("nemotron_h", "time_step_min")}
+
 ACTS = "silu gelu gelu_pytorch_tanh gelu_new gelu_fast relu relu2 swish quick_gelu tanh sigmoid".split()
 FACTORS = [0.3, 0.9, 1.7, 2]
 
@@ -335,6 +338,7 @@ FIELDS = {
     "conv_L_cache": choice(2, 3, 5),
     "mamba_d_head": choice("auto"),
     "mamba_d_ssm": choice(None),
+    "time_step_min": choice(0.001, 0.3),
     "time_step_limit": choice([0.0, float("inf")], [0.2, 0.8], [0.0, 0.5]),
     "expand": choice(2),
     "block_ffn_dim_multiplier": choice(1.0, 1.3, 0.7),
@@ -388,6 +392,7 @@ EXTRA = {
             ]
         ),
         "per_layer_config": lambda r, cfg: {str(r.randrange(layers_of(cfg))): {"rms_norm_eps": 0.5}},
+        "rope_scaling": lambda r, cfg: rope_flat(r, cfg, dims_of(cfg)),
         "attention_chunk_size": choice(4),
         "scale_depth": choice(1.4),
     },
@@ -446,11 +451,18 @@ def rope_flat(r, cfg, dims):
             rope["factor"] = r.choice([2.0, 4.0])
     if kind == "proportional" and r.random() < 0.5:
         rope["factor"] = 2.0
+    if kind == "dynamic" and r.random() < 0.5:
+        rope["alpha"] = r.choice([2.0, 50.0])
     return rope
 
 
+def dims_of(cfg):
+    """Elements of a head that rotate at most."""
+    return cfg.get("qk_rope_head_dim") or cfg.get("head_dim") or cfg.get("hidden_size", 32) // cfg.get("num_attention_heads", 2)
+
+
 def rope(arch, r, cfg):
-    dims = cfg.get("qk_rope_head_dim") or cfg.get("head_dim") or cfg.get("hidden_size", 32) // cfg.get("num_attention_heads", 2)
+    dims = dims_of(cfg)
     nested = arch in ("gemma3_text", "gemma3n_text", "gemma4_text", "olmo3", "modernbert")
     if nested and r.random() < 0.85:
         full = rope_flat(r, cfg, cfg.get("global_head_dim", dims))
@@ -482,7 +494,7 @@ def candidates(arch):
     for name, field in declared(arch).items():
         if name in fixed and name not in again:
             continue
-        if name in HARMLESS:
+        if name in HARMLESS and (arch, name) not in EFFECT:
             found[name] = choice(*HARMLESS[name])
         elif name in ("layer_types", "layers_block_type"):
             found[name] = lambda r, cfg: layer_types(arch, r, cfg)
@@ -508,12 +520,12 @@ def draw(arch, r, must):
     cfg = sizes(arch, r)
     fields = candidates(arch)
     # Extras and what has no effect are rarer: most of the draws are of what changes a model.
-    weight = lambda name: 0.15 if name in HARMLESS else 0.08 if name in EXTRA["*"] else 1.0
+    weight = lambda name: 0.08 if name in EXTRA["*"] else 0.15 if name in HARMLESS else 1.0
     count = min(len(fields), r.choice([0, 1, 1, 2, 2, 3, 5, 8]))
     names = sorted(fields, key=lambda name: -(r.random() ** (1 / weight(name))))[:count]
     names = [name for name in ([must] if must else []) + names if name in fields]
     # What others depend on comes first.
-    for name in sorted(dict.fromkeys(names), key=lambda name: (name == "rope_parameters", names.index(name))):
+    for name in sorted(dict.fromkeys(names), key=lambda name: (name in ("rope_parameters", "rope_scaling"), names.index(name))):
         cfg[name] = fields[name](r, cfg)
     if cfg.get("sliding_window_pattern") == 1 and arch == "exaone4":
         cfg["sliding_window_pattern"] = 4

@@ -24,6 +24,7 @@ that in transformers, else the weights are drawn again.  A disagreement is shrun
 
 import argparse
 import copy
+import dataclasses
 import json
 import os
 import random
@@ -73,6 +74,8 @@ class Case:
     def __init__(self, arch, cfg, seed, folder):
         self.arch, self.cfg, self.seed, self.folder = arch, cfg, seed, folder
         self.spec = dict(arch=arch, kind=kind(arch), cfg=without_refused(cfg))
+        self.cfg = {**ids_within(arch, cfg), **cfg}
+        self.spec["cfg"] = {**ids_within(arch, cfg), **self.spec["cfg"]}
         try:
             self.config = make.build_config(self.spec)
             self.make_weights()
@@ -164,6 +167,15 @@ def without_refused(cfg):
     return {k: v for k, v in cfg.items() if k != "quantization_config"}
 
 
+def ids_within(arch, cfg):
+    """Token ids for the defaults that a small vocabulary has not."""
+    cls = fields.CONFIG_MAPPING[arch]
+    made = cls()
+    defaults = {f.name: getattr(made, f.name) for f in dataclasses.fields(cls) if f.name.endswith("_token_id")}
+    beyond = lambda v: any(isinstance(x, int) and x >= 50 for x in (v if isinstance(v, (list, tuple)) else [v]))
+    return {name: i for i, (name, value) in enumerate(sorted(defaults.items())) if beyond(value)}
+
+
 def read_config(folder, without=()):
     try:
         config = AutoConfig.from_pretrained(folder).to_dict()
@@ -175,8 +187,11 @@ def read_config(folder, without=()):
 
 def tokenizer(vocab):
     """Token 7 is the word `t7`."""
-    model = dict(type="WordLevel", vocab={f"t{i}": i for i in range(vocab)}, unk_token="t0")
-    return json.dumps(dict(version="1.0", truncation=None, padding=None, added_tokens=[], normalizer=None, pre_tokenizer=dict(type="WhitespaceSplit"), post_processor=None, decoder=None, model=model))
+    words = {f"t{i}": i for i in range(vocab)}
+    model = dict(type="WordPiece", vocab=words, unk_token="t0", continuing_subword_prefix="##", max_input_chars_per_word=100)
+    normal = dict(type="BertNormalizer", clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=True)
+    empty = dict(truncation=None, padding=None, added_tokens=[], post_processor=None, decoder=None)
+    return json.dumps(dict(version="1.0", **empty, normalizer=normal, pre_tokenizer=dict(type="BertPreTokenizer"), model=model))
 
 
 class Wgslm:
@@ -208,6 +223,7 @@ class Wgslm:
 def names_of(case):
     """What a refusal may name: fields, in the class's words or the file's, and tensors."""
     names = set(case.cfg) | set(fields.declared(case.arch)) | {"max_position_embeddings", "model_type"}
+    names |= set(json.loads((case.folder / "saved" / "config.json").read_text()))
     for value in list(case.cfg.values()):
         if isinstance(value, dict):
             names |= set(value)
@@ -340,7 +356,7 @@ def main():
     ap.add_argument("out", type=Path)
     ap.add_argument("--wgslm", type=Path, default=HERE.parents[1] / "target/debug/wgslm")
     ap.add_argument("--only", default="")
-    ap.add_argument("--draws", type=int, default=40)
+    ap.add_argument("--draws", type=int, default=0, help="by default 40, or one for each field if that is more")
     ap.add_argument("--first", type=int, default=0, help="the first seed")
     ap.add_argument("--case", default=None)
     ap.add_argument("--keep", type=Path, default=None, help="with --case: leaves the folder of the configuration there")
@@ -372,7 +388,7 @@ def main():
     failed = 0
     for arch in only:
         start, reports = time.time(), []
-        draws = max(a.draws, len(fields.candidates(arch)))
+        draws = a.draws or max(40, len(fields.candidates(arch)))
         for seed in range(a.first, a.first + draws):
             reports += one(arch, seed, must_of(arch, seed), a.out, wgslm)
             for report in reports[-1:]:

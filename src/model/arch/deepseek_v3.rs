@@ -61,8 +61,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
 pub(super) fn decoder(c: &Config<'_>, pairing: Pairing, moe: Moe) -> Result<Program> {
     let eps = c.eps("rms_norm_eps")?;
     let attention = Latent::read(c, pairing)?;
-    let dense = Mlp { bias: c.bias("mlp_bias", false)?, ..Mlp::read(c, Act::Silu)? };
-    let shared = Mlp { ffn: moe.shared(c)?, bias: Bias::No, ..dense };
+    // Those of V3 have none.
+    let bias = if c.names.arch.name() == "deepseek_v2" || c.is_gguf() { c.bias("mlp_bias", false)? } else { Bias::No };
+    let dense = Mlp { bias, ..Mlp::read(c, Act::Silu)? };
+    let shared = Mlp { ffn: moe.shared(c)?, ..dense };
     let first = c.maybe_int("first_k_dense_replace", 0..=1 << 20)?.unwrap_or(0);
 
     let mut net = Net::new(c)?;

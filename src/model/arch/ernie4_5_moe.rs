@@ -23,6 +23,9 @@ pub(super) static ARCH: Arch = Arch {
     build,
 };
 
+/// The last layer with experts.
+const END: &str = "moe_layer_end_index";
+
 fn build(c: &Config<'_>) -> Result<Program> {
     let heads = c.heads()?;
     let eps = c.eps("rms_norm_eps")?;
@@ -37,7 +40,13 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let layers = c.layers()?;
     let every = c.maybe_int("moe_layer_interval", 1..=1 << 20)?.unwrap_or(1);
     let first = c.maybe_int("first_k_dense_replace", 0..=1 << 20)?.unwrap_or(1);
-    let last = c.maybe_int("moe_layer_end_index", 0..=1 << 20)?.unwrap_or(layers);
+    // -1 stands for the last layer.
+    let last = match c.value(END) {
+        Some(value) if value.is("-1") => None,
+        _ => c.maybe_int(END, 0..=1 << 20)?,
+    };
+    c.without_effect(&[END]);
+    let last = last.unwrap_or(layers);
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Interleaved)?;
 
     let mut net = Net::new(c)?;
@@ -50,5 +59,5 @@ fn build(c: &Config<'_>) -> Result<Program> {
             false => Ok(net.gated_mlp("mlp", h, &dense)),
         }
     })?;
-    net.head(x, Head::TIED)
+    net.head(x, Head { bias, ..Head::TIED })
 }

@@ -27,7 +27,8 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let eps = c.eps("rms_norm_eps")?;
     let mlp = Mlp::read(c, Act::Silu)?;
     let windows = c.windows(c.layers()?, |layer| (layer + 1) % 4 != 0)?;
-    let hybrid = windows.iter().any(Option::is_some);
+    // GGUF files have the window only where some layer sees it.
+    let hybrid = c.maybe_int("sliding_window", 0..=1 << 30)?.is_some_and(|window| window > 0);
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
 
     let mut net = Net::new(c)?;

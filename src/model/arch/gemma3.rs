@@ -13,7 +13,7 @@ use crate::ops::{Act, Pairing, Pooling};
 pub(super) static ARCH: Arch = Arch {
     model_types: &["gemma3_text", "gemma3"],
     gguf: &["gemma3", "gemma-embedding"],
-    keys: &[],
+    keys: keys::OF_FULL,
     gguf_keys: keys::EVERY_NTH,
     tensors: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),
@@ -33,7 +33,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let bias = c.bias("attention_bias", false)?;
     let scale = super::gemma2::scale(c, &heads, 62)?;
     let head = Head { softcap: c.softcap("final_logit_softcapping")?, ..Head::TIED };
-    let bidirectional = c.flag("use_bidirectional_attention", false)? || !c.flag("is_causal", true)?;
+    let bidirectional = c.flag("use_bidirectional_attention", false)? || c.is_gguf() && !c.flag("is_causal", true)?;
     let windows = c.windows(layers, |layer| (layer + 1) % 6 != 0)?;
     let everywhere = Rotary::of_full(c, heads.head_dim, Pairing::Neox)?;
     let nearby = Rotary::of_window(c, heads.head_dim, Pairing::Neox, 1e4)?;
@@ -43,14 +43,13 @@ fn build(c: &Config<'_>) -> Result<Program> {
         net.norms_zero_centred();
     }
     let ropes = [net.rotary(&everywhere), net.rotary(&nearby)];
-    let softcap = c.softcap("attn_logit_softcapping")?;
     let norms = QkNorm::Heads(eps);
     let mut x = net.embed(dim, (dim as f32).sqrt());
     for (layer, window) in (0..).zip(windows) {
         net.b.layer(layer, format!("model.layers.{layer}."));
         let rope = Some(ropes[usize::from(window.is_some())]);
         let plain = Attention::new(heads, rope);
-        let attention = Attention { bias, out_bias: bias, norms, window, bidirectional, scale, softcap, ..plain };
+        let attention = Attention { bias, out_bias: bias, norms, window, bidirectional, scale, ..plain };
         x = super::gemma2::layer(&mut net, x, eps, &attention, &mlp);
     }
     net.b.end_layers();

@@ -16,7 +16,7 @@ use crate::ops::{Act, Pairing};
 pub(super) static ARCH: Arch = Arch {
     model_types: &["gemma3n_text", "gemma3n"],
     gguf: &["gemma3n"],
-    keys: &[],
+    keys: keys::OF_FULL,
     gguf_keys: &[
         keys::EVERY_NTH[0],
         ("altup.num_inputs", "altup_num_inputs"),

@@ -43,7 +43,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let act = c.activation("hidden_act", Act::GeluTanh)?;
     let bias = c.bias("attention_bias", false)?;
     let head = Head { softcap: c.softcap("final_logit_softcapping")?, ..Head::TIED };
-    let windows = c.windows(layers, |layer| (layer + 1) % 6 != 0 && layer + 1 != layers)?;
+    let mut windows = c.windows(layers, |layer| (layer + 1) % 6 != 0)?;
+    if let Some(last) = windows.last_mut().filter(|_| !c.is_gguf()) {
+        *last = None; // whatever the list says
+    }
     let heads = heads(c, &windows)?;
     let mut sharing = Sharing::read(c, layers)?;
     let ffn = c.per_layer("intermediate_size", layers, 1..=1 << 20)?;
@@ -97,8 +100,10 @@ fn heads(c: &Config<'_>, windows: &[Option<u32>]) -> Result<Vec<Heads>> {
     let heads = c.int("num_attention_heads", 1..=MOST)?;
     let kv_heads = c.per_layer("num_key_value_heads", windows.len() as u32, 1..=heads)?;
     let near = c.int("head_dim", 1..=MOST)?;
-    let full = c.maybe_int("global_head_dim", 1..=MOST)?;
-    let full = full.unwrap_or(if c.has_any("per_layer_config.") { near } else { 512 });
+    // Where layers are listed, what is not listed of them is as in the others.
+    let listed = c.has_table("per_layer_config");
+    let full = c.maybe_int("global_head_dim", 1..=MOST)?.unwrap_or(512);
+    let full = if listed { near } else { full };
     for (key, dim) in [("v_head_dim", near), ("global_v_head_dim", full)] {
         if c.maybe_int(key, 0..=u32::MAX)?.is_some_and(|v| v != dim) {
             return Err(c.wrong(key, &format!("{dim}, the length of keys,")));
@@ -106,7 +111,7 @@ fn heads(c: &Config<'_>, windows: &[Option<u32>]) -> Result<Vec<Heads>> {
     }
     // Read whatever the model; it counts only where the values are the keys.
     let full_kv = c.maybe_int("num_global_key_value_heads", 1..=heads)?;
-    let full_kv = if c.flag("attention_k_eq_v", false)? { full_kv } else { None };
+    let full_kv = if c.flag("attention_k_eq_v", false)? && !listed { full_kv } else { None };
     let layer = |(layer, window): (usize, &Option<u32>)| {
         let (kv_heads, head_dim) = match window {
             Some(_) => (kv_heads[layer], near),

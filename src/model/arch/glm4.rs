@@ -27,7 +27,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let eps = c.eps("rms_norm_eps")?;
     let mlp = Mlp::read(c, Act::Silu)?;
     let bias = c.bias("attention_bias", false)?;
-    let rotary = Rotary::read(c, heads.head_dim, Pairing::Interleaved)?;
+    let rotary = Rotary::read_part(c, heads.head_dim, Pairing::Interleaved, 1.0)?;
 
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);

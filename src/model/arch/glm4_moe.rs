@@ -30,7 +30,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let dense = Mlp::read(c, Act::Silu)?;
     let shared = Mlp { ffn: moe.shared(c)?, bias: Bias::No, ..dense };
     let first = c.maybe_int("first_k_dense_replace", 0..=1 << 20)?.unwrap_or(1);
-    let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
+    let rotary = Rotary::read_part(c, heads.head_dim, Pairing::Neox, 1.0)?;
     // The multi-token prediction layers past the last are not run; GGUF files count them.
     let predicts = |layer| c.names.find(&format!("model.layers.{layer}.eh_proj.weight")).is_some();
     let all = c.layers()?;

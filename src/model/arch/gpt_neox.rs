@@ -36,7 +36,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let mlp = Mlp { bias: Bias::Yes, ..Mlp::read(c, Act::GeluErf)? };
     let bias = c.bias("attention_bias", true)?;
     let parallel = c.flag("use_parallel_residual", true)?;
-    let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
+    let rotary = Rotary::read_part(c, heads.head_dim, Pairing::Neox, 1.0)?;
     // Folders have q, k and v head by head; the converter to GGUF puts each in one piece.
     let (next, runs) = match c.is_gguf() {
         true => (heads.q(), Runs::ONE),

@@ -75,7 +75,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
             Some(Moe { router, experts, ..moe })
         }
     };
-    let shared = Mlp { ffn: c.dim("shared_intermediate_size")?, act, bias: Bias::No };
+    // In GGUF files it is not called shared if it is alone.
+    let alone = c.is_gguf() && moe.is_none();
+    let ffn = c.dim(if alone { "intermediate_size" } else { "shared_intermediate_size" })?;
+    let shared = Mlp { ffn, act, bias: Bias::No };
     let by = c.factor("residual_multiplier")?;
     let head = Head { scale: 1.0 / c.factor("logits_scaling")?, ..Head::PLAIN };
 
@@ -97,7 +100,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
         x = net.b.add("mixer residual", x, h);
 
         let normal = net.rms_norm("post_attention_layernorm", x, eps);
-        let mut h = for_all(&mut net, normal, &shared, c.is_gguf());
+        let mut h = match (alone, c.is_gguf()) {
+            (true, _) => net.gated_mlp("mlp", normal, &shared),
+            (false, apart) => for_all(&mut net, normal, &shared, apart),
+        };
         if let Some(moe) = &moe {
             let experts = net.moe(normal, moe)?;
             h = net.b.add("experts and shared", experts, h);

@@ -27,7 +27,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("rms_norm_eps")?;
     let mlp = Mlp::read(c, Act::Silu)?;
-    let windows = c.windows(c.layers()?, |_| true)?;
+    let windows = c.windows_everywhere(c.layers()?)?;
     let of_keys = Rotary::read(c, heads.head_dim, Rotary::reordered(c))?;
     let temperature_scaling = match c.maybe_float("rope_parameters.llama_4_scaling_beta", 0.0..=1e3)? {
         Some(beta) => Some((beta as f32, c.int("rope_parameters.original_max_position_embeddings", 1..=1 << 30)?)),

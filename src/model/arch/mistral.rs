@@ -16,5 +16,5 @@ pub(super) static ARCH: Arch = Arch {
 };
 
 fn build(c: &Config<'_>) -> Result<Program> {
-    super::llama::with_windows(c, &c.windows(c.layers()?, |_| true)?)
+    super::llama::with_windows(c, &c.windows_everywhere(c.layers()?)?)
 }

@@ -27,7 +27,7 @@ pub(super) fn build(c: &Config<'_>) -> Result<Program> {
     let (router, experts) = ("block_sparse_moe.gate", "block_sparse_moe.experts");
     let moe = Moe { router, experts, parts: ["w1", "w3", "w2"], ..moe }.summing_to_one();
     let rotary = Rotary::read(c, heads.head_dim, Rotary::reordered(c))?;
-    let windows = c.windows(c.layers()?, |_| true)?;
+    let windows = c.windows_everywhere(c.layers()?)?;
 
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);

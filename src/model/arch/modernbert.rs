@@ -15,7 +15,7 @@ pub(super) static ARCH: Arch = Arch {
     keys: &[
         ("norm_eps", "layer_norm_eps"),
         ("local_attention", "sliding_window"),
-        ("global_rope_theta", "rope_parameters.rope_theta"),
+        ("global_rope_theta", "rope_parameters.full_attention.rope_theta"),
         ("local_rope_theta", "rope_parameters.sliding_attention.rope_theta"),
     ],
     gguf_keys: &[

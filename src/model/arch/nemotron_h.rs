@@ -20,7 +20,10 @@ pub(super) static ARCH: Arch = Arch {
         ("n_groups", "mamba_n_groups"),
         ("ssm_state_size", "mamba_d_state"),
         ("conv_kernel", "mamba_d_conv"),
+        // transformers reads the one and not the other.
         ("use_bias", "mamba_proj_bias"),
+        ("mamba_proj_bias", "unused_mamba_proj_bias"),
+        ("mamba_dt_min", "time_step_min"),
         ("use_conv_bias", "mamba_conv_bias"),
         ("mamba_hidden_act", "mamba_act"),
         ("mlp_hidden_act", "hidden_act"),
@@ -74,10 +77,12 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("rms_norm_eps")?;
     let act = c.activation("hidden_act", Act::Relu2)?;
-    let mamba = Mamba::read(c)?;
+    // Time steps have no other bounds. GGUF files have none at all; there it is what all published models have.
+    let least = c.maybe_float("time_step_min", 0.0..=1e3)?.unwrap_or(1e-3) as f32;
+    let mut mamba = Mamba::read(c)?;
+    mamba.limits = [least, f32::INFINITY];
     let heads = c.hybrid_heads()?;
-    let bias = c.bias("attention_bias", false)?;
-    let attention = Attention { bias, out_bias: bias, ..Attention::new(heads, None) };
+    let attention = Attention::new(heads, None);
     let bias = c.bias("mlp_bias", false)?;
     let each = kinds.contains(&Kind::Mlp).then(|| c.per_layer("intermediate_size", kinds.len() as u32, 0..=1 << 20));
     let ffn = each.transpose()?.into_iter().flatten().max().unwrap_or(0); // GGUF files have 0 for layers of other kinds

@@ -2,13 +2,13 @@
 
 use super::Arch;
 use crate::Result;
-use crate::model::config::Config;
+use crate::model::config::{Config, keys};
 use crate::model::program::Program;
 
 pub(super) static ARCH: Arch = Arch {
     model_types: &["olmo3"],
     gguf: &["olmo2"],
-    keys: &[],
+    keys: keys::OF_FULL,
     gguf_keys: &[],
     tensors: &[
         ("model.layers.{}.post_attention_layernorm", "blk.{}.post_attention_norm"),

@@ -28,7 +28,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("layer_norm_eps")?;
     let mlp = Mlp { bias: Bias::Yes, ..Mlp::read(c, Act::GeluTanh)? };
-    let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
+    let rotary = Rotary::read_part(c, heads.head_dim, Pairing::Neox, 1.0)?;
 
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);

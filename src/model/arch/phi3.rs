@@ -26,8 +26,8 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("rms_norm_eps")?;
     let mlp = Mlp::read(c, Act::Silu)?;
-    let windows = c.windows(c.layers()?, |_| true)?;
-    let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
+    let windows = c.windows_everywhere(c.layers()?)?;
+    let rotary = Rotary::read_part(c, heads.head_dim, Pairing::Neox, 1.0)?;
 
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);

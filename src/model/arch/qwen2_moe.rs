@@ -28,7 +28,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let shared = Mlp { ffn: c.dim("shared_expert_intermediate_size")?, act, bias: Bias::No };
     let sparse = sparse(c, &moe)?;
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
-    let windows = super::qwen2::windows(c)?;
+    let windows = windows(c)?;
     let dense = if sparse.contains(&false) { Some(Mlp::read(c, act)?) } else { None };
 
     let mut net = Net::new(c)?;
@@ -45,6 +45,17 @@ fn build(c: &Config<'_>) -> Result<Program> {
         }
     })?;
     net.head(x, Head::PLAIN)
+}
+
+/// The window of each layer: none unless `use_sliding_window` says so; then of every other layer below `max_window_layers`,
+/// where no list says it.
+fn windows(c: &Config<'_>) -> Result<Vec<Option<u32>>> {
+    let layers = c.layers()?;
+    if !c.flag("use_sliding_window", c.is_gguf())? {
+        return c.no_windows(layers);
+    }
+    let last = c.maybe_int("max_window_layers", 0..=1 << 20)?.unwrap_or(28);
+    c.windows(layers, |layer| layer % 2 == 0 && layer < last)
 }
 
 /// Which layers have experts: every `decoder_sparse_step`-th, but for those of `mlp_only_layers`. In GGUF files, those with a

@@ -27,7 +27,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let sparse = super::qwen2_moe::sparse(c, &moe)?;
     let dense = if sparse.contains(&false) { Some(Mlp::read(c, Act::Silu)?) } else { None };
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
-    let windows = super::qwen2::windows(c)?;
+    let windows = windows(c)?;
 
     let mut net = Net::new(c)?;
     let rope = net.rotary(&rotary);
@@ -40,4 +40,13 @@ fn build(c: &Config<'_>) -> Result<Program> {
         _ => net.moe(h, &moe),
     })?;
     net.head(x, Head::PLAIN)
+}
+
+/// The window of each layer: none unless `use_sliding_window` says so; then of all.
+fn windows(c: &Config<'_>) -> Result<Vec<Option<u32>>> {
+    let layers = c.layers()?;
+    if !c.flag("use_sliding_window", c.is_gguf())? {
+        return c.no_windows(layers);
+    }
+    c.windows_everywhere(layers)
 }

@@ -24,7 +24,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let eps = c.eps("layer_norm_eps")?;
     let mlp = Mlp::read(c, Act::Silu)?;
     let bias = c.bias("use_qkv_bias", false)?;
-    let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
+    let rotary = Rotary::read_part(c, heads.head_dim, Pairing::Neox, 1.0)?;
     // GGUF files of models with one norm a layer have no tensor for the other, whatever the key says.
     let said = c.flag("use_parallel_residual", false)?;
     let parallel = if c.is_gguf() { c.names.file.find("blk.0.ffn_norm.weight").is_none() } else { said };

@@ -23,7 +23,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let eps = c.eps("layer_norm_eps")?;
     let bias = c.bias("use_bias", true)?;
     let mlp = Mlp { bias, ..Mlp::read(c, Act::GeluTanh)? };
-    let windows = c.windows(c.layers()?, |_| true)?;
+    let windows = c.windows_everywhere(c.layers()?)?;
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
 
     let mut net = Net::new(c)?;

@@ -67,11 +67,17 @@ pub(in crate::model) const GGUF: Keys = &[
     ("rope.scaling.yarn_beta_slow", "rope_parameters.beta_slow"),
 ];
 
+/// Whether the head is the embedding table. GGUF files of models that have neither say that it is not.
+pub(in crate::model) const TIED: &str = "tie_word_embeddings";
+
 /// For architectures whose window pattern llama.cpp reads as one number (every n-th layer has full attention), not as flags.
 pub(in crate::model) const EVERY_NTH: Keys = &[("attention.sliding_window_pattern", "sliding_window_pattern")];
 
 /// Other names of keys in `config.json` files. One that ends in a dot stands for all keys inside.
 pub(in crate::model) const FOLDER: Keys = &[
+    ("rope_parameters.type", "rope_parameters.rope_type"),
+    ("rope_parameters.full_attention.type", "rope_parameters.full_attention.rope_type"),
+    ("rope_parameters.sliding_attention.type", "rope_parameters.sliding_attention.rope_type"),
     ("rope_scaling.type", "rope_parameters.rope_type"),
     ("rope_scaling.", "rope_parameters."),
     ("rope_theta", "rope_parameters.rope_theta"),
@@ -85,22 +91,15 @@ pub(in crate::model) const FOLDER: Keys = &[
     ("moe_num_experts", "num_experts"),
 ];
 
-/// What published folders of an architecture leave out because transformers has a default for it. Where each kind of layer
-/// has rotary parameters of its own, those for all layers have no default.
-pub(in crate::model) const DEFAULTS: &[(&str, &[(&str, f64)])] = &[(
-    "gemma3_text",
-    &[
-        ("vocab_size", 262_208.0),
-        ("num_attention_heads", 8.0),
-        ("num_key_value_heads", 4.0),
-        ("head_dim", 256.0),
-        ("max_position_embeddings", 131_072.0),
-        ("rms_norm_eps", 1e-6),
-        ("query_pre_attn_scalar", 256.0),
-        ("sliding_window", 4096.0),
-        ("rope_parameters.rope_theta", 1e6),
-    ],
-)];
+/// Names that count even where a file has the usual one, too (LFM2).
+pub(in crate::model) const STRONGER: &[&str] = &["tie_embedding", "block_ff_dim"];
+
+/// Older names of rotary parameters where each kind of layers has its own.
+pub(in crate::model) const OF_FULL: Keys = &[
+    ("rope_theta", "rope_parameters.full_attention.rope_theta"),
+    ("rope_scaling.type", "rope_parameters.full_attention.rope_type"),
+    ("rope_scaling.", "rope_parameters.full_attention."),
+];
 
 /// Hyper-parameters that change the arithmetic, and the values with which they do not.
 ///
@@ -136,12 +135,12 @@ pub(in crate::model) const ARITHMETIC: &[(&str, &[&str])] = &[
     ("num_key_value_heads", &[]),
     ("num_kv_shared_layers", &["0"]),
     ("parallel_attn", &["false"]),
+    ("per_layer_config", &[]),
     ("position_embedding_type", &["absolute"]),
     ("prenorm", &["false"]),
     ("q_lora_rank", &["0"]),
     ("qk_layernorm", &["false"]),
     ("qkv_bias", &["false"]),
-    ("quantization_config", &[]),
     ("query_pre_attn_scalar", &[]),
     ("residual_multiplier", &["1"]),
     ("rope_parameters.partial_rotary_factor", &["1"]),
@@ -172,6 +171,9 @@ pub(in crate::model) const ARITHMETIC: &[(&str, &[&str])] = &[
 /// Those of them that change logits only.
 pub(in crate::model) const OF_LOGITS: &[&str] =
     &["final_logit_softcapping", "logit_scale", "logits_scaling", "tie_word_embeddings"];
+
+/// Tables that say how the weights of a folder are packed, or are to be rounded before they are used: nothing here does.
+pub(in crate::model) const QUANTIZED: &[&str] = &["quantization_config", "compression_config", "quantization"];
 
 /// What `table` makes of a name.
 pub(in crate::model) fn translate(table: Keys, name: &str) -> Option<String> {

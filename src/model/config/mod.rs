@@ -16,9 +16,13 @@ use crate::file::{self, Description, Metadata, ModelFile};
 use crate::model::arch::Arch;
 use crate::model::embedding::Task;
 use crate::model::files::names::Names;
+use crate::model::program::Program;
 use crate::ops::Act;
 use crate::{Error, Result};
 use value::Value;
+
+/// A JSON object.
+type Json = serde_json::Map<String, serde_json::Value>;
 
 /// The hyper-parameters of a model, by name.
 pub(in crate::model) struct Config<'a> {
@@ -27,6 +31,8 @@ pub(in crate::model) struct Config<'a> {
     /// What the model is opened for.
     pub(in crate::model) task: Task,
     entries: BTreeMap<String, Entry>,
+    /// What transformers has where a folder has nothing.
+    defaults: BTreeMap<String, Value>,
     asked: RefCell<BTreeSet<String>>,
 }
 
@@ -40,10 +46,16 @@ pub struct Asked {
 }
 
 struct Entry {
-    /// Its name in the file.
-    source: String,
+    /// Its name in the file; none where the file has nothing and transformers has a default.
+    source: Option<String>,
     value: Value,
 }
+
+/// What the configuration classes of transformers say where a folder says nothing, by architecture and in the form of
+/// `config.json`. `tools/config_fuzz/defaults.py` writes it.
+const DEFAULTS: &str = include_str!("defaults.json");
+/// What is there for folders that have no rotary parameters at all.
+const WITHOUT_ROPE: &str = "without rope_parameters.";
 
 /// Whether a linear op has a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,37 +79,91 @@ impl<'a> Config<'a> {
     /// Reads the hyper-parameters of a file that holds a model of an architecture.
     pub(in crate::model) async fn read(file: &'a ModelFile, arch: &'static Arch, task: Task) -> Result<Self> {
         let names = Names { file, arch };
-        let mut config = Self { names, task, entries: BTreeMap::new(), asked: RefCell::default() };
+        let mut config =
+            Self { names, task, entries: BTreeMap::new(), defaults: BTreeMap::new(), asked: RefCell::default() };
         match &file.description {
             Description::Gguf(meta) => {
                 config.read_gguf(meta)?;
                 config.read_factors(file).await?;
             }
-            Description::Folder(_) => config.read_folder(&config_json(file)?),
+            Description::Folder(_) => {
+                let json = config_json(file)?;
+                refuse_quantized(&json)?;
+                config.read_folder(&json)?;
+            }
         }
         Ok(config)
     }
 
-    fn read_folder(&mut self, json: &serde_json::Map<String, serde_json::Value>) {
+    fn read_folder(&mut self, json: &Json) -> Result<()> {
+        const ROPE: &str = "rope_parameters.";
         let mut flat = Vec::new();
         flatten("", json, &mut flat);
+        // As in transformers, an older table of rotary parameters replaces a newer one.
+        if json.get("rope_scaling").and_then(|table| table.as_object()).is_some_and(|table| !table.is_empty()) {
+            flat.retain(|(source, _)| !source.starts_with(ROPE));
+        }
+        let table = |(source, value): &(String, Value)| {
+            (source.starts_with(ROPE) || source.starts_with("rope_scaling.")) && *value != Value::Null
+        };
+        let rotates = flat.iter().any(table);
+        // Older names of a parameter count where there is no newer one.
+        flat.sort_by_key(|(source, _)| source.ends_with(".type"));
+        let (stronger, flat): (Vec<_>, Vec<_>) =
+            flat.into_iter().partition(|(source, _)| keys::STRONGER.contains(&source.as_str()));
         for (source, value) in flat {
-            let own = keys::translate(self.names.arch.keys, &source);
-            let key = own.or_else(|| keys::translate(keys::FOLDER, &source));
-            match key {
-                // The newer name counts where a file has both.
-                Some(key) => _ = self.entries.entry(key).or_insert(Entry { source, value }),
-                None => _ = self.entries.insert(source.clone(), Entry { source, value }),
+            match self.key_of(&source) {
+                // The usual name counts where a file has both.
+                Some(key) => _ = self.entries.entry(key).or_insert(Entry { source: Some(source), value }),
+                None => _ = self.entries.insert(source.clone(), Entry { source: Some(source), value }),
             }
         }
-        let of_kinds = self.has_any("rope_parameters.full_attention.");
-        let defaults = keys::DEFAULTS.iter().find(|(arch, _)| *arch == self.names.arch.name());
-        for (key, value) in defaults.into_iter().flat_map(|(_, defaults)| *defaults) {
-            if !(self.entries.contains_key(*key) || of_kinds && key.starts_with("rope_parameters.")) {
-                let value = if value.fract() == 0.0 { Value::Int(*value as i128) } else { Value::Float(*value) };
-                self.insert(key, key, value);
+        for (source, value) in stronger {
+            if let Some(key) = self.key_of(&source).filter(|_| value != Value::Null) {
+                self.insert(&key, &source, value);
             }
         }
+        let all: Json = file::json::parse("defaults.json", DEFAULTS)?;
+        if let Some(serde_json::Value::Object(of_arch)) = all.get(self.names.arch.name()) {
+            let mut flat = Vec::new();
+            flatten("", of_arch, &mut flat);
+            // All rotary parameters together come before single ones.
+            let (together, single): (Vec<_>, Vec<_>) =
+                flat.into_iter().partition(|(name, _)| name.starts_with(WITHOUT_ROPE));
+            for (name, value) in together.into_iter().filter(|_| !rotates) {
+                self.default(&name.replacen(WITHOUT_ROPE, ROPE, 1), value);
+            }
+            for (name, value) in single {
+                self.default(&name, value);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a name in a folder is called here, if it is another.
+    fn key_of(&self, source: &str) -> Option<String> {
+        // The numbers of layers have leading zeros in some files.
+        if let Some(rest) = source.strip_prefix("per_layer_config.0")
+            && rest.starts_with(|c: char| c.is_ascii_digit())
+        {
+            let number = rest.trim_start_matches('0');
+            let zero = if number.starts_with(|c: char| c.is_ascii_digit()) { "" } else { "0" };
+            return Some(format!("per_layer_config.{zero}{number}"));
+        }
+        keys::translate(self.names.arch.keys, source).or_else(|| keys::translate(keys::FOLDER, source))
+    }
+
+    fn default(&mut self, name: &str, value: Value) {
+        let key = self.key_of(name).unwrap_or_else(|| name.to_owned());
+        if key == "layer_types" {
+            if self.entries.contains_key("hybrid_override_pattern") {
+                return;
+            }
+            // Null is as if it were absent.
+            self.entries.retain(|there, entry| *there != key || entry.value != Value::Null);
+        }
+        self.entries.entry(key.clone()).or_insert(Entry { source: None, value: value.clone() });
+        self.defaults.entry(key).or_insert(value);
     }
 
     fn read_gguf(&mut self, meta: &Metadata) -> Result<()> {
@@ -111,8 +177,10 @@ impl<'a> Config<'a> {
                 self.insert(&key, source, Value::from_gguf(value));
             }
         }
-        let tied = self.names.file.find("output.weight").is_none();
-        self.insert("tie_word_embeddings", "output.weight", Value::Bool(tied));
+        // Files of models that have no head at all, which give vectors alone, say so.
+        let headless = meta.get::<bool>(&format!("{prefix}.{}", keys::TIED))? == Some(false);
+        let tied = self.names.file.find("output.weight").is_none() && !headless;
+        self.insert(keys::TIED, "output.weight", Value::Bool(tied));
         if !self.entries.contains_key("vocab_size")
             && let Some(table) = self.names.find(self.names.arch.embedding)
         {
@@ -142,7 +210,7 @@ impl<'a> Config<'a> {
     }
 
     fn insert(&mut self, key: &str, source: &str, value: Value) {
-        self.entries.insert(key.to_owned(), Entry { source: source.to_owned(), value });
+        self.entries.insert(key.to_owned(), Entry { source: Some(source.to_owned()), value });
     }
 
     /// Whether the model comes from a GGUF file: some have their rows in another order.
@@ -157,23 +225,52 @@ impl<'a> Config<'a> {
 
     /// The keys that were asked for so far.
     pub(in crate::model) fn asked(&self) -> Vec<Asked> {
-        let source = |key: &String| self.entries.get(key).map(|entry| entry.source.clone());
+        let source = |key: &String| self.entries.get(key).and_then(|entry| entry.source.clone());
         self.asked.borrow().iter().map(|key| Asked { key: key.clone(), source: source(key) }).collect()
+    }
+
+    /// Whether the matrix that makes the logits is missing, although the configuration does not say that it is the embedding
+    /// table: models that were saved to give vectors.
+    pub(in crate::model) fn lacks_head(&self, program: &Program) -> bool {
+        program.head().is_some_and(|tensor| self.names.place(tensor).is_none())
+    }
+
+    /// What was asked for, differs from the default, and has no key in another file of the same model.
+    pub(in crate::model) fn unsaid_in(&self, other: &Self) -> Vec<String> {
+        let asked = self.asked.borrow();
+        let unsaid = self.entries.iter().filter(|(key, entry)| {
+            let neutral = keys::ARITHMETIC.iter().find(|(name, _)| name == key).map_or(&[][..], |(_, neutral)| neutral);
+            // In other sizes they are there.
+            const WITHIN: &[&str] = &["qk_nope_head_dim", "mamba_d_head"];
+            asked.contains(*key)
+                && !WITHIN.contains(&key.as_str())
+                && entry.value != Value::Null
+                && self.defaults.get(*key) != Some(&entry.value)
+                && !neutral.iter().any(|n| entry.value.is(n))
+                && !other.entries.contains_key(*key)
+        });
+        unsaid.filter_map(|(_, entry)| Some(format!("{} = {}", entry.source.as_ref()?, entry.value))).collect()
     }
 
     /// Refuses what would change the arithmetic and was not asked for, in a program with or without logits.
     pub(in crate::model) fn refuse_ignored(&self, logits: bool) -> Result<()> {
         let asked = self.asked.borrow();
-        for (key, neutral) in keys::ARITHMETIC {
-            if !logits && keys::OF_LOGITS.contains(key) {
+        let there = self.entries.iter().filter(|(key, entry)| !asked.contains(*key) && entry.value != Value::Null);
+        for (key, entry) in there {
+            let Some(source) = &entry.source else { continue };
+            // A table that no architecture reads counts as a whole, and so does what one does not read of it.
+            let listed = |(name, _): &&(&str, &[&str])| {
+                *name == key || key.strip_prefix(*name).is_some_and(|rest| rest.starts_with('.'))
+            };
+            let Some((name, neutral)) = keys::ARITHMETIC.iter().find(listed) else { continue };
+            if !logits && keys::OF_LOGITS.contains(name) {
                 continue;
             }
-            let Some(entry) = self.entries.get(*key).filter(|e| !asked.contains(*key) && e.value != Value::Null) else {
-                continue;
-            };
-            if !neutral.iter().any(|n| entry.value.is(n)) {
-                let what = format!("{} = {} in a {} model", entry.source, entry.value, self.names.arch.name());
-                let works = neutral.first().map_or("it works where it is absent".into(), |n| format!("{n} works"));
+            let whole = name == key;
+            if !(whole && neutral.iter().any(|n| entry.value.is(n))) {
+                let what = format!("{source} = {} in a {} model", entry.value, self.names.arch.name());
+                let works = neutral.first().filter(|_| whole);
+                let works = works.map_or("it works where it is absent".into(), |n| format!("{n} works"));
                 return Err(Error::unsupported(what, works));
             }
         }
@@ -200,8 +297,8 @@ impl<'a> Config<'a> {
     /// A key as the file would spell it.
     fn spelled(&self, key: &str) -> String {
         let arch = self.names.arch;
-        if let Some(entry) = self.entries.get(key) {
-            entry.source.clone()
+        if let Some(source) = self.entries.get(key).and_then(|entry| entry.source.as_ref()) {
+            source.clone()
         } else if self.is_gguf() {
             let name = keys::original(arch.gguf_keys, key).or_else(|| keys::original(keys::GGUF, key));
             name.map_or(key.to_owned(), |name| format!("{}.{name}", arch.gguf.first().unwrap_or(&"")))
@@ -213,6 +310,9 @@ impl<'a> Config<'a> {
     /// A value that does not work, and what would.
     pub(in crate::model) fn wrong(&self, key: &str, works: &str) -> Error {
         Error::Model(match self.entries.get(key) {
+            Some(entry) if entry.source.is_none() => {
+                format!("{} is missing, which stands for {}; {works} works", self.spelled(key), entry.value)
+            }
             Some(entry) if entry.value != Value::Null => {
                 format!("{} is {}; {works} works", self.spelled(key), entry.value)
             }
@@ -304,6 +404,11 @@ impl<'a> Config<'a> {
         self.entries.iter().any(|(key, entry)| key.starts_with(prefix) && entry.value != Value::Null)
     }
 
+    /// Whether there is a table of this name; it may be empty.
+    pub(in crate::model) fn has_table(&self, name: &str) -> bool {
+        self.entries.contains_key(name) || self.has_any(&format!("{name}."))
+    }
+
     /// An integer for each layer: a list, or one for all.
     pub(in crate::model) fn per_layer(&self, key: &str, layers: u32, range: RangeInclusive<u32>) -> Result<Vec<u32>> {
         let Some(Entry { value: Value::List(list), .. }) = self.get(key) else {
@@ -372,6 +477,16 @@ impl<'a> Config<'a> {
         }
         let slides = |layer: u32| named.as_ref().map_or_else(|| sliding(layer), |kinds| kinds[layer as usize]);
         Ok((0..layers).map(|layer| window.filter(|_| slides(layer))).collect())
+    }
+
+    /// The same for a model whose layers all have the window, if there is one; its folders name no kinds of layers.
+    pub(in crate::model) fn windows_everywhere(&self, layers: u32) -> Result<Vec<Option<u32>>> {
+        let windows = self.windows(layers, |_| true)?;
+        let window = self.maybe_int("sliding_window", 0..=1 << 30)?.filter(|&window| window > 0);
+        if !self.is_gguf() && windows.iter().any(|of_layer| *of_layer != window) {
+            return Err(self.wrong("layer_types", &format!("a list of {layers}, each sliding_attention,")));
+        }
+        Ok(windows)
     }
 
     /// The same for a model without windows, whatever `sliding_window` says.
@@ -488,9 +603,15 @@ impl<'a> Config<'a> {
         let layers = self.maybe_int(key, 1..=there).map_err(|_| self.wrong(key, &works()))?;
         // Some configurations list the layers and do not count them.
         let listed = || match self.entries.get("layer_types").map(|entry| &entry.value) {
-            Some(Value::List(list)) => u32::try_from(list.len()).ok().filter(|n| (1..=there).contains(n)),
+            Some(Value::List(list)) => u32::try_from(list.len()).ok(),
             _ => None,
         };
+        // Nemotron-H has a letter for each.
+        let spelled = || match self.entries.get("hybrid_override_pattern").map(|entry| &entry.value) {
+            Some(Value::Text(word)) => u32::try_from(word.len()).ok(),
+            _ => None,
+        };
+        let listed = || listed().or_else(spelled).filter(|n| (1..=there).contains(n));
         layers.or_else(listed).ok_or_else(|| self.wrong(key, &works()))
     }
 
@@ -514,6 +635,10 @@ impl<'a> Config<'a> {
     /// Whether each layer attends, by its key and value heads (GGUF).
     pub(in crate::model) fn attending(&self, layers: u32) -> Result<Vec<bool>> {
         const KEY: &str = "num_key_value_heads";
+        // One number where all layers are alike.
+        if let Some(Entry { value: Value::Int(n), .. }) = self.get(KEY) {
+            return Ok(vec![*n > 0; layers as usize]);
+        }
         let all = self.maybe_ints(KEY, 0..=MAX_HEADS)?.filter(|all| all.len() == layers as usize);
         let all = all.ok_or_else(|| self.wrong(KEY, &format!("a list of {layers} numbers")))?;
         Ok(all.into_iter().map(|n| n > 0).collect())
@@ -648,9 +773,27 @@ pub(in crate::model) fn config_json(file: &ModelFile) -> Result<serde_json::Map<
     let missing = || Error::Model(format!("{NAME} is missing beside {}", file.name()));
     let mut json: serde_json::Map<_, _> = file::json::parse(NAME, &infinite(file.text(NAME).ok_or_else(missing)?))?;
     if let Some(serde_json::Value::Object(text)) = json.remove("text_config") {
+        // The head belongs to the whole model.
+        let tied = json.get(keys::TIED).filter(|tied| !tied.is_null()).cloned();
         json.extend(text);
+        json.extend(tied.map(|tied| (keys::TIED.to_owned(), tied)));
     }
     Ok(json)
+}
+
+/// Refuses a folder whose weights are quantized in a way of transformers, before a tensor is missing for it.
+fn refuse_quantized(json: &Json) -> Result<()> {
+    let said = |value: &serde_json::Value| match value {
+        serde_json::Value::Object(table) => !table.is_empty(),
+        value => !value.is_null(),
+    };
+    let mut there = keys::QUANTIZED.iter().filter_map(|key| Some((key, json.get(*key)?)));
+    let Some((key, value)) = there.find(|(_, value)| said(value)) else { return Ok(()) };
+    let what = match value.get("quant_method").and_then(|method| method.as_str()) {
+        Some(method) => format!("{key} with quant_method = {method:?}"),
+        None => (*key).to_owned(),
+    };
+    Err(Error::unsupported(what, "a GGUF file of the model works, and a folder with weights that are not quantized"))
 }
 
 /// Python writes an infinite number as `Infinity`, which is not JSON: here it becomes a table, as newer files have it.
@@ -669,10 +812,12 @@ pub(in crate::model) fn infinite(text: &str) -> String {
 }
 
 /// `{"a": {"b": 1}}` as `a.b = 1`. Recursion ends: the parser limits nesting.
-fn flatten(prefix: &str, map: &serde_json::Map<String, serde_json::Value>, out: &mut Vec<(String, Value)>) {
+fn flatten(prefix: &str, map: &Json, out: &mut Vec<(String, Value)>) {
     for (name, value) in map {
         let name = format!("{prefix}{name}");
         match value {
+            // That it is there may count.
+            serde_json::Value::Object(inner) if inner.is_empty() => out.push((name, Value::Null)),
             serde_json::Value::Object(inner) => flatten(&format!("{name}."), inner, out),
             value => out.push((name, Value::from_json(value))),
         }

@@ -32,9 +32,9 @@ impl Rotary {
         if c.is_gguf() { Pairing::Interleaved } else { Pairing::Neox }
     }
 
-    /// The rotation of all layers, for heads of a size.
+    /// The rotation of all layers, for heads of a size, all of whose elements rotate.
     pub(in crate::model) fn read(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
-        Section { c, head_dim, inner: None, theta: 1e4, part: 1.0 }.read(pairing)
+        Section { c, head_dim, inner: None, theta: 1e4, part: None }.read(pairing)
     }
 
     /// The same with another `theta` where nothing is said.
@@ -44,25 +44,25 @@ impl Rotary {
         pairing: Pairing,
         theta: f64,
     ) -> Result<Self> {
-        Section { c, head_dim, inner: None, theta, part: 1.0 }.read(pairing)
+        Section { c, head_dim, inner: None, theta, part: None }.read(pairing)
     }
 
-    /// The same for a model that by default rotates a part of each head.
+    /// The same for a model that may rotate a part of each head, and does by default.
     pub(in crate::model) fn read_part(c: &Config<'_>, head_dim: u32, pairing: Pairing, part: f64) -> Result<Self> {
-        Section { c, head_dim, inner: None, theta: 1e4, part }.read(pairing)
+        Section { c, head_dim, inner: None, theta: 1e4, part: Some(part) }.read(pairing)
     }
 
     /// The rotation of the full-attention layers, in a model whose other layers have their own: from
     /// `rope_parameters.full_attention`, or else from the parameters for all layers.
     pub(in crate::model) fn of_full(c: &Config<'_>, head_dim: u32, pairing: Pairing) -> Result<Self> {
         const INNER: &str = "rope_parameters.full_attention.";
-        Section { c, head_dim, inner: c.has_any(INNER).then_some(INNER), theta: 1e4, part: 1.0 }.read(pairing)
+        Section { c, head_dim, inner: c.has_any(INNER).then_some(INNER), theta: 1e4, part: None }.read(pairing)
     }
 
     /// The rotation of the sliding-window layers, in a model whose other layers have their own: by default plain, with
     /// `theta`.
     pub(in crate::model) fn of_window(c: &Config<'_>, head_dim: u32, pairing: Pairing, theta: f64) -> Result<Self> {
-        Section { c, head_dim, inner: Some("rope_parameters.sliding_attention."), theta, part: 1.0 }.read(pairing)
+        Section { c, head_dim, inner: Some("rope_parameters.sliding_attention."), theta, part: None }.read(pairing)
     }
 
     /// Elements of a head that rotate.
@@ -79,8 +79,9 @@ struct Section<'c> {
     inner: Option<&'static str>,
     /// The default theta.
     theta: f64,
-    /// The part of a head that rotates by default.
-    part: f64,
+    /// The part of a head that rotates by default, in a model that may rotate a part. Others ignore what a folder says of it,
+    /// or fail, so it is refused.
+    part: Option<f64>,
 }
 
 impl Section<'_> {
@@ -103,15 +104,21 @@ impl Section<'_> {
         let kind = c.text(&self.key("rope_type"))?.unwrap_or("default");
         // GGUF files of longrope models have the factors and no name for them.
         let kind = if c.names.file.find("rope_factors_long.weight").is_some() { "longrope" } else { kind };
+        // As older folders of Phi-3 call it.
+        let kind = if kind == "yarn" && c.names.arch.name() == "phi3" { "longrope" } else { kind };
         let (dims, of) = match kind {
             "proportional" => (self.turning()?, self.head_dim),
             _ => (self.rotated()?, self.rotated()?),
         };
         if kind == "dynamic" {
             let alpha = self.key("alpha");
-            let Some(alpha) = c.maybe_float(&alpha, FACTOR)?.filter(|_| dims > 2) else {
+            let reads = c.names.arch.name() == "hunyuan_v1_dense";
+            let Some(alpha) = c.maybe_float(&alpha, FACTOR)?.filter(|_| reads && dims > 2) else {
                 let what = format!("rope_type = \"dynamic\" without alpha in a {} model", c.names.arch.name());
-                return Err(Error::unsupported(what, "a fixed alpha works, and so do the other types"));
+                return Err(Error::unsupported(
+                    what,
+                    "hunyuan_v1_dense with a fixed alpha works, and so do the other types",
+                ));
             };
             theta *= alpha.powf(f64::from(dims) / f64::from(dims - 2));
         }
@@ -166,7 +173,10 @@ impl Section<'_> {
                     }
                     part => part,
                 };
-                (key, (f64::from(head_dim) * part.unwrap_or(self.part)) as u32)
+                if self.part.is_none() && part.is_some_and(|part| part != 1.0) {
+                    return Err(c.wrong(&key, "1, rotating whole heads,"));
+                }
+                (key, (f64::from(head_dim) * part.or(self.part).unwrap_or(1.0)) as u32)
             }
         };
         if dims < 2 || dims > head_dim || !dims.is_multiple_of(2) {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::file::{self, CountFn, Description, ModelFile, Value};
 use crate::model::arch::Arch;
 use crate::model::config::{Asked, Config, infinite};
-use crate::model::embedding::Task;
+use crate::model::embedding::{Embedding, Task};
 use crate::model::files::names::Names;
 use crate::model::files::quantize::Quantized;
 use crate::model::files::weights::{self, Located};
@@ -175,6 +175,15 @@ impl Model {
     /// engine cannot run and on what would change the arithmetic unseen.
     pub async fn open(file: ModelFile) -> Result<Self> {
         Self::open_for(file, Task::Own).await
+    }
+
+    /// [`Model::open`], or for vectors if the model has no head: those that are saved without one.
+    pub async fn open_whole(file: ModelFile) -> Result<Self> {
+        let arch = Arch::of(&file)?;
+        let config = Config::read(&file, arch, Task::Own).await?;
+        let program = (arch.build)(&config)?;
+        let headless = config.lacks_head(&program);
+        Self::open_for(file, if headless { Task::Embed(Embedding::default()) } else { Task::Own }).await
     }
 
     /// [`Model::open`] for a task: any model can give vectors.

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::file::TensorInfo;
 use crate::model::Builder;
 use crate::model::config::rotary::Rotary;
-use crate::model::config::{Bias, Config, Heads};
+use crate::model::config::{Bias, Config, Heads, keys};
 use crate::model::embedding::Task;
 use crate::model::program::{Out, Program, Runs};
 use crate::ops::{Act, CacheId, GroupId, Index, Mask, NormKind, NormSpec, Op, Pooling, RopeSpec, ValueId, VectorId};
@@ -393,7 +393,7 @@ impl<'c> Net<'c> {
         if let Task::Embed(_) = self.c.task {
             return self.embedding(x, Pooling::Last);
         }
-        let tied = self.c.flag("tie_word_embeddings", head.tied)?;
+        let tied = self.c.flag(keys::TIED, head.tied)?;
         let name = if tied { self.c.names.arch.embedding.to_owned() } else { format!("{}.weight", head.name) };
         let k = self.b.width(x);
         let picked = self.b.gather(x);

@@ -26,7 +26,7 @@ pub(in crate::model) struct Mamba {
     /// After the convolution.
     pub(in crate::model) act: Act,
     /// The least and the largest time step.
-    limits: [f32; 2],
+    pub(in crate::model) limits: [f32; 2],
     /// How the file holds the decays.
     decays: StoredDecays,
     /// Factors on what the projection gives: gate, x, b, c, time step.

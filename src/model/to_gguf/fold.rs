@@ -35,7 +35,7 @@ pub(super) fn fold(folder: &Program, gguf: &Program) -> Result<(Program, Factors
     let mut program = Program { values: Vec::new(), nodes: Vec::new(), ..folder.clone() };
     // What each value has become, and the factor that it lacks.
     let mut now: Vec<Option<(ValueId, f32)>> = vec![None; folder.values.len()];
-    let refused = || Error::unsupported("a factor of this model in a GGUF file", "the folder works as it is");
+    let refused = || Error::Model("a factor would be missing".to_owned());
     for node in &folder.nodes {
         let there = gguf.nodes.get(program.nodes.len()).map(|node| &node.op);
         let scales = |op: &Op| matches!(op, Op::Pointwise(Pointwise::Scale { .. }));
@@ -87,7 +87,7 @@ pub(super) fn fold(folder: &Program, gguf: &Program) -> Result<(Program, Factors
         });
     }
     if factors.weights.iter().zip(uses).any(|(&by, uses)| by != 1.0 && uses > 1) {
-        return Err(Error::unsupported("factors on a matrix that is used twice, in a GGUF file", "the folder works"));
+        return Err(Error::Model("a matrix with a factor is used twice".to_owned()));
     }
     let at = |out: &Out| now[out.value().index()].map(|(now, _)| now);
     if folder.outs.iter().map(at).ne(gguf.outs.iter().map(|out| Some(out.value()))) {

@@ -154,6 +154,12 @@ fn feed_forward(config: &Config<'_>, program: &Program, pairs: &mut Pairs) -> Re
     if !gates.is_empty() {
         pairs.set("feed_forward_length", per_layer(gates));
     }
+    // A feed-forward layer for all rows is the only one where there are no experts (Granite's hybrids).
+    const SHARED: &str = "shared_intermediate_size";
+    let routes = program.nodes.iter().any(|node| matches!(node.op, Op::Route(_)));
+    if own_key(config, "expert_shared_feed_forward_length") == Some(SHARED) && !routes {
+        pairs.set("feed_forward_length", config.value(SHARED).and_then(|value| value.to_gguf(false)));
+    }
     // Where some layers are feed-forward layers alone, the others have no columns.
     let mut alone = vec![true; program.layers() as usize];
     let mut inside = vec![0; alone.len()];
@@ -161,7 +167,7 @@ fn feed_forward(config: &Config<'_>, program: &Program, pairs: &mut Pairs) -> Re
         let Some(layer) = layer.map(|layer| layer as usize) else { continue };
         match op {
             Op::Attend(_) | Op::Conv(_) => alone[layer] = false,
-            Op::ExpertLinear(experts) if !experts.own => inside[layer] = experts.n as i32,
+            Op::ExpertLinear(experts) if inside[layer] == 0 => inside[layer] = experts.n as i32,
             Op::Linear(linear) if inside[layer] == 0 => {
                 let up = &program.weights[linear.parts[0].weight.index()];
                 if names.spelled(&up.tensor).ends_with(".ffn_up.weight") {
@@ -247,10 +253,14 @@ fn seen(config: &Config<'_>, op: &Attend, pairs: &mut Pairs) -> Option<u32> {
 /// layers the last has full attention, or the first (ModernBERT).
 fn pattern(config: &Config<'_>, windows: &[Option<u32>], pairs: &mut Pairs) {
     const PATTERN: &str = "attention.sliding_window_pattern";
+    // A layer's rotation depends on whether any may have a window (EXAONE 4), also where none has.
+    let of_none = || config.value("sliding_window").and_then(|value| value.to_gguf(false));
+    let rotates = config.names.arch.name() == "exaone4";
     let window = windows.iter().copied().flatten().next();
-    pairs.set("attention.sliding_window", window.map(Value::U32));
+    let unused = if window.is_none() && rotates { of_none() } else { None };
+    pairs.set("attention.sliding_window", window.map(Value::U32).or(unused.clone()));
     pairs.set(PATTERN, None);
-    if window.is_none() {
+    if window.is_none() && unused.is_none() {
         return;
     }
     let slides: Vec<bool> = windows.iter().map(Option::is_some).collect();
@@ -312,9 +322,16 @@ fn experts(program: &Program, pairs: &mut Pairs) {
                 }
                 pairs.set("expert_weights_norm", Value::Bool(spec.divide != Divide::No));
                 pairs.set("expert_weights_scale", Value::F32(spec.scale));
+                // A folder may name groups and choose without them (DeepSeek-V2's greedy method).
+                if spec.groups.is_none() {
+                    pairs.set("expert_group_count", None);
+                    pairs.set("expert_group_used_count", None);
+                }
             }
-            Op::ExpertLinear(experts) if !experts.own => {
-                pairs.set("expert_feed_forward_length", Value::U32(experts.n));
+            // The first one of a layer goes in, the last one out.
+            Op::ExpertLinear(experts) => {
+                let inside = Some(Value::U32(experts.n));
+                pairs.0.entry("expert_feed_forward_length".to_owned()).or_insert(inside);
             }
             _ => {}
         }

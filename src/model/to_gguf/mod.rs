@@ -14,6 +14,7 @@ use super::Model;
 use crate::file::Value;
 use crate::model::arch::Arch;
 use crate::model::config::Config;
+use crate::model::config::keys::TIED;
 use crate::model::embedding::{Embedding, Task};
 use crate::model::program::{Node, Out, Program};
 use crate::ops::{Mask, Op, RopeSpec};
@@ -60,7 +61,8 @@ impl Model {
         }
         let mut config = Config::read(&self.file, arch, Task::Own).await?;
         let mut program = (arch.build)(&config)?;
-        if program.outs.iter().any(|out| matches!(out, Out::Pooled(_))) {
+        let headless = config.lacks_head(&program);
+        if headless || program.outs.iter().any(|out| matches!(out, Out::Pooled(_))) {
             // These files do not say whether vectors are brought to length 1: readers do it.
             let normalize = Some(true);
             config =
@@ -68,12 +70,26 @@ impl Model {
             program = (arch.build)(&config)?;
         }
         let factors = factors(&config, &program)?;
-        let metadata = metadata::metadata(&config, &program, arch)?;
+        let mut metadata = metadata::metadata(&config, &program, arch)?;
+        if headless && let Some((_, Value::Str(prefix))) = metadata.first() {
+            let key = format!("{prefix}.{TIED}");
+            metadata.push((key, Value::Bool(false)));
+        }
         let target = tensors::virtual_file(&config, &program, &metadata, &factors)?;
         let target_config = Config::read(&target, arch, config.task).await?;
-        let target_program = (arch.build)(&target_config)?;
-        let changes = same::changes(&program, &target_program)?;
-        let mut tensors = tensors::tensors(&target_config, [&program, &target_program], &changes)?;
+        let as_gguf = || -> Result<_> {
+            let target_program = (arch.build)(&target_config)?;
+            let changes = same::changes(&program, &target_program)?;
+            tensors::tensors(&target_config, [&program, &target_program], &changes)
+        };
+        let mut tensors = as_gguf().map_err(|e| {
+            let unsaid = config.unsaid_in(&target_config);
+            let what = if unsaid.is_empty() { "this model".to_owned() } else { unsaid.join(", ") };
+            let reason = e.to_string();
+            let reason = reason.strip_prefix("model: ").unwrap_or(&reason);
+            let what = format!("{what} in a GGUF file of a {} model ({reason})", arch.name());
+            Error::unsupported(what, "the folder works as it is")
+        })?;
         for (name, factors) in factors {
             let shape = vec![factors.len() as u64];
             tensors.push(Converted { name: name.to_owned(), shape, parts: vec![TensorRows::computed(factors)] });

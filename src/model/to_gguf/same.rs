@@ -110,8 +110,7 @@ impl Changes {
 }
 
 fn differs<T>(what: &str) -> Result<T> {
-    let what = format!("a GGUF file of this model: {what} would differ from the folder's");
-    Err(Error::unsupported(what, "the folder works as it is"))
+    Err(Error::Model(format!("{what} would differ from the folder's")))
 }
 
 /// Checks that two programs compute the same, up to the order of their weights and factors that the second one has in them.
@@ -166,7 +165,7 @@ fn same_rotations(folder: &Program, gguf: &Program) -> Result<()> {
         };
         let factors = (a.factor - b.factor).abs() <= 1e-6 && a.temperature_scaling == b.temperature_scaling;
         if !angles(&a.divisors, &b.divisors) || !long || !factors {
-            return differs("a rotary embedding");
+            return differs("what rope_parameters say");
         }
     }
     Ok(())

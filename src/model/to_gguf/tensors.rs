@@ -173,7 +173,7 @@ impl Tensors {
         let (start, n, runs) = spec.rows();
         let run = runs.run.min(n).max(1);
         if moves && run < n {
-            return Err(Error::unsupported(format!("the order of rows of {name}"), "the folder works as it is"));
+            return Err(Error::Model(format!("the rows of {name} would have another order")));
         }
         let at = *self.places.entry(name.to_owned()).or_insert(self.list.len());
         if at == self.list.len() {
