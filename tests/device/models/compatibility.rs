@@ -28,8 +28,8 @@ struct Line {
 /// The part of a message that says what is missing.
 fn reason(error: &wgslm::Error) -> String {
     let text = error.to_string();
-    let text = text.strip_prefix("a GGUF file of this model: ").unwrap_or(&text);
-    text.split(" is not supported").next().unwrap_or(text).split(';').next().unwrap_or(text).to_owned()
+    let end = ["in a GGUF file", "is not supported", ";"].iter().filter_map(|end| text.find(end)).min();
+    text[..end.unwrap_or(text.len())].trim_end().to_owned()
 }
 
 fn no_gpu(model: &Model) -> Option<String> {

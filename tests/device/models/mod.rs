@@ -2,6 +2,7 @@
 
 mod as_gguf;
 mod compatibility;
+mod configurations;
 mod encoders;
 mod experts;
 mod forms;
