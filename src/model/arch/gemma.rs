@@ -22,7 +22,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let heads = c.heads()?;
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("rms_norm_eps")?;
-    let mlp = Mlp::read(c, Act::GeluTanh)?;
+    let mut mlp = Mlp::read(c, Act::GeluTanh)?;
+    if mlp.act == Act::GeluErf {
+        mlp.act = Act::GeluTanh; // what the first folders call "gelu"
+    }
     let bias = c.bias("attention_bias", false)?;
     let rotary = Rotary::read(c, heads.head_dim, Pairing::Neox)?;
 

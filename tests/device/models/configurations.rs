@@ -209,6 +209,18 @@ fn a_model_without_a_head_is_converted() {
     assert_eq!(of_folder.program.listing(), of_gguf.program.listing());
 }
 
+/// The first folders of Gemma say "gelu" and mean its approximation, as transformers knows.
+#[test]
+fn gelu_is_its_approximation_in_gemma() {
+    let mut config = data_json("tiny-models/gemma-mqa/config.json");
+    let path = data("tiny-models/gemma-mqa");
+    let [said, meant] = ["gelu", "gelu_pytorch_tanh"].map(|act| {
+        config["hidden_act"] = json!(act);
+        open_with_config(&path, config.to_string()).unwrap().program
+    });
+    assert_eq!(said, meant);
+}
+
 /// The message names the field that a GGUF file cannot hold.
 #[test]
 fn convert_names_what_a_gguf_file_cannot_say() {
