@@ -60,6 +60,10 @@ fn build(c: &Config<'_>) -> Result<Program> {
     if inside > 0 {
         own = Some(PerLayer::new(&mut net, c, x, layers, inside, act, eps)?);
     }
+    // Folders have it also where no layer slides.
+    if !c.is_gguf() {
+        Rotary::of_window(c, heads[0].head_dim, Pairing::Neox, 1e4)?;
+    }
     for (layer, (window, heads)) in (0..).zip(windows.into_iter().zip(heads)) {
         net.b.layer(layer, format!("model.layers.{layer}."));
         let rotary = match window {
