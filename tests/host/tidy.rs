@@ -160,7 +160,7 @@ fn texts() -> Vec<(PathBuf, String)> {
     assert!(git.status.success(), "this is not a clone: {}", String::from_utf8_lossy(&git.stderr));
     let listed = String::from_utf8(git.stdout).expect("names in UTF-8");
     let written = |name: &&str| {
-        let data = ["tests/data/", "assets/"].iter().any(|folder| name.starts_with(folder));
+        let data = ["tests/data/", "assets/", "fuzz/corpus/"].iter().any(|folder| name.starts_with(folder));
         !data && !name.is_empty() && !["lock", "lock.json", "svg", "png"].iter().any(|end| name.ends_with(end))
     };
     let texts: Vec<_> = listed

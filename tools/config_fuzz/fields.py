@@ -1,7 +1,7 @@
-"""What the fields of the configuration classes are drawn from.
+"""What the fields of the configuration classes are sampled from.
 
 `sizes` makes the smallest configuration of an architecture; `domain` gives the values of one more field.  A field of a
-class that is neither drawn nor listed in `HARMLESS` is an error: a new version of transformers shows here what is new.
+class that is neither sampled nor listed in `HARMLESS` is an error: a new version of transformers shows here what is new.
 """
 
 import dataclasses
@@ -278,7 +278,7 @@ def activation(*usual):
     return lambda r, cfg: r.choice(list(usual) + ACTS)
 
 
-# The drawn fields, whatever the architecture; some architectures have their own below.
+# The sampled fields, whatever the architecture; some architectures have their own below.
 FIELDS = {
     "rope_parameters": None,  # see `rope`
     "layer_types": None,
@@ -363,7 +363,7 @@ FIELDS = {
     "hidden_size_per_layer_input": choice(0, 6),
 }
 
-# Which of them may be drawn again although `sizes` has them, by architecture.
+# Which of them may be sampled again although `sizes` has them, by architecture.
 AGAIN = {
     "gemma3n_text": ["intermediate_size", "num_kv_shared_layers"],
     "gemma4_text": ["hidden_size_per_layer_input"],
@@ -487,7 +487,7 @@ def declared(arch):
 
 
 def candidates(arch):
-    """The fields that are drawn beside the sizes: name to a function of the generator and the configuration so far."""
+    """The fields that are sampled beside the sizes: name to a function of the generator and the configuration so far."""
     fixed = set(sizes(arch, random.Random(0)))
     again = set(AGAIN["*"]) | set(AGAIN.get(arch, []))
     found = {}
@@ -515,11 +515,11 @@ def candidates(arch):
     return found
 
 
-def draw(arch, r, must):
+def sample(arch, r, must):
     """A configuration that has the field `must`, if it is a name: what a person would write."""
     cfg = sizes(arch, r)
     fields = candidates(arch)
-    # Extras and what has no effect are rarer: most of the draws are of what changes a model.
+    # Extras and what has no effect are rarer: most of the samples are of what changes a model.
     weight = lambda name: 0.08 if name in EXTRA["*"] else 0.15 if name in HARMLESS else 1.0
     count = min(len(fields), r.choice([0, 1, 1, 2, 2, 3, 5, 8]))
     names = sorted(fields, key=lambda name: -(r.random() ** (1 / weight(name))))[:count]

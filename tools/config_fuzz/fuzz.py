@@ -7,18 +7,18 @@
     python fuzz.py OUT --case NAME:SEED     one configuration again, with what it is
     python fuzz.py OUT --table              the table of the reports in OUT
 
-A draw is a configuration as a person would write it (`fields.py`) and random weights in which every parameter matters.
+A sample is a configuration as a person would write it (`fields.py`) and random weights in which every parameter matters.
 transformers computes its logits in float64; `wgslm logits` must give the same from each form of config.json, or refuse
 the file and name the field:
 
-    given     the fields that were drawn, and no other: the rest is the class's business
+    given     the fields that were sampled, and no other: the rest is the class's business
     saved     as save_pretrained writes it
     full      every field of the class
     old       the names that published folders had before transformers 5, where they say the same
     gguf      what `wgslm convert` makes of the folder of the saved form
 
 The same: KL divergence and squared relative error of the logits within 1e-9.  float32 alone must be 100 times better than
-that in transformers, else the weights are drawn again.  A disagreement is shrunk to the fields that it needs.
+that in transformers, else the weights are sampled again.  A disagreement is shrunk to the fields that it needs.
 """
 # ruff: noqa: E402 (the environment is set before torch is imported)
 
@@ -237,10 +237,10 @@ def named(case, message):
 
 
 def judge(case, wgslm, expect_refusal):
-    """form: (verdict, detail); the verdicts are agreed, refused, disagreed, unnamed."""
-    verdicts = {}
+    """form: (outcome, detail); the outcomes are agreed, refused, disagreed, unnamed."""
+    outcomes = {}
 
-    def verdict(got, refusal):
+    def outcome(got, refusal):
         if refusal:
             name = None if refusal.startswith("PANIC") else named(case, refusal)
             return ("refused", name, refusal) if name else ("unnamed", None, refusal)
@@ -251,19 +251,19 @@ def judge(case, wgslm, expect_refusal):
 
     npy = case.folder / "out.npy"
     for form, folder in case.forms():
-        verdicts[form] = verdict(*wgslm.outputs(case, folder, npy))
-    if verdicts.get("saved", ("",))[0] == "agreed":
+        outcomes[form] = outcome(*wgslm.outputs(case, folder, npy))
+    if outcomes.get("saved", ("",))[0] == "agreed":
         gguf = case.folder / "model.gguf"
         _, refusal = wgslm.call("convert", case.folder / "saved", "-t", "F32", "-f", "-o", gguf)
         if refusal:
-            verdicts["gguf"] = verdict(None, refusal)
+            outcomes["gguf"] = outcome(None, refusal)
         elif case.spec["kind"] == "causal":
-            verdicts["gguf"] = verdict(*wgslm.outputs(case, gguf, npy))
-    return verdicts
+            outcomes["gguf"] = outcome(*wgslm.outputs(case, gguf, npy))
+    return outcomes
 
 
-def bad(verdicts):
-    return {form: v for form, v in verdicts.items() if v[0] in ("disagreed", "unnamed")}
+def bad(outcomes):
+    return {form: v for form, v in outcomes.items() if v[0] in ("disagreed", "unnamed")}
 
 
 def attempt(arch, cfg, seed, folder, wgslm):
@@ -277,44 +277,44 @@ def shrink(arch, cfg, seed, folder, wgslm, forms):
     for name in [n for n in cfg if n not in base]:
         less = {k: v for k, v in cfg.items() if k != name}
         try:
-            _, verdicts = attempt(arch, less, seed, folder, wgslm)
+            _, outcomes = attempt(arch, less, seed, folder, wgslm)
         except Invalid:
             continue
-        if set(bad(verdicts)) & forms:
+        if set(bad(outcomes)) & forms:
             cfg = less
     return cfg
 
 
 def one(arch, seed, must, out, wgslm):
-    """A draw, and the draws that are left of it when what was refused is taken away."""
+    """A sample, and the samples that are left of it when what was refused is removed."""
     r = random.Random(f"{arch}:{seed}")
     folder = Path(tempfile.mkdtemp(prefix=f"{arch}-{seed}-", dir=out))
     reports = []
     try:
         for _ in range(40):
-            cfg = fields.draw(arch, r, must)
+            cfg = fields.sample(arch, r, must)
             try:
-                case, verdicts = attempt(arch, cfg, seed, folder, wgslm)
+                case, outcomes = attempt(arch, cfg, seed, folder, wgslm)
                 break
             except Invalid as e:
                 reason = str(e)
         else:
             return [dict(arch=arch, seed=seed, must=must, invalid=reason, cfg=cfg)]
         for step in range(6):
-            wrong = bad(verdicts)
-            report = dict(arch=arch, seed=seed, step=step, must=must, cfg=cfg, noise=case.noise, verdicts=verdicts)
+            wrong = bad(outcomes)
+            report = dict(arch=arch, seed=seed, step=step, must=must, cfg=cfg, noise=case.noise, outcomes=outcomes)
             if wrong:
                 report["smallest"] = shrink(arch, cfg, seed, folder, wgslm, set(wrong))
             reports.append(report)
             # What was refused hides the rest: again without it.
-            refused = [v[1] for form, v in verdicts.items() if v[0] == "refused" and form != "gguf"]
+            refused = [v[1] for form, v in outcomes.items() if v[0] == "refused" and form != "gguf"]
             base = set(fields.sizes(arch, random.Random(0)))
             drop = [n for n in cfg if n not in base and any(x == n or isinstance(cfg[n], dict) and x in json.dumps(cfg[n]) for x in refused)]
-            if not drop or verdicts.get("saved", ("",))[0] != "refused":
+            if not drop or outcomes.get("saved", ("",))[0] != "refused":
                 break
             cfg = {k: v for k, v in cfg.items() if k not in drop}
             try:
-                case, verdicts = attempt(arch, cfg, seed, folder, wgslm)
+                case, outcomes = attempt(arch, cfg, seed, folder, wgslm)
             except Invalid:
                 break
         return reports
@@ -324,20 +324,20 @@ def one(arch, seed, must, out, wgslm):
 
 def table(reports):
     """Markdown: a row an architecture."""
-    rows = ["| architecture | drawn | agreed | refused, by field | disagreed | GGUF agreed | GGUF refused |", "| --- | ---: | ---: | --- | ---: | ---: | ---: |"]
+    rows = ["| architecture | sampled | agreed | refused, by field | disagreed | GGUF agreed | GGUF refused |", "| --- | ---: | ---: | --- | ---: | ---: | ---: |"]
     total = [0] * 5
     for arch in fields.CAUSAL + fields.ENCODERS:
-        mine = [r for r in reports if r["arch"] == arch and "verdicts" in r]
+        mine = [r for r in reports if r["arch"] == arch and "outcomes" in r]
         if not mine:
             continue
-        own = lambda r: [v for form, v in r["verdicts"].items() if form != "gguf"]
-        wrong = sum(bool(bad(r["verdicts"])) for r in mine)
-        agreed = sum(not bad(r["verdicts"]) and any(v[0] == "agreed" for v in own(r)) for r in mine)
+        own = lambda r: [v for form, v in r["outcomes"].items() if form != "gguf"]
+        wrong = sum(bool(bad(r["outcomes"])) for r in mine)
+        agreed = sum(not bad(r["outcomes"]) and any(v[0] == "agreed" for v in own(r)) for r in mine)
         by = {}
         for r in mine:
             for name in {v[1] for v in own(r) if v[0] == "refused"}:
                 by[name] = by.get(name, 0) + 1
-        gguf = [r["verdicts"]["gguf"][0] for r in mine if "gguf" in r["verdicts"]]
+        gguf = [r["outcomes"]["gguf"][0] for r in mine if "gguf" in r["outcomes"]]
         counts = [len(mine), agreed, wrong, gguf.count("agreed"), gguf.count("refused")]
         total = [a + b for a, b in zip(total, counts)]
         listed = ", ".join(f"{name} {n}" for name, n in sorted(by.items(), key=lambda x: -x[1])) or "–"
@@ -347,7 +347,7 @@ def table(reports):
 
 
 def show(report):
-    for form, v in report["verdicts"].items():
+    for form, v in report["outcomes"].items():
         print(f"    {form:6} {v[0]:9} {v[2][:300]}")
 
 
@@ -356,7 +356,7 @@ def main():
     ap.add_argument("out", type=Path)
     ap.add_argument("--wgslm", type=Path, default=HERE.parents[1] / "target/debug/wgslm")
     ap.add_argument("--only", default="")
-    ap.add_argument("--draws", type=int, default=0, help="by default 40, or one for each field if that is more")
+    ap.add_argument("--samples", type=int, default=0, help="by default 40, or one for each field if that is more")
     ap.add_argument("--first", type=int, default=0, help="the first seed")
     ap.add_argument("--case", default=None)
     ap.add_argument("--keep", type=Path, default=None, help="with --case: leaves the folder of the configuration there")
@@ -372,9 +372,9 @@ def main():
         arch, seed = a.case.split(":")
         if a.cfg:
             folder = a.keep or Path(tempfile.mkdtemp(dir=a.out))
-            case, verdicts = attempt(arch, json.loads(a.cfg), int(seed), folder, wgslm)
+            case, outcomes = attempt(arch, json.loads(a.cfg), int(seed), folder, wgslm)
             print(json.dumps(case.cfg), f"noise {case.noise:.0e}")
-            show(dict(verdicts=verdicts))
+            show(dict(outcomes=outcomes))
             return
         for report in one(arch, int(seed), must_of(arch, int(seed)), a.out, wgslm):
             print(json.dumps(report.get("cfg")), report.get("invalid", ""))
@@ -388,18 +388,18 @@ def main():
     failed = 0
     for arch in only:
         start, reports = time.time(), []
-        draws = a.draws or max(40, len(fields.candidates(arch)))
-        for seed in range(a.first, a.first + draws):
+        samples = a.samples or max(40, len(fields.candidates(arch)))
+        for seed in range(a.first, a.first + samples):
             reports += one(arch, seed, must_of(arch, seed), a.out, wgslm)
             for report in reports[-1:]:
-                if bad(report.get("verdicts", {})):
+                if bad(report.get("outcomes", {})):
                     print(f"{arch}:{seed} {json.dumps(report['smallest'])}", flush=True)
-                    show(dict(verdicts=bad(report["verdicts"])))
+                    show(dict(outcomes=bad(report["outcomes"])))
         (a.out / f"{arch}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in reports))
-        wrong = sum(bool(bad(r.get("verdicts", {}))) for r in reports)
+        wrong = sum(bool(bad(r.get("outcomes", {}))) for r in reports)
         invalid = sum("invalid" in r for r in reports)
         failed += wrong
-        print(f"{arch:20} {draws} draws, {len(reports)} reports, {invalid} impossible, {wrong} wrong, {time.time() - start:.0f} s", flush=True)
+        print(f"{arch:20} {samples} samples, {len(reports)} reports, {invalid} impossible, {wrong} wrong, {time.time() - start:.0f} s", flush=True)
     print(table([r for arch in only for r in read(a.out / f"{arch}.jsonl")]))
     sys.exit(1 if failed else 0)
 

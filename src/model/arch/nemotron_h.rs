@@ -20,8 +20,7 @@ pub(super) static ARCH: Arch = Arch {
         ("n_groups", "mamba_n_groups"),
         ("ssm_state_size", "mamba_d_state"),
         ("conv_kernel", "mamba_d_conv"),
-        // transformers reads the one and not the other.
-        ("use_bias", "mamba_proj_bias"),
+        ("use_bias", "mamba_proj_bias"), // which transformers reads, and not the other
         ("mamba_proj_bias", "unused_mamba_proj_bias"),
         ("mamba_dt_min", "time_step_min"),
         ("use_conv_bias", "mamba_conv_bias"),
@@ -77,16 +76,12 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("rms_norm_eps")?;
     let act = c.activation("hidden_act", Act::Relu2)?;
-    // Time steps have no other bounds. GGUF files have none at all; there it is what all published models have.
-    let least = c.maybe_float("time_step_min", 0.0..=1e3)?.unwrap_or(1e-3) as f32;
-    let mut mamba = Mamba::read(c)?;
-    mamba.limits = [least, f32::INFINITY];
+    let mamba = Mamba::read(c)?.with_least_time_step(c)?;
     let heads = c.hybrid_heads()?;
     let attention = Attention::new(heads, None);
-    let bias = c.bias("mlp_bias", false)?;
     let each = kinds.contains(&Kind::Mlp).then(|| c.per_layer("intermediate_size", kinds.len() as u32, 0..=1 << 20));
     let ffn = each.transpose()?.into_iter().flatten().max().unwrap_or(0); // GGUF files have 0 for layers of other kinds
-    let mlp = Mlp { ffn, act, bias };
+    let mlp = Mlp { ffn, act, bias: c.bias("mlp_bias", false)? };
     let experts = kinds.contains(&Kind::Experts).then(|| experts(c, mlp)).transpose()?;
     c.without_effect(&["num_experts", "n_shared_experts", "routed_scaling_factor"]); // of models without experts
 

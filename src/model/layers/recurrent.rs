@@ -26,7 +26,7 @@ pub(in crate::model) struct Mamba {
     /// After the convolution.
     pub(in crate::model) act: Act,
     /// The least and the largest time step.
-    pub(in crate::model) limits: [f32; 2],
+    limits: [f32; 2],
     /// How the file holds the decays.
     decays: StoredDecays,
     /// Factors on what the projection gives: gate, x, b, c, time step.
@@ -34,6 +34,12 @@ pub(in crate::model) struct Mamba {
 }
 
 impl Mamba {
+    /// With a least time step and no other bound. GGUF files have no key for it: there it is that of all published models.
+    pub(in crate::model) fn with_least_time_step(mut self, c: &Config<'_>) -> Result<Self> {
+        self.limits = [c.maybe_float("time_step_min", 0.0..=1e3)?.unwrap_or(1e-3) as f32, f32::INFINITY];
+        Ok(self)
+    }
+
     /// The sizes that the hyper-parameters give, by the names of Falcon-H1 and Granite.
     pub(in crate::model) fn read(c: &Config<'_>) -> Result<Self> {
         let heads = c.int("mamba_n_heads", 1..=1 << 12)?;

@@ -74,7 +74,9 @@ fn nothing_steers_the_terminal() {
         let named = seen.contains("A\u{fffd}") || seen.contains("A\\u{1b}");
         assert!(named, "{args:?}: {seen:?}");
     }
-    assert_eq!(ok(output(command(&["template", "--input", &input, "--template", &said]))), format!("A{STEER}B"));
+    // Jinja2 makes newlines of a source's carriage returns.
+    let raw = format!("A{STEER}B").replace('\r', "\n");
+    assert_eq!(ok(output(command(&["template", "--input", &input, "--template", &said]))), raw);
 }
 
 /// A stream that is closed or full ends nothing but what is written there.
