@@ -53,6 +53,7 @@ const MAP: &str = "wgslm map";
 const SLICE: &str = "wgslm slice";
 const NEST: &str = "wgslm nest";
 const LOOK: &str = "wgslm look";
+const KEY: &str = "wgslm key";
 
 /// How large the input is: what the limits grow with.
 #[derive(Clone, Copy, Debug, Default)]
@@ -259,7 +260,11 @@ fn charge(instructions: &mut Instructions<'_>) {
             | Instruction::CompareAndPreserve(_) => outlined.push((
                 at,
                 vec![
-                    Instruction::CallFunction(LOOK, Some(2)),
+                    // An item is found by its key, without a look at the others: templates go back in long conversations.
+                    Instruction::CallFunction(
+                        if matches!(instruction, Instruction::GetItem) { KEY } else { LOOK },
+                        Some(2),
+                    ),
                     Instruction::UnpackList(2),
                     Instruction::Swap,
                     instruction.clone(),
@@ -358,6 +363,11 @@ fn environment<'a>(budget: &Budget, now: Option<i64>, twins: Option<&Twins>) -> 
     });
     let b = budget.clone();
     env.add_function(NEST, move || b.nest());
+    let b = budget.clone();
+    env.add_function(KEY, move |container: Value, key: Value| {
+        b.walk(&key)?;
+        Ok::<_, Error>(Value::from(vec![container, key]))
+    });
     let b = budget.clone();
     env.add_function(LOOK, move |left: Value, right: Value| {
         b.walk(&left)?;

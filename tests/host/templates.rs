@@ -325,6 +325,20 @@ fn templates_that_nest_without_end() {
 }
 
 /// What looks at every item of a list or character of a text pays for each: a few hundred passes are over the limit.
+/// Templates look back at earlier messages, of which there may be thousands.
+#[test]
+fn long_conversations_are_rendered() {
+    const TEMPLATE: &str = "{% for message in messages %}{% if loop.index0 > 0 and \
+         messages[loop.index0 - 1]['role'] == message.role %}{{ raise_exception('roles must alternate') }}{% endif %}\
+         {{ message.role ~ ': ' ~ messages[loop.index0].content | trim }}{% endfor %}{{ messages[-1]['role'] }}";
+    let role = |i: usize| ["user", "assistant"][i % 2];
+    let content = "Once upon a time, there was a little girl. ".repeat(20);
+    let messages: Vec<_> = (0..5000).map(|i| json!({ "role": role(i), "content": content })).collect();
+    let text = render(TEMPLATE, &json!({ "messages": messages })).unwrap();
+    assert_eq!(text.matches("user: ").count(), 2500);
+    assert!(text.ends_with("assistant"));
+}
+
 #[test]
 fn passes_over_long_lists_are_paid_for() {
     let filters = [
