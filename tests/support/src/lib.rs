@@ -3,6 +3,7 @@
 pub mod adapter;
 pub mod alloc;
 pub mod cases;
+#[cfg(not(target_arch = "wasm32"))] // they wait for files, which a browser must not
 pub mod fuzz;
 pub mod gguf;
 pub mod gguf_vocab;
