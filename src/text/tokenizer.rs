@@ -183,8 +183,10 @@ impl Tokenizer {
         for &id in eog.iter().chain([bos, pad, sep, cls, mask].iter().flatten()) {
             set_kind(&mut kinds, id, Kind::Control);
         }
-        // Text may become the unknown token, so it is no control token, unless it has a second task.
-        if let Some(unk) = unk.filter(|unk| Some(*unk) != bos && !eog.contains(unk)) {
+        // Text may become the unknown token, so it is no control token. One that begins or ends texts as well is not made from
+        // text: where nothing else spells it, encoding fails.
+        let unk = unk.filter(|unk| Some(*unk) != bos && !eog.contains(unk));
+        if let Some(unk) = unk {
             set_kind(&mut kinds, unk, Kind::Unknown);
         }
 

@@ -3,6 +3,7 @@
     python defaults.py > ../../src/model/config/defaults.json
 
 A line an architecture, in the form of config.json.  `without rope_parameters` holds for folders that have none at all.
+hidden_size is left out: every folder has it, and one that has not is broken.
 """
 
 import contextlib
@@ -42,7 +43,7 @@ def defaults(arch):
     found = {}
     for field in dataclasses.fields(cls):
         value = field.default if field.default is not dataclasses.MISSING else None
-        if field.name not in base and field.name not in fields.HARMLESS and field.name != ROPE and value is not None:
+        if field.name not in base and field.name not in fields.HARMLESS and field.name not in (ROPE, "hidden_size") and value is not None:
             found[field.name] = list(value) if isinstance(value, tuple) else value
     if arch == "nemotron_h":  # where no pattern says it
         found["layers_block_type"] = cls().layers_block_type
