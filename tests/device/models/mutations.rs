@@ -60,7 +60,8 @@ fn breaking() -> Vec<Mutation> {
         ("falconh1-multipliers", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
         ("mamba2-groups", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
         ("granitehybrid-nope", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
-        ("nemotronh-pattern", "time_step_limit", "/time_step_limit", json!([0.5, 1.0])),
+        // Transformers bounds its time steps by this alone.
+        ("nemotronh-pattern", "time_step_min", "/time_step_min", json!(0.5)),
         ("gpt2-odd", "num_attention_heads", "/n_head", json!(2)),
         ("gpt2-odd", "num_hidden_layers", "/n_layer", json!(2)),
     ]
@@ -122,7 +123,7 @@ fn refused() -> Vec<Mutation> {
 /// Keys that no logits depend on, or that no fixture shows to matter: the architecture (all, if empty), the key, and why.
 const INERT: &[(&str, &str, &str)] = &[
     ("", "max_position_embeddings", "the length of the context, which the engine keeps to; positions are computed"),
-    ("nemotron_h", "time_step_min", "all time steps of the fixture are longer; tests/data/configurations has others"),
+    ("nemotron_h", "time_step_limit", "Transformers reads time_step_min in its place"),
     ("ernie4_5_moe", "moe_norm_min", "the weights' sum is larger, unless the chosen have no probability at all"),
     ("llama", "num_experts", "only in GGUF files, of Mixtral's kind"),
     ("llama", "sliding_window_pattern", "only in GGUF files, of Mistral's kind"),
