@@ -72,7 +72,7 @@ fn gpu_replication_is_split_at_a_bindings_limit() {
 fn gpu_single_ops_refuse_what_does_not_fit() {
     let device = device(LAVAPIPE);
     let step = StepBuffer::new(&device, StepLimits { rows: 4, ..StepLimits::default() }).unwrap();
-    assert!(step.write_run(&device, 5, 0, &[]).unwrap_err().to_string().contains("capacity for 4"));
+    assert!(step.write_run(&device, 5, 0, &[]).unwrap_err().to_string().contains("at most 4, 1 and 0 fit"));
     assert!(step.write_run(&device, 1, 0, &[0]).is_err());
     assert!(step.write_run(&device, 2, u32::MAX - 1, &[]).unwrap_err().to_string().contains("32 bits"));
     assert!(step.write_rows(&device, &[], &[]).is_err());
