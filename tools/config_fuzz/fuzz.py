@@ -224,6 +224,8 @@ def names_of(case):
     """What a refusal may name: fields, in the class's words or the file's, and tensors."""
     names = set(case.cfg) | set(fields.declared(case.arch)) | {"max_position_embeddings", "model_type"}
     names |= set(json.loads((case.folder / "saved" / "config.json").read_text()))
+    # What older classes had as fields of their own.
+    names |= {"partial_rotary_factor", "rotary_pct", "rope_type"}
     for value in list(case.cfg.values()):
         if isinstance(value, dict):
             names |= set(value)
@@ -233,6 +235,9 @@ def names_of(case):
 
 
 def named(case, message):
+    # Such a model gives vectors: the message says which command does that.
+    if case.cfg.get("use_bidirectional_attention") and "wgslm embed" in message:
+        return "use_bidirectional_attention"
     return next((name for name in names_of(case) if name in message), None)
 
 

@@ -37,7 +37,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let layers = c.layers()?;
     let dim = c.dim("hidden_size")?;
     let ffn = c.dim("intermediate_size")?;
-    let heads = c.heads()?;
+    let heads = c.heads_of_hidden()?;
     let eps = c.eps("layer_norm_eps")?;
     let act = c.activation("hidden_act", Act::GeluErf)?;
     let context = c.context()?;

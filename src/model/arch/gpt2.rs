@@ -39,7 +39,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let layers = c.layers()?;
     let dim = c.dim("hidden_size")?;
     let ffn = c.maybe_dim("intermediate_size")?.unwrap_or(4 * dim);
-    let heads = c.heads()?;
+    let heads = c.heads_of_hidden()?;
     let eps = c.eps("layer_norm_eps")?;
     let act = c.activation("hidden_act", Act::GeluTanh)?;
     let context = c.context()?;

@@ -30,7 +30,7 @@ pub(super) static ARCH: Arch = Arch {
 };
 
 fn build(c: &Config<'_>) -> Result<Program> {
-    let heads = c.heads()?;
+    let heads = c.heads_of_hidden()?;
     let dim = c.dim("hidden_size")?;
     let eps = c.eps("layer_norm_eps")?;
     let mlp = Mlp { bias: Bias::Yes, ..Mlp::read(c, Act::GeluErf)? };

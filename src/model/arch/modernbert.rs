@@ -15,6 +15,7 @@ pub(super) static ARCH: Arch = Arch {
     keys: &[
         ("norm_eps", "layer_norm_eps"),
         ("local_attention", "sliding_window"),
+        ("sliding_window", "half_window"),
         ("global_rope_theta", "rope_parameters.full_attention.rope_theta"),
         ("local_rope_theta", "rope_parameters.sliding_attention.rope_theta"),
     ],
@@ -47,6 +48,9 @@ fn build(c: &Config<'_>) -> Result<Program> {
     let (attention_bias, mlp_bias) = (c.bias("attention_bias", false)?, c.bias("mlp_bias", false)?);
     let norm_bias = c.bias("norm_bias", false)?;
     let every = c.maybe_int("global_attn_every_n_layers", 1..=1 << 16)?.unwrap_or(3);
+    if !c.is_gguf() && c.maybe_int("half_window", 0..=u32::MAX)?.is_some() {
+        return Err(c.wrong("half_window", "local_attention, which counts both sides of a token,"));
+    }
     let windows = c.windows(layers, |layer| layer % every != 0)?;
     let everywhere = Rotary::of_full(c, heads.head_dim, Pairing::Neox)?;
     let nearby = Rotary::of_window(c, heads.head_dim, Pairing::Neox, 1e4)?;

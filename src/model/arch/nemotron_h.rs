@@ -104,7 +104,7 @@ fn build(c: &Config<'_>) -> Result<Program> {
     }
     net.b.end_layers();
     let x = net.rms_norm("backbone.norm_f", x, eps);
-    net.head(x, Head::PLAIN)
+    net.head(x, Head { own: true, ..Head::PLAIN })
 }
 
 /// What each layer is: in GGUF files, what there are tensors for.

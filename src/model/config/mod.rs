@@ -103,6 +103,15 @@ impl<'a> Config<'a> {
         if json.get("rope_scaling").and_then(|table| table.as_object()).is_some_and(|table| !table.is_empty()) {
             flat.retain(|(source, _)| !source.starts_with(ROPE));
         }
+        // Where kinds of layers have parameters of their own, transformers reads the new name of the type and no other.
+        if self.key_of("rope_scaling.type").is_some_and(|key| key.contains(".full_attention."))
+            && let Some(table) = json.get("rope_scaling").filter(|table| table.get("rope_type").is_none())
+            && let Some(kind) = table.get("type").and_then(|kind| kind.as_str())
+            && kind != "default"
+        {
+            let works = "the same name as rope_type works, which transformers reads in this model";
+            return Err(Error::unsupported(format!("rope_scaling with type = {kind:?}"), works));
+        }
         let table = |(source, value): &(String, Value)| {
             (source.starts_with(ROPE) || source.starts_with("rope_scaling.")) && *value != Value::Null
         };
@@ -127,11 +136,13 @@ impl<'a> Config<'a> {
         if let Some(serde_json::Value::Object(of_arch)) = all.get(self.names.arch.name()) {
             let mut flat = Vec::new();
             flatten("", of_arch, &mut flat);
-            // All rotary parameters together come before single ones.
+            // All rotary parameters together come before single ones, also those that the file has by their older names.
             let (together, single): (Vec<_>, Vec<_>) =
                 flat.into_iter().partition(|(name, _)| name.starts_with(WITHOUT_ROPE));
             for (name, value) in together.into_iter().filter(|_| !rotates) {
-                self.default(&name.replacen(WITHOUT_ROPE, ROPE, 1), value);
+                let name = name.replacen(WITHOUT_ROPE, ROPE, 1);
+                self.entries.remove(&self.key_of(&name).unwrap_or_else(|| name.clone()));
+                self.default(&name, value);
             }
             for (name, value) in single {
                 self.default(&name, value);
@@ -703,6 +714,16 @@ impl<'a> Config<'a> {
         let heads = self.int("num_attention_heads", 1..=MAX_HEADS)?;
         let kv_heads = self.maybe_int("num_key_value_heads", 1..=heads)?.unwrap_or(heads);
         self.heads_with(heads, kv_heads, hidden)
+    }
+
+    /// The same for a model whose heads always share the hidden size: its class has no `head_dim`.
+    pub(in crate::model) fn heads_of_hidden(&self) -> Result<Heads> {
+        let (heads, hidden) = (self.heads()?, self.dim("hidden_size")?);
+        if heads.q() != hidden {
+            let share = hidden / heads.heads;
+            return Err(self.wrong("head_dim", &format!("{share}, hidden_size / num_attention_heads,")));
+        }
+        Ok(heads)
     }
 
     /// Notes that these keys have no effect in this model.

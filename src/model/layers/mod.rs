@@ -105,6 +105,8 @@ pub(in crate::model) struct Head {
     pub(in crate::model) name: &'static str,
     /// Whether it is the embedding table where nothing is said.
     pub(in crate::model) tied: bool,
+    /// Whether it is a matrix of its own in folders, whatever is said: the class names no tied weights.
+    pub(in crate::model) own: bool,
     /// Its bias.
     pub(in crate::model) bias: Bias,
     /// Factor on the logits.
@@ -123,7 +125,7 @@ impl Mlp {
 impl Head {
     /// `lm_head`, without more.
     pub(in crate::model) const PLAIN: Self =
-        Self { name: "lm_head", tied: false, bias: Bias::No, scale: 1.0, softcap: 0.0 };
+        Self { name: "lm_head", tied: false, own: false, bias: Bias::No, scale: 1.0, softcap: 0.0 };
     /// The same, the embedding table where nothing is said.
     pub(in crate::model) const TIED: Self = Self { tied: true, ..Self::PLAIN };
 }
@@ -393,7 +395,7 @@ impl<'c> Net<'c> {
         if let Task::Embed(_) = self.c.task {
             return self.embedding(x, Pooling::Last);
         }
-        let tied = self.c.flag(keys::TIED, head.tied)?;
+        let tied = self.c.flag(keys::TIED, head.tied)? && (self.c.is_gguf() || !head.own);
         let name = if tied { self.c.names.arch.embedding.to_owned() } else { format!("{}.weight", head.name) };
         let k = self.b.width(x);
         let picked = self.b.gather(x);

@@ -113,6 +113,70 @@ fn windows_that_the_architecture_has_not_are_refused() {
     }
 }
 
+/// Where the class divides the hidden size among the heads, it has no `head_dim`.
+#[test]
+fn a_head_dim_that_the_class_has_not_is_refused() {
+    for folder in ["tiny-models/gpt2-odd", "tiny-models/gptneox-parallel"] {
+        let mut config = data_json(&format!("{folder}/config.json"));
+        config["head_dim"] = json!(64);
+        let message = refusal(folder, &config);
+        assert!(message.contains("head_dim is 64") && message.contains("num_attention_heads"), "{folder}: {message}");
+    }
+}
+
+/// In the class it is half of `local_attention`, and no published folder has it.
+#[test]
+fn half_a_window_is_refused() {
+    let folder = "tiny-models/modernbert-local";
+    let mut config = data_json(&format!("{folder}/config.json"));
+    config["sliding_window"] = json!(7);
+    let message = refusal(folder, &config);
+    assert!(message.contains("sliding_window is 7") && message.contains("local_attention"), "{message}");
+}
+
+/// A flag without effect in transformers has none here: the folder's own head counts.
+#[test]
+fn nemotron_ties_no_weights() {
+    let folder = "tiny-models/nemotronh-pattern";
+    let mut config = data_json(&format!("{folder}/config.json"));
+    let ids: Vec<u32> = (3..20).collect();
+    let logits = |config: &Value| logits_of(&open_with_config(&data(folder), config.to_string()).unwrap(), &ids);
+    let untied = logits(&config);
+    config["tie_word_embeddings"] = json!(true);
+    assert_eq!(logits(&config), untied);
+}
+
+/// Without a table, the class's own counts as a whole: a base beside it has no effect.
+#[test]
+fn a_base_beside_the_default_table_is_left_out() {
+    let folder = "configurations/ministral3-default-rotation";
+    let mut config = data_json(&format!("{folder}/config.json"));
+    assert!(config.get("rope_parameters").is_none() && config.get("rope_scaling").is_none());
+    let ids: Vec<u32> = (3..40).collect();
+    let logits = |config: &Value| logits_of(&open_with_config(&data(folder), config.to_string()).unwrap(), &ids);
+    let without = logits(&config);
+    config["rope_theta"] = json!(500.0);
+    assert_eq!(logits(&config), without);
+}
+
+/// transformers reads the type of such a table by its newer name alone, and leaves out the rest without a word.
+#[test]
+fn an_older_name_that_is_not_read_is_refused() {
+    let folder = "tiny-models/gemma3-local-global";
+    let mut config = data_json(&format!("{folder}/config.json"));
+    config.as_object_mut().unwrap().remove("rope_parameters");
+    let table = json!({"factor": 8.0, "original_max_position_embeddings": 24});
+    for (name, refused) in [("type", true), ("rope_type", false)] {
+        config["rope_scaling"] = table.clone();
+        config["rope_scaling"][name] = json!("linear");
+        let message = open_with_config(&data(folder), config.to_string())
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default();
+        assert_eq!(message.contains("rope_scaling") && message.contains("rope_type"), refused, "{name}: {message}");
+    }
+}
+
 #[test]
 fn a_part_that_rotates_is_refused_where_heads_rotate_whole() {
     let mut config = data_json("tiny-models/llama-rope3/config.json");

@@ -123,6 +123,7 @@ fn refused() -> Vec<Mutation> {
 /// Keys that no logits depend on, or that no fixture shows to matter: the architecture (all, if empty), the key, and why.
 const INERT: &[(&str, &str, &str)] = &[
     ("", "max_position_embeddings", "the length of the context, which the engine keeps to; positions are computed"),
+    ("nemotron_h", "tie_word_embeddings", "the class names no tied weights: folders have a matrix of their own"),
     ("nemotron_h", "time_step_limit", "Transformers reads time_step_min in its place"),
     ("ernie4_5_moe", "moe_norm_min", "the weights' sum is larger, unless the chosen have no probability at all"),
     ("llama", "num_experts", "only in GGUF files, of Mixtral's kind"),
