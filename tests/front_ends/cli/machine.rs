@@ -11,7 +11,7 @@ use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use wgslm::model::{Model, SamplingDefaults};
 use wgslm_test::{data, fetched};
 
-use super::{F32, Q8_0, command, fails, ok, output, tempdir, text};
+use super::{F32, Q8_0, command, fails, ok, output, tempdir, text, with};
 
 const WGSLM: &str = env!("CARGO_BIN_EXE_wgslm");
 
@@ -293,4 +293,59 @@ fn recommended_sampling_is_kept() {
         let file = wgslm::file::ModelFile::open(path).unwrap();
         assert_eq!(pollster::block_on(Model::open(file)).unwrap().sampling, expected, "{}", path.display());
     }
+}
+
+/// The embedded model's file with another chat template.
+fn with_template(folder: &str, template: &str) -> std::path::PathBuf {
+    let mut file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny.gguf")).unwrap();
+    let key = b"tokenizer.chat_template\x08\0\0\0";
+    let at = file.windows(key.len()).position(|w| w == key).unwrap() + key.len();
+    let length = u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
+    // Tensors stay aligned.
+    let spaces = (length as isize - template.len() as isize).rem_euclid(32) as usize;
+    let padded = template.to_owned() + &" ".repeat(spaces);
+    let new = [&(padded.len() as u64).to_le_bytes(), padded.as_bytes()].concat();
+    file.splice(at..at + 8 + length, new);
+    let path = tempdir(folder).join("model.gguf");
+    std::fs::write(&path, file).unwrap();
+    path
+}
+
+/// A parser's stack ends long before a template does: that is an error, not the end of the program.
+#[test]
+fn a_deep_template_in_a_file_is_an_error() {
+    for (folder, word) in [("minuses", "-"), ("nots", "not "), ("brackets", "[")] {
+        let path = with_template(folder, &format!("{{{{ {}1 }}}}", word.repeat(100_000)));
+        let path = path.to_str().unwrap();
+        fails(output(with("run", path, &["-n", "2", "Hi"])), 1, &["chat template", "deep"]);
+    }
+    // The file itself is sound.
+    let path = with_template("plain", "{{ messages[0].content }}");
+    ok(output(with("run", path.to_str().unwrap(), &["-n", "2", "Hi"])));
+}
+
+/// Where the system has no more threads, one does all the work, and says so. (Threads whose stacks fit in no memory stand in
+/// for RLIMIT_NPROC, which does not bind root.)
+#[test]
+#[cfg(target_os = "linux")]
+fn one_thread_does_all_where_there_are_no_more() {
+    let folder = tempdir("threads");
+    let mut made = Vec::new();
+    for stack in [None, Some("200000000000000")] {
+        let scarce = |mut command: Command| {
+            stack.map(|bytes| command.env("RUST_MIN_STACK", bytes));
+            output(command)
+        };
+        let out = folder.join(format!("{}.gguf", stack.is_some()));
+        let mut convert = command(&["convert", "-t", "Q4_0", "--requantize", "--threads", "4", "-o"]);
+        convert.arg(&out).arg(data(Q8_0));
+        ok(scarce(convert));
+        let mut run =
+            command(&["run", "--device", "cpu", "-t", "4", "-n", "8", "--temp", "0", "--verbose", "Hi", "-m"]);
+        run.arg(&out);
+        let done = scarce(run);
+        assert_eq!(text(&done.stderr).contains("cpu, 1 thread\n"), stack.is_some(), "{done:?}");
+        made.push((ok(done), std::fs::read(&out).unwrap()));
+    }
+    assert!(made[0] == made[1]);
 }
