@@ -273,7 +273,8 @@ fn segments(text: &str, twins: &Twins) -> Vec<Segment> {
     segments
 }
 
-/// `{% generation %}` only marks what an assistant said, for training: it becomes `{% if true %}`.
+/// `{% generation %}` only marks what an assistant said, for training: it becomes `{% with %}`,
+/// outside of which nothing knows what is set in it.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -285,14 +286,14 @@ fn without_generation_tags(source: &str) -> String {
         let filler = |c: char| c == '-' || c == '+' || c.is_whitespace();
         let word = tail.trim_start_matches(filler);
         let (replacement, word_end) = match (word.strip_prefix("generation"), word.strip_prefix("endgeneration")) {
-            (Some(end), _) => ("if true", end),
-            (_, Some(end)) => ("endif", end),
+            (Some(end), _) => ("with", end),
+            (_, Some(end)) => ("endwith", end),
             _ => continue,
         };
         let Some(after) = word_end.trim_start_matches(filler).strip_prefix("%}") else { continue };
         let tag = tail.strip_suffix(after).and_then(|tag| tag.strip_suffix("%}")).unwrap_or_default();
-        let left = if tag.starts_with('-') { "-" } else { "" };
-        let right = if tag.ends_with('-') { "-" } else { "" };
+        let sign = |sign: Option<&str>| sign.filter(|sign| matches!(*sign, "-" | "+")).unwrap_or_default().to_owned();
+        let (left, right) = (sign(tag.get(..1)), sign(tag.get(tag.len().saturating_sub(1)..)));
         out.push_str(&format!("{left} {replacement} {right}%}}"));
         rest = after;
     }

@@ -1,9 +1,12 @@
 //! Chat templates of our own against Jinja2's renderings, and hostile templates.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 use wgslm::text::{ChatTemplate, Origin, Segment};
 use wgslm_test::gguf_vocab::busy;
-use wgslm_test::{data_json as json, hostile};
+use wgslm_test::{data, data_json as json, hostile};
 
 /// 2025-07-10 12:00:00 UTC, as in the references.
 pub(crate) const NOW: Option<i64> = Some(1_752_148_800);
@@ -46,8 +49,7 @@ pub(crate) fn render(template: &str, context: &Value) -> wgslm::Result<String> {
 }
 
 /// Templates of the reference whose rendering differs, with the reason; COMPATIBILITY.md has the same list.
-const EXCEPTIONS: [(&str, &str); 5] = [
-    ("loop over a string", "how many characters are left is not known"),
+const EXCEPTIONS: [(&str, &str); 4] = [
     ("varargs", "no varargs and kwargs"),
     ("test for callable", "no such test"),
     ("joiner", "no such function"),
@@ -387,7 +389,7 @@ fn passes_over_long_lists_are_paid_for() {
     ];
     for expression in passes.iter().map(String::as_str).chain(expressions) {
         let source = format!(
-            "{{% set r = range(100000) %}}{{% set q = range(100000) %}}{{% set big = 'abcdefgh' * 100000 %}}\
+            "{{% set r = range(100000)|list %}}{{% set q = range(100000)|list %}}{{% set big = 'abcdefgh' * 100000 %}}\
              {{% set bag = 'abcdefgh' * 100000 %}}{{% for i in range(200) %}}{{% set x = {expression} %}}{{% endfor %}}"
         );
         let error = render(&source, &json!({})).expect_err(expression).to_string();
@@ -438,5 +440,56 @@ fn small_things_as_transformers_has_them() {
     }
     for source in ["{{ none|length }}", "{{ 1|length }}", "{{ 1 % 0 }}", "{{ 'a'|replace('a', 'b', 'c') }}"] {
         assert!(render(source, &json!({})).is_err(), "{source}");
+    }
+}
+
+/// How the snippets of a file of `tools/template_fuzz` come out.
+#[derive(Default)]
+struct Snippets {
+    equal: usize,
+    refused: usize,
+    excepted: BTreeMap<String, usize>,
+    wrong: Vec<String>,
+}
+
+/// Renders the snippets of a file. Its first line has the context and the exceptions, with what each may do; the others
+/// are a template, what transformers makes of it, and the exception that the template falls under.
+fn snippets(file: &str) -> Snippets {
+    let mut lines = file.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let head = lines.next().unwrap();
+    let mut found = Snippets::default();
+    for name in head["exceptions"].as_object().unwrap().keys() {
+        found.excepted.insert(name.clone(), 0);
+    }
+    for line in lines {
+        let source = line[0].as_str().unwrap();
+        let got =
+            ChatTemplate::new(source, [] as [&str; 0]).and_then(|template| template.render(&head["context"], NOW));
+        let got = got.map(|segments| text(&segments));
+        let exception = line[2].as_str();
+        let may = exception.map(|name| head["exceptions"][name].as_str().unwrap());
+        match (&got, line[1].as_str()) {
+            (Ok(text), Some(expected)) if text == expected => found.equal += 1,
+            (Err(_), None) => found.refused += 1,
+            // What is excepted is refused, unless the exception says that the text differs.
+            (Err(_), _) if may.is_some() => *found.excepted.get_mut(exception.unwrap()).unwrap() += 1,
+            (Ok(_), _) if may == Some("differs") => *found.excepted.get_mut(exception.unwrap()).unwrap() += 1,
+            (_, expected) => found.wrong.push(format!("{source:?}\n  gives   {got:?}\n  must be {expected:?}")),
+        }
+    }
+    found
+}
+
+/// Random templates as transformers' own environment renders them; `WGSLM_TEMPLATE_SNIPPETS` names a file with more.
+#[test]
+fn random_templates_as_transformers_has_them() {
+    let path = std::env::var_os("WGSLM_TEMPLATE_SNIPPETS")
+        .map_or_else(|| data("chat-templates/snippets.jsonl"), PathBuf::from);
+    let found = snippets(&std::fs::read_to_string(path).unwrap());
+    println!("{} equal, {} refused by both, excepted: {:?}", found.equal, found.refused, found.excepted);
+    assert!(found.wrong.is_empty(), "{} differ:\n{}", found.wrong.len(), found.wrong.join("\n"));
+    assert!(found.equal >= 500, "only {} are equal", found.equal);
+    for (name, count) in found.excepted {
+        assert!(count > 0, "{name} is no exception any more");
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Kwargs, ValueKind};
+use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, Value};
 
-use super::template::Twins;
+use crate::text::template::Twins;
 
 /// How to write.
 pub(crate) struct Json {
@@ -18,25 +18,36 @@ pub(crate) struct Json {
 }
 
 impl Json {
-    /// The arguments of the filter.
-    pub(crate) fn from_options(indent: Option<Value>, options: &Kwargs, twins: Option<Twins>) -> Result<Self, Error> {
-        let indent = options.get::<Option<Value>>("indent")?.or(indent).filter(|v| !v.is_none() && !v.is_undefined());
-        let indent = match indent {
+    /// The arguments of the filter, by place or by name, in the order that transformers gives them.
+    pub(crate) fn from_args(args: &[Value], twins: Option<Twins>) -> Result<Self, Error> {
+        let (args, options): (&[Value], Kwargs) = from_args(args)?;
+        if args.len() > 4 {
+            return Err(Error::from(ErrorKind::TooManyArguments));
+        }
+        let arg = |i: usize, name: &str| {
+            let named = options.get::<Option<Value>>(name)?.or_else(|| args.get(i).cloned());
+            Ok::<_, Error>(named.filter(|value| !value.is_none()))
+        };
+        let ascii = arg(0, "ensure_ascii")?.is_some_and(|ascii| ascii.is_true());
+        let indent = match arg(1, "indent")? {
             None => None,
-            Some(value) => Some(match (value.as_str(), value.as_usize()) {
+            Some(value) => Some(match (value.as_str(), value.as_i64()) {
                 (Some(text), _) if text.len() <= 64 => text.to_owned(),
-                (None, Some(width)) if width <= 64 => " ".repeat(width),
+                (None, Some(width)) if width <= 64 => " ".repeat(usize::try_from(width).unwrap_or_default()),
                 _ => return Err(bad("indent is too large, or neither a number nor a text")),
             }),
         };
-        let separators: Option<Vec<String>> = options.get("separators")?;
-        let (item, key) = match separators.as_deref() {
-            Some([item, key]) => (item.clone(), key.clone()),
-            Some(_) => return Err(bad("separators are two texts")),
+        let (item, key) = match arg(2, "separators")? {
+            Some(two) => {
+                let two: Vec<Value> = two.try_iter()?.collect();
+                match two.iter().map(Value::as_str).collect::<Vec<_>>()[..] {
+                    [Some(item), Some(key)] => (item.to_owned(), key.to_owned()),
+                    _ => return Err(bad("separators are two texts")),
+                }
+            }
             None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
         };
-        let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-        let sort = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+        let sort = arg(3, "sort_keys")?.is_some_and(|sort| sort.is_true());
         options.assert_all_used()?;
         Ok(Self { ascii, indent, item, key, sort, twins })
     }
@@ -61,8 +72,9 @@ pub(crate) fn write_value(value: &Value, json: &Json, depth: usize, out: &mut im
             out.write_str(&float(x)).map_err(full)
         }
         ValueKind::String => write_text(value.as_str().unwrap_or_default(), json, out),
-        ValueKind::Seq | ValueKind::Iterable => {
-            let items: Vec<Value> = value.try_iter()?.collect();
+        ValueKind::Iterable => Err(bad("a range or a view of a dictionary; `list` makes a list of it")),
+        ValueKind::Seq => {
+            let items: Vec<Value> = super::budget::group(value).as_ref().unwrap_or(value).try_iter()?.collect();
             write_items(json, depth, ('[', ']'), items.len(), out, |i, out| match items.get(i) {
                 Some(item) => write_value(item, json, depth + 1, out),
                 None => Ok(()),

@@ -3,7 +3,7 @@
 use minijinja::machinery::{Span, Token, tokenize};
 use minijinja::{Error, ErrorKind};
 
-use super::jinja::syntax;
+use super::syntax;
 
 /// Operators, brackets and branches in one another. minijinja bounds brackets and blocks itself, at about 75 and 150.
 const MAX_DEPTH: usize = 256;
@@ -16,10 +16,34 @@ pub(super) fn check(source: &str) -> Result<(), Error> {
     let mut brackets: Vec<usize> = vec![0]; // operators since the last comma, for each open bracket
     let mut branches: Vec<usize> = Vec::new(); // branches of each `if` that is open
     let (mut depth, mut in_branches) = (0usize, 0usize);
+    let mut blocks: Vec<&str> = Vec::new(); // those that `break` cannot leave, and loops
+    let mut set = false; // in a tag that sets a name to what follows it
     let mut keyword = false;
     for token in tokenize(source, false, syntax()?) {
         let (token, span) = token?;
         let first = std::mem::replace(&mut keyword, matches!(token, Token::BlockStart));
+        match token {
+            Token::BlockEnd if set => blocks.push("set"),
+            Token::Assign if brackets.len() == 1 => set = false,
+            Token::Ident("set") if first => set = true,
+            Token::Ident(name @ ("for" | "with" | "filter" | "call" | "macro" | "autoescape")) if first => {
+                blocks.push(name)
+            }
+            Token::Ident("endfor" | "endwith" | "endset" | "endfilter" | "endcall" | "endmacro" | "endautoescape")
+                if first =>
+            {
+                blocks.pop();
+            }
+            // minijinja jumps without ending what was begun in the loop, and then panics.
+            Token::Ident(jump @ ("break" | "continue"))
+                if first && blocks.last().is_some_and(|block| *block != "for") =>
+            {
+                let what = format!("line {}: `{jump}` leaves a `{}`", span.start_line, blocks.last().unwrap_or(&""));
+                return Err(Error::new(ErrorKind::SyntaxError, what));
+            }
+            _ => {}
+        }
+        set &= !matches!(token, Token::BlockEnd);
         match token {
             Token::VariableStart | Token::BlockStart | Token::VariableEnd | Token::BlockEnd => {
                 brackets.clear();
