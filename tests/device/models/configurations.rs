@@ -8,7 +8,7 @@ use wgslm::model::Model;
 use wgslm_test::npy::npz;
 use wgslm_test::{data, data_bytes, data_json};
 
-use super::golden::{converted, converted_file, logits_of, mean_kl};
+use super::golden::{converted, converted_bytes, converted_file, logits_of, mean_kl};
 use super::{open_with_config, tiny_models};
 
 /// KL divergence from references in float64. Float32 alone is below 1e-11 in these models.
@@ -157,6 +157,42 @@ fn a_base_beside_the_default_table_is_left_out() {
     let without = logits(&config);
     config["rope_theta"] = json!(500.0);
     assert_eq!(logits(&config), without);
+}
+
+/// Where no list says which layers rotate, each but every so many-th does.
+#[test]
+fn an_interval_says_which_layers_do_not_rotate() {
+    let folder = "tiny-models/smollm3-nope";
+    let mut config = data_json(&format!("{folder}/config.json"));
+    let program = |config: &Value| open_with_config(&data(folder), config.to_string()).unwrap().program;
+    for (interval, flags) in [(None, [1, 1, 1, 0]), (Some(2), [1, 0, 1, 0]), (Some(3), [1, 1, 0, 1])] {
+        config["no_rope_layers"] = json!(flags);
+        let listed = program(&config);
+        config.as_object_mut().unwrap().remove("no_rope_layers");
+        config["no_rope_layer_interval"] = interval.map_or(Value::Null, Value::from);
+        assert_eq!(program(&config), listed, "{interval:?}");
+    }
+}
+
+/// A GGUF file may say that it has no layers that predict further tokens.
+#[test]
+fn no_further_tokens_are_a_number_too() {
+    let file = |zero: bool| {
+        let mut bytes = converted_bytes(&data("tiny-models/qwen35-hybrid")).unwrap();
+        if zero {
+            // Two keys of 64 bytes together, so that tensors stay aligned.
+            let entry = |key: &str| {
+                let uint32 = 4u32;
+                [&(key.len() as u64).to_le_bytes()[..], key.as_bytes(), &uint32.to_le_bytes(), &[0; 4]].concat()
+            };
+            let entries = [entry("qwen35.nextn_predict_layers"), entry("x.pad")].concat();
+            assert_eq!(entries.len(), 64);
+            let count = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+            bytes.splice(16..24, [&(count + 2).to_le_bytes()[..], &entries].concat());
+        }
+        pollster::block_on(Model::open(ModelFile::from_bytes("model.gguf", bytes).unwrap())).unwrap().program
+    };
+    assert_eq!(file(true), file(false));
 }
 
 /// transformers reads the type of such a table by its newer name alone, and leaves out the rest without a word.

@@ -105,12 +105,16 @@ pub(crate) fn converted(path: &Path) -> Result<Model> {
     pollster::block_on(Model::open(converted_file(path)?))
 }
 
-/// The GGUF file that `convert` makes of a folder.
 pub(crate) fn converted_file(path: &Path) -> Result<ModelFile> {
+    ModelFile::from_bytes("converted.gguf", converted_bytes(path)?)
+}
+
+/// The GGUF file that `convert` makes of a folder.
+pub(crate) fn converted_bytes(path: &Path) -> Result<Vec<u8>> {
     let options = convert::Options { to: Some("F32".parse()?), requantize: false, threads: 1 };
     let mut bytes = Vec::new();
     pollster::block_on(convert::convert(ModelFile::open(path)?, options, &mut bytes, &mut |_, _| {}))?;
-    ModelFile::from_bytes("converted.gguf", bytes)
+    Ok(bytes)
 }
 
 /// A model's canonical program in f64, on one sequence.
