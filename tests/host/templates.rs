@@ -483,13 +483,13 @@ fn snippets(file: &str) -> Snippets {
 /// Random templates as transformers' own environment renders them; `WGSLM_TEMPLATE_SNIPPETS` names a file with more.
 #[test]
 fn random_templates_as_transformers_has_them() {
-    let path = std::env::var_os("WGSLM_TEMPLATE_SNIPPETS")
-        .map_or_else(|| data("chat-templates/snippets.jsonl"), PathBuf::from);
+    let given = std::env::var_os("WGSLM_TEMPLATE_SNIPPETS").map(PathBuf::from);
+    let path = given.clone().unwrap_or_else(|| data("chat-templates/snippets.jsonl"));
     let found = snippets(&std::fs::read_to_string(path).unwrap());
     println!("{} equal, {} refused by both, excepted: {:?}", found.equal, found.refused, found.excepted);
     assert!(found.wrong.is_empty(), "{} differ:\n{}", found.wrong.len(), found.wrong.join("\n"));
     assert!(found.equal >= 500, "only {} are equal", found.equal);
     for (name, count) in found.excepted {
-        assert!(count > 0, "{name} is no exception any more");
+        assert!(count > 0 || given.is_some(), "{name} is no exception any more");
     }
 }
