@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Chooses RUST faults in `src` and WGSL ones in `wgsl`, 36 and 24 if not given, at random from a SEED. All are compiled
-//! at once, each behind a condition on the environment variable `WGSLM_MUTANT`. Then the tests run for each: the quickest
+//! at once, each under a condition on the environment variable `WGSLM_MUTANT`. Then the tests run for each: the quickest
 //! for all, the next for those that are left, and so on. Run it again to go on: `OUT/mutants.json` has the faults,
 //! `OUT/results.jsonl` what became of each, `OUT/logs` the output of the tests.
 //!
@@ -70,7 +70,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The files that git knows, with all faults but those dropped, each behind its condition.
+/// The files that git knows, with all faults but those dropped, each under its condition.
 fn write_tree(root: &Path, tree: &Path, mutants: &[Mutant], dropped: &BTreeSet<u32>) -> Result<()> {
     let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output()?;
     ensure!(listed.status.success(), "git ls-files failed");
