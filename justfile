@@ -28,6 +28,10 @@ web *ARGS:
     scripts/build-web
     scripts/serve-web {{ARGS}}
 
+# What real drivers say of the kernels, without their GPUs: just drivers navi31 --types Q4_K_M (tools/gpu_compilers/setup first)
+drivers *ARGS:
+    tools/gpu_compilers/compile {{ARGS}}
+
 # Known vulnerabilities of what is compiled in; needs GitHub.
 advisories:
     cargo deny --locked check advisories

@@ -251,6 +251,33 @@ pub mod lib {
     }
 }
 
+/// A folder like `wgsl` whose files stand in place of the texts that are compiled in.
+#[cfg(feature = "unstable_internals")]
+static FOLDER: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
+
+/// Takes the texts of kernels and fragments from a folder like `wgsl` from now on: to try a change without a build. What a
+/// kernel uses is still what it was compiled with. Fails if a folder was given before.
+#[cfg(feature = "unstable_internals")]
+pub fn read_texts_from(folder: std::path::PathBuf) -> Result<()> {
+    FOLDER.set(folder).map_err(|_| Error::argument("a folder of kernels", "another one was given before".to_owned()))
+}
+
+#[cfg(feature = "unstable_internals")]
+fn text_of(name: &str, compiled_in: &'static str) -> Result<std::borrow::Cow<'static, str>> {
+    let Some(folder) = FOLDER.get() else { return Ok(compiled_in.into()) };
+    // A block format's fragment has the format's name.
+    let of_format = || folder.join(format!("quant/{}.wgsl", name.to_lowercase()));
+    let paths = [folder.join(format!("{name}.wgsl")), of_format()];
+    let Some(path) = paths.iter().find(|path| path.exists()) else { return Ok(compiled_in.into()) };
+    let text = std::fs::read_to_string(path).map_err(|e| Error::argument(path.display().to_string(), e.to_string()))?;
+    Ok(text.into())
+}
+
+#[cfg(not(feature = "unstable_internals"))]
+fn text_of(_: &str, compiled_in: &'static str) -> Result<&'static str> {
+    Ok(compiled_in)
+}
+
 /// Puts a kernel's text together: its fragments, in the order of its `use` line, then itself.
 pub fn compose(kernel: &Kernel) -> Result<String> {
     let mut text = String::new();
@@ -261,10 +288,10 @@ pub fn compose(kernel: &Kernel) -> Result<String> {
         };
         let missing = || Error::argument(format!("kernel {}", kernel.name), format!("no fragment for {name}"));
         let fragment = fragment.ok_or_else(missing)?;
-        text.push_str(fragment.source);
+        text.push_str(&text_of(fragment.name, fragment.source)?);
         text.push('\n');
     }
-    text.push_str(kernel.source);
+    text.push_str(&text_of(kernel.name, kernel.source)?);
     // Extensions must be named before all else.
     let (enabled, rest): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with("enable "));
     if enabled.is_empty() {

@@ -159,7 +159,8 @@ pub(super) type Mutation = (&'static str, &'static str);
 fn instance() -> wgpu::Instance {
     let mut desc = wgpu::InstanceDescriptor::new_without_display_handle();
     desc.backends = wgpu::Backends::PRIMARY | wgpu::Backends::BROWSER_WEBGPU;
-    desc.flags = wgpu::InstanceFlags::empty();
+    // WGPU_DEBUG=1 gives drivers and profilers the names of pipelines.
+    desc.flags = wgpu::InstanceFlags::empty().with_env();
     wgpu::Instance::new(desc)
 }
 
@@ -344,10 +345,11 @@ impl Device {
         Self { caps: Arc::new(Caps { attend_cooperative: used, ..(*self.caps).clone() }), ..self.clone() }
     }
 
-    /// The same device, as if it had such matrices: for tests with a stand-in, whose f16 take twice their space.
+    /// The same device, such matrices used by matmul and attention without a self-test. Where it has none, a stand-in's f16
+    /// take twice their space.
     #[cfg(feature = "unstable_internals")]
     pub fn with_matrices(&self, matrices: Matrices) -> Self {
-        let workgroup_memory = self.caps.workgroup_memory / 2;
+        let workgroup_memory = self.caps.workgroup_memory / if self.caps.cooperative.is_some() { 1 } else { 2 };
         let caps =
             Caps { cooperative: Some(matrices), attend_cooperative: true, workgroup_memory, ..(*self.caps).clone() };
         Self { caps: Arc::new(caps), made: Arc::default(), ..self.clone() }

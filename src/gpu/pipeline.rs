@@ -50,6 +50,14 @@ struct Key {
     kinds: Vec<ArgKind>,
 }
 
+impl Key {
+    /// Its module and overrides, as profilers and drivers show them: `matvec Q8_0 lib/reduce COLS=8 WG=32`.
+    fn label(&self, kernel: &Kernel) -> String {
+        let overrides = kernel.overrides.iter().map(|(name, value)| format!(" {name}={}", value.constant()));
+        self.module.name() + &overrides.collect::<String>()
+    }
+}
+
 impl Pipelines {
     /// None yet.
     pub fn new(device: &Device) -> Self {
@@ -139,7 +147,7 @@ impl Made {
         let layout = self.layouts(&device.device, &key.kinds).1;
         let constants: Vec<_> = kernel.overrides.iter().map(|(name, value)| (*name, value.constant())).collect();
         let desc = wgpu::ComputePipelineDescriptor {
-            label: Some(kernel.name),
+            label: Some(&key.label(kernel)),
             layout: Some(&layout),
             module: &module,
             entry_point: Some(kernel.name),
