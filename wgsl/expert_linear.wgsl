@@ -31,8 +31,11 @@ fn expert_linear(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_i
         for (var half = 0u; half < 2u; half++) {
             let i = chunk_at(c) + half * HALF_GAP;
             let v = mat4x4<f32>(x4(row, part, i), x4(row, part, i + 4u), x4(row, part, i + 8u), x4(row, part, i + 12u));
-            sum += vec4<f32>(sum16(decode16(w0, half), v), sum16(decode16(w1, half), v), sum16(decode16(w2, half), v),
-                sum16(decode16(w3, half), v));
+            let total = total16(v);
+            sum.x += product16(scaled16(w0, half), v, total);
+            sum.y += product16(scaled16(w1, half), v, total);
+            sum.z += product16(scaled16(w2, half), v, total);
+            sum.w += product16(scaled16(w3, half), v, total);
         }
     }
     sum = wg_sum4(sum, lid);

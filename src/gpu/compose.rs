@@ -1,7 +1,10 @@
 //! WGSL composition: plain concatenation of fragments and a kernel.
 //!
 //! A kernel's header has a line `//! use: lib/batch, <weights>`: fragments by name, and *slots* in angle brackets, which the
-//! op fills (a block format, a KV storage type, a reduction). Numbers and switches are pipeline overrides, not text.
+//! op fills (a block format, a KV storage type, a reduction). Numbers and switches are pipeline overrides, not text, but for
+//! lengths of arrays, which WGSL wants as constants: those are lines `const NAME: u32 = 1u;  // set: …`, whose value is replaced.
+
+use std::borrow::Cow;
 
 use crate::{Error, Result};
 
@@ -127,10 +130,18 @@ impl Kernel {
         }
     }
 
+    /// A line of its text; one that declares a constant which was set, with that value.
+    fn with_value<'a>(&self, line: &'a str) -> Cow<'a, str> {
+        let Some((name, ty)) = set_constant(line) else { return line.into() };
+        let value = self.overrides.iter().find(|(known, _)| *known == name).map(|(_, value)| value.constant());
+        let comment = line.split_once("//").map_or("", |(_, comment)| comment);
+        value.map_or(line.into(), |value| format!("const {name}: {ty} = {ty}({value});  //{comment}").into())
+    }
+
     /// Fails if a value is of no override of its composed text, or of one of another type: WGSL would take 1.5 for 1.
     pub(super) fn check(&self, text: &str) -> Result<()> {
         for (name, value) in &self.overrides {
-            let declared = overrides(text).find(|(known, _)| known == name).map(|(_, ty)| ty);
+            let declared = overrides(text).chain(set_constants(text)).find(|(known, _)| known == name).map(|(_, ty)| ty);
             if declared != Some(value.ty()) {
                 let problem = format!("override {name} is set as {}, its text has {declared:?}", value.ty());
                 return Err(Error::argument(format!("kernel {}", self.name), problem));
@@ -142,10 +153,23 @@ impl Kernel {
 
 /// The overrides that a composed text declares, with the names of their types.
 pub fn overrides(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.lines().filter_map(|line| {
-        let (name, rest) = line.strip_prefix("override ")?.split_once(':')?;
-        Some((name, rest.split_once('=')?.0.trim()))
-    })
+    text.lines().filter_map(|line| declared(line.strip_prefix("override ")?))
+}
+
+/// The constants of a composed text that kernels set like overrides, with the names of their types.
+pub fn set_constants(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.lines().filter_map(set_constant)
+}
+
+fn set_constant(line: &str) -> Option<(&str, &str)> {
+    let (code, comment) = line.split_once("//")?;
+    comment.trim_start().starts_with("set:").then(|| declared(code.strip_prefix("const ")?))?
+}
+
+/// The name and the type of `NAME: TYPE = value`.
+fn declared(line: &str) -> Option<(&str, &str)> {
+    let (name, rest) = line.split_once(':')?;
+    Some((name, rest.split_once('=')?.0.trim()))
 }
 
 macro_rules! fragments {
@@ -263,7 +287,7 @@ pub fn read_texts_from(folder: std::path::PathBuf) -> Result<()> {
 }
 
 #[cfg(feature = "unstable_internals")]
-fn text_of(name: &str, compiled_in: &'static str) -> Result<std::borrow::Cow<'static, str>> {
+fn text_of(name: &str, compiled_in: &'static str) -> Result<Cow<'static, str>> {
     let Some(folder) = FOLDER.get() else { return Ok(compiled_in.into()) };
     // A block format's fragment has the format's name.
     let of_format = || folder.join(format!("quant/{}.wgsl", name.to_lowercase()));
@@ -292,11 +316,9 @@ pub fn compose(kernel: &Kernel) -> Result<String> {
         text.push('\n');
     }
     text.push_str(&text_of(kernel.name, kernel.source)?);
+    let lines = text.lines().map(|line| kernel.with_value(line));
     // Extensions must be named before all else.
-    let (enabled, rest): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with("enable "));
-    if enabled.is_empty() {
-        return Ok(text);
-    }
+    let (enabled, rest): (Vec<_>, Vec<_>) = lines.partition(|line| line.starts_with("enable "));
     Ok([enabled, rest].concat().join("\n") + "\n")
 }
 
@@ -316,6 +338,12 @@ mod tests {
         };
         assert_eq!(checked("WG", 8u32.into()), Ok(()));
         assert_eq!(checked("HAS_BIAS", true.into()), Ok(()));
+        let text = "const COLS: u32 = 1u;   // set: at most 8\nconst KEYS: u32 = 4u;  // of a thread\nvar a: array<f32, COLS>;\n";
+        assert_eq!(set_constants(text).collect::<Vec<_>>(), [("COLS", "u32")]);
+        let mut kernel = Kernel::new("norm", text);
+        kernel.set("COLS", 8);
+        assert_eq!(kernel.check(text), Ok(()));
+        assert_eq!(compose(&kernel).unwrap(), text.replace("1u;   //", "u32(8);  //"));
         for (name, value) in [("WG", 1.5f32.into()), ("HAS_BIAS", 1u32.into()), ("HAS_BIASES", true.into())] {
             let error = checked(name, value).unwrap_err();
             assert!(error.contains(name) && error.contains("norm"), "{error}");

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::Device;
-use super::compose::{Kernel, compose};
+use super::compose::{Kernel, compose, set_constants};
 use super::plan::ArgKind;
 use crate::Result;
 
@@ -17,7 +17,7 @@ pub struct Pipelines {
 /// What was made on a device, for whoever needs it next: compiling takes longer than most of what is run.
 #[derive(Debug, Default)]
 pub(super) struct Made {
-    modules: HashMap<ModuleKey, wgpu::ShaderModule>,
+    modules: HashMap<(ModuleKey, Values), wgpu::ShaderModule>,
     layouts: HashMap<Vec<ArgKind>, Layouts>,
     pipelines: HashMap<Key, wgpu::ComputePipeline>,
 }
@@ -25,7 +25,10 @@ pub(super) struct Made {
 /// The layouts of a bind group and of a pipeline with that group alone.
 pub(super) type Layouts = (wgpu::BindGroupLayout, wgpu::PipelineLayout);
 
-/// A shader module's identity.
+/// Values of overrides, by their bits.
+type Values = Vec<(&'static str, u64)>;
+
+/// A shader module's identity, but for the constants that are written into its text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ModuleKey {
     kernel: &'static str,
@@ -46,7 +49,7 @@ impl ModuleKey {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     module: ModuleKey,
-    overrides: Vec<(&'static str, u64)>,
+    overrides: Values,
     kinds: Vec<ArgKind>,
 }
 
@@ -136,16 +139,14 @@ impl Made {
         }
         let text = compose(kernel)?;
         kernel.check(&text)?;
-        let module = match self.modules.get(&key.module) {
-            Some(module) => module.clone(),
-            None => {
-                let module = device.module(&key.module.name(), text);
-                self.modules.insert(key.module.clone(), module.clone());
-                module
-            }
-        };
+        let in_text: BTreeSet<_> = set_constants(&text).map(|(name, _)| name.to_owned()).collect();
+        let (written, overrides): (Vec<_>, Vec<_>) =
+            kernel.overrides.iter().partition(|(name, _)| in_text.contains(*name));
+        let written = written.into_iter().map(|(name, value)| (name, value.constant().to_bits())).collect();
+        let make = || device.module(&key.module.name(), text);
+        let module = self.modules.entry((key.module.clone(), written)).or_insert_with(make).clone();
         let layout = self.layouts(&device.device, &key.kinds).1;
-        let constants: Vec<_> = kernel.overrides.iter().map(|(name, value)| (*name, value.constant())).collect();
+        let constants: Vec<_> = overrides.iter().map(|(name, value)| (*name, value.constant())).collect();
         let desc = wgpu::ComputePipelineDescriptor {
             label: Some(&key.label(kernel)),
             layout: Some(&layout),

@@ -36,10 +36,8 @@ fn matrix_of(row: u32, part: u32) -> u32 {
 
 // Elements i..i+4 of a part of a row of x; i is a multiple of 4, and what lies past k is zero.
 fn x4(row: u32, part: u32, i: u32) -> vec4<f32> {
-    if i >= params.k {
-        return vec4<f32>(0.0);
-    }
-    let at = row * params.x_stride + part * params.x_part + i;
+    // A load that a branch would keep from its neighbours: past the end, the last one again.
+    let at = row * params.x_stride + part * params.x_part + min(i, (params.k - 1u) / 4u * 4u);
     var v = x[at / 4u];
     if !ALIGNED {
         // What lies past the last four of x is past k, too.

@@ -23,10 +23,8 @@ override HAS_BIAS: bool = false;
 
 // Elements i..i+4 of a row of x; i is a multiple of 4, and what lies past k is zero.
 fn x4(row: u32, i: u32) -> vec4<f32> {
-    var v = vec4<f32>(0.0);
-    if i < params.k {
-        v = x[row * ((params.k + 3u) / 4u) + i / 4u];
-    }
+    // A load that a branch would keep from its neighbours: past the end, the last one again.
+    let v = x[row * ((params.k + 3u) / 4u) + min(i, params.k - 1u) / 4u];
     return select(vec4<f32>(0.0), v, vec4<u32>(i, i + 1u, i + 2u, i + 3u) < vec4<u32>(params.k));
 }
 

@@ -5,14 +5,11 @@
 //! An RMS norm costs no pass of its own: `W (x * weight)` and `Σ x²` come out of the same loop.
 //!
 //! The kernel says which rows they are: `w_rows(v4)`, their numbers in w.
-override COLS: u32 = 1u;          // at most 8
-override ROW_VEC4S: u32 = 1u;         // at most 4
-const MAX_COLS: u32 = 8u;
-const MAX_ROW_VEC4S: u32 = 4u;
-const MAX_RESULTS: u32 = MAX_COLS * MAX_ROW_VEC4S;
-var<workgroup> sh_results: array<vec4<f32>, MAX_RESULTS>;  // (COLS, ROW_VEC4S)
+const COLS: u32 = 1u;       // set: at most 8
+const ROW_VEC4S: u32 = 1u;  // set: at most 4
+var<workgroup> sh_results: array<vec4<f32>, COLS * ROW_VEC4S>;  // (COLS, ROW_VEC4S)
 
-fn scaled16(x: mat4x4<f32>, i: u32) -> mat4x4<f32> {
+fn normed16(x: mat4x4<f32>, i: u32) -> mat4x4<f32> {
     let at = params.norm_w + i / 4u;
     return mat4x4<f32>(x[0] * vecs[at], x[1] * vecs[at + 1u], x[2] * vecs[at + 2u], x[3] * vecs[at + 3u]);
 }
@@ -20,14 +17,13 @@ fn scaled16(x: mat4x4<f32>, i: u32) -> mat4x4<f32> {
 // results[c * ROW_VEC4S + f] = the products of the rows `w_rows(v4 + f)` of W with row first + c of x.
 fn multiply(v4: u32, first: u32, cols: u32, lid: u32) {
     let k = params.k;
-    var row = array<vec4<u32>, MAX_ROW_VEC4S>();
+    var row = array<vec4<u32>, ROW_VEC4S>();
     for (var f = 0u; f < ROW_VEC4S; f++) {
         row[f] = w_rows(v4 + f) * row_words(k);
     }
-    var sums = array<vec4<f32>, MAX_RESULTS>();
-    var squares = array<f32, MAX_COLS>();
-    var chunks = array<Chunk, 4u * MAX_ROW_VEC4S>();
-    var weights = array<mat4x4<f32>, 4u * MAX_ROW_VEC4S>();
+    var sums = array<vec4<f32>, COLS * ROW_VEC4S>();
+    var squares = array<f32, COLS>();
+    var chunks = array<Chunk, 4u * ROW_VEC4S>();
     for (var c = lid; c < (k + 31u) / 32u; c += WG) {
         for (var f = 0u; f < ROW_VEC4S; f++) {
             chunks[4u * f] = chunk(row[f].x, k, c);
@@ -37,21 +33,43 @@ fn multiply(v4: u32, first: u32, cols: u32, lid: u32) {
         }
         for (var half = 0u; half < 2u; half++) {
             let i = chunk_at(c) + half * HALF_GAP;
+            // One row of x stays in registers while rows of W are unpacked one by one; of several, unpacked rows stay.
+            if COLS == 1u {
+                var v = x16(first, i);
+                if NORM {
+                    squares[0] += sum16(v, v);
+                    if HAS_NORM_W {
+                        v = normed16(v, i);
+                    }
+                }
+                let total = total16(v);
+                for (var f = 0u; f < ROW_VEC4S; f++) {
+                    sums[f].x += product16(scaled16(chunks[4u * f], half), v, total);
+                    sums[f].y += product16(scaled16(chunks[4u * f + 1u], half), v, total);
+                    sums[f].z += product16(scaled16(chunks[4u * f + 2u], half), v, total);
+                    sums[f].w += product16(scaled16(chunks[4u * f + 3u], half), v, total);
+                }
+                continue;
+            }
+            var weights = array<Scaled, 4u * ROW_VEC4S>();
             for (var r = 0u; r < 4u * ROW_VEC4S; r++) {
-                weights[r] = decode16(chunks[r], half);
+                weights[r] = scaled16(chunks[r], half);
             }
             for (var col = 0u; col < COLS; col++) {
                 var v = x16(first + min(col, cols - 1u), i);
                 if NORM {
                     squares[col] += sum16(v, v);
                     if HAS_NORM_W {
-                        v = scaled16(v, i);
+                        v = normed16(v, i);
                     }
                 }
+                let total = total16(v);
                 for (var f = 0u; f < ROW_VEC4S; f++) {
                     let at = col * ROW_VEC4S + f;
-                    sums[at] += vec4<f32>(sum16(weights[4u * f], v), sum16(weights[4u * f + 1u], v),
-                        sum16(weights[4u * f + 2u], v), sum16(weights[4u * f + 3u], v));
+                    sums[at].x += product16(weights[4u * f], v, total);
+                    sums[at].y += product16(weights[4u * f + 1u], v, total);
+                    sums[at].z += product16(weights[4u * f + 2u], v, total);
+                    sums[at].w += product16(weights[4u * f + 3u], v, total);
                 }
             }
         }
@@ -62,7 +80,11 @@ fn multiply(v4: u32, first: u32, cols: u32, lid: u32) {
     }
     if NORM {
         for (var col = 0u; col < COLS; col += 4u) {
-            put_partial(COLS * ROW_VEC4S + col / 4u, vec4<f32>(squares[col], squares[col + 1u], squares[col + 2u], squares[col + 3u]), lid);
+            var four = vec4<f32>(0.0);
+            for (var j = 0u; j < min(4u, COLS - col); j++) {
+                four[j] = squares[col + j];
+            }
+            put_partial(COLS * ROW_VEC4S + col / 4u, four, lid);
         }
     }
     workgroupBarrier();

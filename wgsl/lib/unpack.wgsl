@@ -1,11 +1,9 @@
 //! unpack: how rows of weights are unpacked, whatever their format: by chunks of 32, each two halves of 16 consecutive weights.
 //!
 //! A format says how far apart the two halves lie (`HALF_GAP`), so that weights which share words are unpacked together. Its
-//! `chunk(row, k, c)` loads chunk c of the row of k that starts at word `row` of w, a multiple of 4; `decode16(chunk, half)`
-//! gives its weights; `ints16(chunk, half)`, where weights are int8, gives those. w is bound by the kernel.
-
-// Bytes are masked in place, not shifted: each value comes out too large by a power of 256, which these factors undo.
-const BYTE_SCALES: vec4<f32> = vec4<f32>(1.0, 0.00390625, 0.0000152587890625, 0.000000059604644775390625);
+//! `chunk(row, k, c)` loads chunk c of the row of k that starts at word `row` of w, a multiple of 4; `scaled16(chunk, half)`
+//! gives its weights, as quants with a scale if it is SCALED and with an offset if it is OFFSET; `ints16(chunk, half)`, where
+//! weights are int8, gives those. w is bound by the kernel.
 
 /// The first weight of chunk c; its second half begins HALF_GAP further on.
 fn chunk_at(c: u32) -> u32 {
@@ -26,18 +24,52 @@ fn unit_of_row(row: u32, k: u32, i: u32) -> vec4<u32> {
     return w[row / 4u + min(i, row_words(k) / 4u - 1u)];
 }
 
-/// `d * q + low` of 16 quants, a byte each; `mask` selects their bits, less than eight, in all four bytes.
-fn affine(q: vec4<u32>, mask: u32, d: f32, low: f32) -> mat4x4<f32> {
-    let m = vec4<u32>(mask) & vec4<u32>(0xffu, 0xff00u, 0xff0000u, 0xff000000u);
-    let scales = d * BYTE_SCALES;
-    let lows = vec4<f32>(low);
-    return mat4x4<f32>(in_place(q.x, m) * scales + lows, in_place(q.y, m) * scales + lows, in_place(q.z, m) * scales + lows,
-        in_place(q.w, m) * scales + lows);
+/// 16 weights: `d * q + low`.
+struct Scaled {
+    q: mat4x4<f32>,
+    d: f32,    // 1 unless SCALED
+    low: f32,  // 0 unless OFFSET
 }
 
-fn in_place(v: u32, mask: vec4<u32>) -> vec4<f32> {
-    // Converted as signed integers, which they are small enough for: not all processors convert unsigned ones.
-    return vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(v) & mask));
+/// The 16 weights of a half.
+fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+    let s = scaled16(chunk, half);
+    if !SCALED {
+        return s.q;
+    }
+    let lows = vec4<f32>(select(0.0, s.low, OFFSET));
+    return mat4x4<f32>(s.q[0] * s.d + lows, s.q[1] * s.d + lows, s.q[2] * s.d + lows, s.q[3] * s.d + lows);
+}
+
+/// The products of the 16 weights of a half with x, added up; `total` is the sum of x. Scale and offset come last, once.
+fn product16(s: Scaled, x: mat4x4<f32>, total: f32) -> f32 {
+    let y = sum16(s.q, x);
+    if !SCALED {
+        return y;
+    }
+    if !OFFSET {
+        return s.d * y;
+    }
+    return s.d * y + s.low * total;
+}
+
+/// The sum of 16 elements of x, if `product16` needs it.
+fn total16(x: mat4x4<f32>) -> f32 {
+    if !OFFSET {
+        return 0.0;
+    }
+    let v = (x[0] + x[1]) + (x[2] + x[3]);
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+/// 16 quants, a byte each.
+fn bytes16(q: vec4<u32>) -> mat4x4<f32> {
+    return mat4x4<f32>(bytes4(q.x), bytes4(q.y), bytes4(q.z), bytes4(q.w));
+}
+
+/// The bytes of a word; GPUs convert each by an instruction.
+fn bytes4(v: u32) -> vec4<f32> {
+    return vec4<f32>((vec4<u32>(v) >> vec4<u32>(0u, 8u, 16u, 24u)) & vec4<u32>(255u));
 }
 
 /// Spreads the four bits of each word over its bytes, to the lowest bit of each.

@@ -2,6 +2,8 @@
 //! row: ceil(k/2) words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
 const HALF_GAP: u32 = 16u;
+const SCALED: bool = false;
+const OFFSET: bool = false;
 struct Chunk {
     q0: vec4<u32>,
     q1: vec4<u32>,
@@ -23,8 +25,8 @@ fn four(a: u32, b: u32) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(a), unpack2x16float(b));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let a = select(chunk.q0, chunk.q2, half == 1u);
     let b = select(chunk.q1, chunk.q3, half == 1u);
-    return mat4x4<f32>(four(a.x, a.y), four(a.z, a.w), four(b.x, b.y), four(b.z, b.w));
+    return Scaled(mat4x4<f32>(four(a.x, a.y), four(a.z, a.w), four(b.x, b.y), four(b.z, b.w)), 1.0, 0.0);
 }

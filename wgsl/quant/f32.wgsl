@@ -2,6 +2,8 @@
 //! row: k words, zeros to a multiple of 4
 const QBLOCK: u32 = 1u;
 const HALF_GAP: u32 = 16u;
+const SCALED: bool = false;
+const OFFSET: bool = false;
 struct Chunk {
     run0: mat4x4<f32>,
     run1: mat4x4<f32>,
@@ -23,9 +25,9 @@ fn floats(row: u32, k: u32, i: u32) -> vec4<f32> {
     return bitcast<vec4<f32>>(unit_of_row(row, k, i));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     if half == 1u {
-        return chunk.run1;
+        return Scaled(chunk.run1, 1.0, 0.0);
     }
-    return chunk.run0;
+    return Scaled(chunk.run0, 1.0, 0.0);
 }

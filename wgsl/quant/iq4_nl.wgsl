@@ -4,6 +4,8 @@
 const QBLOCK: u32 = 32u;
 const HALF_GAP: u32 = 16u;
 const LOWS: bool = false;
+const SCALED: bool = true;
+const OFFSET: bool = false;
 struct Chunk {
     q: vec4<u32>,
     d: f32,
@@ -25,9 +27,9 @@ fn levels(v: u32) -> vec4<f32> {
     return vec4<f32>(bitcast<vec4<i32>>(words << (vec4<u32>(24u) - 8u * (q & vec4<u32>(3u)))) >> vec4<u32>(24u));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let q = chunk.q >> vec4<u32>(4u * half);
-    return mat4x4<f32>(levels(q.x), levels(q.y), levels(q.z), levels(q.w)) * chunk.d;
+    return Scaled(mat4x4<f32>(levels(q.x), levels(q.y), levels(q.z), levels(q.w)), chunk.d, 0.0);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

@@ -5,6 +5,8 @@
 const QBLOCK: u32 = 256u;
 const HALF_GAP: u32 = 32u;
 const LOWS: bool = true;
+const SCALED: bool = true;
+const OFFSET: bool = true;
 struct Chunk {
     q: vec4<u32>,
     scaling: vec4<f32>,  // scale and minimum of the first half, of the second
@@ -24,9 +26,9 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     return Chunk(q, d.xyxy * n);
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let scaling = select(chunk.scaling.xy, chunk.scaling.zw, half == 1u);
-    return affine(chunk.q >> vec4<u32>(2u * half), 0x03030303u, scaling.x, -scaling.y);
+    return Scaled(bytes16((chunk.q >> vec4<u32>(2u * half)) & vec4<u32>(0x03030303u)), scaling.x, -scaling.y);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

@@ -5,6 +5,8 @@
 const QBLOCK: u32 = 256u;
 const HALF_GAP: u32 = 32u;
 const LOWS: bool = false;
+const SCALED: bool = true;
+const OFFSET: bool = true;
 struct Chunk {
     low: vec4<u32>,
     high: vec4<u32>,
@@ -41,9 +43,9 @@ fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
     return low | (high << vec4<u32>(2u));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let scaling = select(chunk.scaling.x, chunk.scaling.y, half == 1u);
-    return affine(quants(chunk, half), 0x07070707u, scaling, -4.0 * scaling);
+    return Scaled(bytes16(quants(chunk, half)), scaling, -4.0 * scaling);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

@@ -4,6 +4,8 @@
 const QBLOCK: u32 = 32u;
 const HALF_GAP: u32 = 16u;
 const LOWS: bool = false;
+const SCALED: bool = true;
+const OFFSET: bool = true;
 struct Chunk {
     q: vec4<u32>,
     d: f32,
@@ -17,8 +19,8 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     return Chunk(w[row / 4u + c], f16_at(row + k / 8u, c));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
-    return affine(chunk.q >> vec4<u32>(4u * half), 0x0f0f0f0fu, chunk.d, -8.0 * chunk.d);
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
+    return Scaled(bytes16((chunk.q >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu)), chunk.d, -8.0 * chunk.d);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

@@ -4,6 +4,8 @@
 const QBLOCK: u32 = 256u;
 const HALF_GAP: u32 = 32u;
 const LOWS: bool = true;
+const SCALED: bool = true;
+const OFFSET: bool = true;
 struct Chunk {
     q: vec4<u32>,
     scaling: vec4<f32>,  // scale and minimum of the first half, of the second
@@ -28,9 +30,9 @@ fn scalings(head: vec4<u32>, g: u32) -> vec4<f32> {
     return unpack2x16float(head.x).xyxy * vec4<f32>(bitcast<vec4<i32>>(packed));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let scaling = select(chunk.scaling.xy, chunk.scaling.zw, half == 1u);
-    return affine(chunk.q >> vec4<u32>(4u * half), 0x0f0f0f0fu, scaling.x, -scaling.y);
+    return Scaled(bytes16((chunk.q >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu)), scaling.x, -scaling.y);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

@@ -4,6 +4,8 @@
 const QBLOCK: u32 = 32u;
 const HALF_GAP: u32 = 16u;
 const LOWS: bool = true;
+const SCALED: bool = true;
+const OFFSET: bool = true;
 struct Chunk {
     q: vec4<u32>,
     fifths: u32,
@@ -24,8 +26,8 @@ fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
     return ((chunk.q >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu)) | (to_bytes(bits) << vec4<u32>(4u));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
-    return affine(quants(chunk, half), 0x1f1f1f1fu, chunk.dm.x, chunk.dm.y);
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
+    return Scaled(bytes16(quants(chunk, half)), chunk.dm.x, chunk.dm.y);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

@@ -4,6 +4,8 @@
 const QBLOCK: u32 = 256u;
 const HALF_GAP: u32 = 32u;
 const LOWS: bool = true;
+const SCALED: bool = true;
+const OFFSET: bool = true;
 struct Chunk {
     q: vec4<u32>,
     fifths: vec4<u32>,
@@ -37,9 +39,9 @@ fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
     return low | (fifth << vec4<u32>(4u));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let scaling = select(chunk.scaling.xy, chunk.scaling.zw, half == 1u);
-    return affine(quants(chunk, half), 0x1f1f1f1fu, scaling.x, -scaling.y);
+    return Scaled(bytes16(quants(chunk, half)), scaling.x, -scaling.y);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

@@ -6,6 +6,8 @@
 const QBLOCK: u32 = 256u;
 const HALF_GAP: u32 = 64u;
 const LOWS: bool = false;
+const SCALED: bool = true;
+const OFFSET: bool = true;
 struct Chunk {
     low: vec4<u32>,
     high: vec4<u32>,
@@ -32,9 +34,9 @@ fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
     return low | (high << vec4<u32>(4u));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let scaling = select(chunk.scaling.x, chunk.scaling.y, half == 1u);
-    return affine(quants(chunk, half), 0x3f3f3f3fu, scaling, -32.0 * scaling);
+    return Scaled(bytes16(quants(chunk, half)), scaling, -32.0 * scaling);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {

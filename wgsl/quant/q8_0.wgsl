@@ -3,6 +3,8 @@
 const QBLOCK: u32 = 32u;
 const HALF_GAP: u32 = 16u;
 const LOWS: bool = false;
+const SCALED: bool = true;
+const OFFSET: bool = false;
 struct Chunk {
     q0: vec4<u32>,  // of the first half
     q1: vec4<u32>,
@@ -18,9 +20,9 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     return Chunk(w[at], w[at + 1u], f16_at(row + k / 4u, c));
 }
 
-fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
+fn scaled16(chunk: Chunk, half: u32) -> Scaled {
     let q = select(chunk.q0, chunk.q1, half == 1u);
-    return mat4x4<f32>(signed4(q.x), signed4(q.y), signed4(q.z), signed4(q.w)) * chunk.d;
+    return Scaled(mat4x4<f32>(signed4(q.x), signed4(q.y), signed4(q.z), signed4(q.w)), chunk.d, 0.0);
 }
 
 // The four bytes of a word: each to the top of a word of its own, then down with its sign.

@@ -65,9 +65,11 @@ impl<'a> Header<'a> {
 fn overrides(text: &str) -> String {
     let one = |line: &str| {
         let (declared, comment) = line.split_once("//").unwrap_or((line, ""));
-        let (name, rest) = declared.strip_prefix("override ")?.split_once(':')?;
-        let default = rest.split_once('=')?.1.trim().trim_end_matches(';').trim_end_matches('u');
         let comment = comment.trim();
+        let constant = declared.strip_prefix("const ").filter(|_| comment.starts_with("set:"));
+        let (name, rest) = declared.strip_prefix("override ").or(constant)?.split_once(':')?;
+        let default = rest.split_once('=')?.1.trim().trim_end_matches(';').trim_end_matches('u');
+        let comment = comment.trim_start_matches("set:").trim();
         Some(if comment.is_empty() {
             format!("`{name}` = {default}")
         } else {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use naga::{AddressSpace, Module, ScalarKind, TypeInner};
 use wgslm::gpu::ParamsLayout;
-use wgslm::gpu::compose::{compose, overrides};
+use wgslm::gpu::compose::{compose, lib::LIB, overrides, set_constants};
 use wgslm::ops::KERNELS;
 
 use wgslm_test::modules;
@@ -126,9 +126,11 @@ fn overrides_are_those_that_naga_finds() {
         // Lengths of arrays that are expressions of overrides are overrides without a name.
         let named = module.overrides.iter().filter_map(|(_, o)| Some((o.name.clone()?, o.ty)));
         let found: BTreeSet<_> = named.map(|(name, of)| (name, ty(&module.types[of].inner).to_owned())).collect();
-        let lines: BTreeSet<_> = overrides(&text).map(|(name, of)| (name.to_owned(), of.to_owned())).collect();
+        let owned = |(name, of): (&str, &str)| (name.to_owned(), of.to_owned());
+        let constants: BTreeSet<_> = set_constants(kernel.source).chain(LIB.iter().flat_map(|f| set_constants(f.source))).map(owned).collect();
+        let lines: BTreeSet<_> = overrides(&text).map(owned).collect();
         assert_eq!(lines, found, "{}", modules::name(&kernel));
-        known.extend(lines.into_iter().map(|(name, _)| name));
+        known.extend(lines.into_iter().chain(constants).map(|(name, _)| name));
     }
     let mut set = 0;
     for (path, text) in sources("src/ops") {
