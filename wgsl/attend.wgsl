@@ -30,6 +30,16 @@ fn key_dots(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec
     return y;
 }
 
+/// A vec4 of a position's value.
+fn value_of(seq: u32, kv_head: u32, pos: u32, i4: u32) -> vec4<f32> {
+    return value_vec4(value_at(seq, kv_head, pos), V_FROM + i4) * value_scale(seq, kv_head, pos);
+}
+
+/// Whether the value at position t counts: it lies from `first` on, before `stop`, and is the row's or an ancestor's.
+fn is_value(ancestors: Ancestors, t: u32, first: u32, stop: u32) -> bool {
+    return t >= first && t < stop && is_ancestor(ancestors, t);
+}
+
 @compute @workgroup_size(WG)
 fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: vec3<u32>) {
     let item = BATCH_ITEMS + 4u * id.y;
@@ -64,14 +74,16 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
     let lanes = WG / V_VEC4S;
     let i4 = lid % V_VEC4S;
     let lane = lid / V_VEC4S;
-    let none = Partial(vec4<f32>(MASK_VALUE, 0.0, 0.0, 0.0), vec4<f32>(0.0));
-    var merged = array<Partial, 4>(none, none, none, none);
+    var merged = array<Partial, GROUP_HEADS>();
+    for (var h = 0u; h < GROUP_HEADS; h++) {
+        merged[h].state.x = MASK_VALUE;
+    }
     for (; split < past; split++) {
         let begin = max(seen.x, split * size);
         let end = min(seen.y, (split + 1u) * size);
         var running_max = vec4<f32>(MASK_VALUE);
         var denominator = vec4<f32>(0.0);
-        var sum = array<vec4<f32>, 4>();
+        var sum = array<vec4<f32>, GROUP_HEADS>();
         for (var tile = select(end, begin / WG * WG, begin < end); tile < end; tile += WG) {
             let t = vec4<u32>(tile + slot) + slots * vec4<u32>(0u, 1u, 2u, 3u);
             let clamped = clamp(t, vec4<u32>(begin), vec4<u32>(end - 1u));
@@ -132,20 +144,21 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
                 // A lane takes the positions lane, lane + lanes, … of the tile.
                 let first = max(tile, begin);
                 let stop = min(tile + WG, end);
-                for (var pos = tile + lane; pos < stop; pos += lanes) {
-                    if pos >= first && is_ancestor(ancestors, pos) {
-                        let w = sh_weight[pos - tile];
-                        let value = value_vec4(value_at(seq, kv_head, pos), V_FROM + i4) * value_scale(seq, kv_head, pos);
+                // Four at a time, whose loads do not wait for one another; of what is not seen, the nearest that is.
+                for (var at = tile + lane; at < stop; at += 4u * lanes) {
+                    let t = vec4<u32>(at) + lanes * vec4<u32>(0u, 1u, 2u, 3u);
+                    let near = clamp(t, vec4<u32>(first), vec4<u32>(stop - 1u));
+                    let inside = vec4<bool>(is_value(ancestors, t.x, first, stop), is_value(ancestors, t.y, first, stop),
+                        is_value(ancestors, t.z, first, stop), is_value(ancestors, t.w, first, stop));
+                    let values = mat4x4<f32>(value_of(seq, kv_head, near.x, i4), value_of(seq, kv_head, near.y, i4),
+                        value_of(seq, kv_head, near.z, i4), value_of(seq, kv_head, near.w, i4));
+                    for (var j = 0u; j < 4u; j++) {
+                        // A value that is not seen may be infinite or NaN, which a weight of 0 does not undo.
+                        let value = select(vec4<f32>(0.0), values[j], inside[j]);
+                        let w = select(vec4<f32>(0.0), sh_weight[near[j] - tile], inside[j]);
                         denominator += w;
-                        sum[0] += w.x * value;
-                        if GROUP_HEADS > 1u {
-                            sum[1] += w.y * value;
-                        }
-                        if GROUP_HEADS > 2u {
-                            sum[2] += w.z * value;
-                        }
-                        if GROUP_HEADS > 3u {
-                            sum[3] += w.w * value;
+                        for (var h = 0u; h < GROUP_HEADS; h++) {
+                            sum[h] += w[h] * value;
                         }
                     }
                 }
@@ -174,7 +187,10 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
     if lane != 0u {
         return;
     }
-    for (var h = 0u; h < GROUP_HEADS && head + h <= last; h++) {
+    for (var h = 0u; h < GROUP_HEADS; h++) {
+        if head + h > last {
+            continue;
+        }
         if batch[item + 1u] == ALL_SPLITS {
             finish(row, head + h, i4, merged[h]);
         } else {

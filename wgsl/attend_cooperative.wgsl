@@ -10,12 +10,12 @@
 //! thread keeps its vec4s of the result in f32, as cooperative matrices cannot be scaled row by row. Positions that no row of the
 //! tile sees are not loaded. A value that is not finite is left out of the products, where a weight of 0 would not undo it, and
 //! added for the rows that see it; one past ±65504, f16's largest, is clamped.
-//! Never run on a device that has such matrices: tests put plain WGSL in their place.
-const THREADS: u32 = 128u;
+const THREADS: u32 = 128u;  // set: four subgroups, where those are no larger than 64
 const TILE: u32 = 32u;    // positions of a block, and columns that are taken at once
 const STRIDE: u32 = 40u;  // from row to row of f16s: TILE, and 8 of padding against bank conflicts
 const SUMS: u32 = 36u;    // from row to row of sums: TILE, and 4 of padding
-const MAX_VEC4S: u32 = 16u;    // vec4s of the result that a thread has, at most
+const EACH: u32 = 4u;     // set: vec4s of the result that a thread has of TILE columns
+const KEPT: u32 = 16u;    // set: and of all columns
 // Queries, weights, the block's keys or values.
 var<workgroup> sh_tile: array<Half, GROUP_HEADS * SIDE * ((K_VEC4S + 7u) / 8u * TILE + 8u + STRIDE) + TILE * STRIDE>;
 var<workgroup> sh_sums: array<f32, GROUP_HEADS * SIDE * SUMS>;  // [row][position], then [row][column]
@@ -93,8 +93,7 @@ fn attend_cooperative(
     // Cooperative matrices of a block's sums; a thread's vec4s of the result, as many for each TILE columns.
     let across = TILE / SIDE;
     let matrices = GROUP_HEADS * across;
-    let each = (rows * 8u + THREADS - 1u) / THREADS;
-    var acc = array<vec4<f32>, MAX_VEC4S>();
+    var acc = array<vec4<f32>, KEPT>();
     for (var block = select(end, begin / TILE * TILE, begin < end); block < end; block += TILE) {
         for (var from_vec4 = 0u; from_vec4 < K_VEC4S; from_vec4 += 8u) {
             for (var i = lid; i < TILE * 8u; i += THREADS) {
@@ -197,36 +196,39 @@ fn attend_cooperative(
                 save_sums(c, row * SUMS + column, SUMS);
             }
             workgroupBarrier();
-            for (var j = 0u; j < each; j++) {
-                let i = lid + j * THREADS;
-                if i >= rows * 8u {
-                    continue;
-                }
-                let row = i / 8u;
-                let i4 = from_vec4 + i % 8u;
-                var sum = acc[from_vec4 / 8u * each + j] * sh_rescale[row] + sums_vec4(row * SUMS + 4u * (i % 8u));
-                if atomicLoad(&sh_broken) != 0u && i4 < V_VEC4S {
+            if atomicLoad(&sh_broken) != 0u {
+                for (var i = lid; i < rows * 8u; i += THREADS) {
+                    let row = i / 8u;
+                    let i4 = from_vec4 + i % 8u;
                     let seen = seen_by(own + min(row % SIDE, last), count);
-                    for (var pos = max(block, seen.x); pos < min(block + TILE, seen.y); pos++) {
+                    var sum = vec4<f32>(0.0);
+                    for (var pos = max(block, seen.x); i4 < V_VEC4S && pos < min(block + TILE, seen.y); pos++) {
                         let value = value_vec4(value_at(seq, kv_head, pos), V_FROM + i4) * value_scale(seq, kv_head, pos);
                         sum += select(vec4<f32>(0.0), value, is_non_finite(value));
                     }
+                    for (var j = 0u; j < 4u; j++) {
+                        sh_sums[row * SUMS + 4u * (i % 8u) + j] += sum[j];
+                    }
                 }
-                acc[from_vec4 / 8u * each + j] = sum;
+            }
+            // Over all of the array: with an index that is not known, it ends in memory.
+            for (var n = 0u; n < KEPT; n++) {
+                let i = lid + n % EACH * THREADS;
+                if n / EACH == from_vec4 / 8u && i < rows * 8u {
+                    acc[n] = acc[n] * sh_rescale[i / 8u] + sums_vec4(i / 8u * SUMS + 4u * (i % 8u));
+                }
             }
             workgroupBarrier();
         }
     }
 
-    for (var from_vec4 = 0u; from_vec4 < V_VEC4S; from_vec4 += 8u) {
-        for (var j = 0u; j < each; j++) {
-            let i = lid + j * THREADS;
-            let row = i / 8u;
-            let i4 = from_vec4 + i % 8u;
-            if i < rows * 8u && row % SIDE <= last && head + row / SIDE <= last_head && i4 < V_VEC4S {
-                let state = vec4<f32>(sh_max[row], sh_denominator[row], 0.0, 0.0);
-                finish(first_row + row % SIDE, head + row / SIDE, i4, Partial(state, acc[from_vec4 / 8u * each + j]));
-            }
+    for (var n = 0u; n < KEPT; n++) {
+        let i = lid + n % EACH * THREADS;
+        let row = i / 8u;
+        let i4 = n / EACH * 8u + i % 8u;
+        if i < rows * 8u && row % SIDE <= last && head + row / SIDE <= last_head && i4 < V_VEC4S {
+            let state = vec4<f32>(sh_max[row], sh_denominator[row], 0.0, 0.0);
+            finish(first_row + row % SIDE, head + row / SIDE, i4, Partial(state, acc[n]));
         }
     }
 }

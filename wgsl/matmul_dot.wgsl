@@ -7,10 +7,11 @@
 //! A half chunk of 16 weights is integers q times d, plus low: its product with x is d d_x Σ q q_x + low d_x Σ q_x. Both sums
 //! are exact. They are added to the others in f32, in order of k: the order depends on k alone.
 override THREADS_N: u32 = 8u;
+const ROWS_X: u32 = 8u;            // set: rows of x of a thread
 override THREADS_M: u32 = 8u;
 override TILE_K16: u32 = 4u;       // 2 or 4, a chunk or two
 override TILE_N: u32 = 8u * THREADS_N;
-override TILE_M: u32 = 8u * THREADS_M;
+override TILE_M: u32 = ROWS_X * THREADS_M;
 @group(0) @binding(2) var<storage, read> x8: array<vec4<u32>>;  // (rows, k), then scales, row by row
 var<workgroup> sh_w: array<vec4<u32>, TILE_N * TILE_K16>;   // quants
 var<workgroup> sh_x: array<vec4<u32>, TILE_M * TILE_K16>;
@@ -52,10 +53,10 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
     let k = params.k;
     let units = (k / 4u + k / 32u + 3u) / 4u;  // of a row of x
     let tn = lid % THREADS_N;  // the first of eight rows of W, THREADS_N apart
-    let tm = lid / THREADS_N;  // the first of eight rows of x, THREADS_M apart
+    let tm = lid / THREADS_N;  // the first of its rows of x, THREADS_M apart
     // low[m] and high[m]: the sums of x's row m with the first and the last four rows of W.
-    var low = array<vec4<f32>, 8>();
-    var high = array<vec4<f32>, 8>();
+    var low = array<vec4<f32>, ROWS_X>();
+    var high = array<vec4<f32>, ROWS_X>();
     let k16s = k / 16u;
     for (var at = 0u; at < k16s; at += TILE_K16) {
         for (var i = lid; i < TILE_N * TILE_K16 / 2u; i += THREADS_N * THREADS_M) {
@@ -98,7 +99,7 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             let s7 = sh_scale_w[n + 7u * a];
             let d_low = vec4<f32>(s0.x, s1.x, s2.x, s3.x);
             let d_high = vec4<f32>(s4.x, s5.x, s6.x, s7.x);
-            for (var m = 0u; m < 8u; m++) {
+            for (var m = 0u; m < ROWS_X; m++) {
                 let v = sh_x[m0 + m * THREADS_M];
                 let s = sh_scale_x[m0 + m * THREADS_M];
                 low[m] += dots(q_low, v) * (d_low * s.x);
@@ -111,7 +112,7 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         }
         workgroupBarrier();
     }
-    for (var m = 0u; m < 8u; m++) {
+    for (var m = 0u; m < ROWS_X; m++) {
         store_eight(t, tm + m * THREADS_M, tn, THREADS_N, low[m], high[m]);
     }
 }

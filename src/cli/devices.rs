@@ -85,7 +85,7 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         line(name, format!("{number} threads a workgroup: {}", why(number == usual)))?;
     }
     for (choice, formats) in caps.tuning.groups() {
-        let MatmulTuning { lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul } = choice;
+        let MatmulTuning { lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul } = choice;
         let usual = formats.iter().all(|format| table.matmul(*format) == &choice);
         line("matmul", format!("of {}: {}", BlockFormat::names_of(&formats, ", "), why(usual)))?;
         line(
@@ -95,6 +95,7 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
             ),
         )?;
         line("", format!("tile_w {tile_w} rows of W, tile_x {tile_x} rows of x in a tile of a prompt"))?;
+        line("", format!("cols {cols} rows of x at a time in decode, small_x {small_x} of a thread in a small tile"))?;
         for form in Matmul::ALL {
             let in_form: Vec<_> = formats.iter().copied().filter(|format| caps.matmul(*format) == form).collect();
             let instead = match form == matmul {

@@ -8,6 +8,8 @@ use super::{Fragment, Kernel};
 pub struct Matrices {
     /// Their rows and columns.
     pub side: u32,
+    /// Threads of a workgroup: four subgroups, or two of the largest.
+    pub threads: u32,
     /// Their types.
     pub types: Fragment,
     /// What is done with them.
@@ -19,6 +21,13 @@ impl Matrices {
     pub(crate) fn lower(&self, kernel: &mut Kernel) {
         kernel.fill("matrices", self.types);
         kernel.fill("cooperative", self.fragment);
+        kernel.set("THREADS", self.threads);
+    }
+
+    /// How many of matmul's sums a subgroup has: over rows of W, over rows of x. Eight of 16 x 16 take as many registers as 32
+    /// of 8 x 8; half of that hides more latency, twice that would not fit beside the operands.
+    pub(crate) const fn of_subgroup(&self) -> [u32; 2] {
+        if self.side == 16 { [4, 2] } else { [4, 4] }
     }
 }
 
@@ -28,10 +37,12 @@ pub(super) const FEATURES: wgpu::Features =
 
 /// The largest that an adapter has: square, f16 times f16, sums in f32.
 pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
-    // A pair of gates and ups needs two subgroups of the kernel's 128 threads, and all of them full.
-    if !adapter.features().contains(FEATURES) || !(1..=64).contains(&adapter.get_info().subgroup_max_size) {
+    // A pair of gates and ups needs two subgroups of a workgroup, and all of them full.
+    let largest = adapter.get_info().subgroup_max_size;
+    if !adapter.features().contains(FEATURES) || !(1..=64).contains(&largest) {
         return None;
     }
+    let threads = if largest == 64 { 256 } else { 128 };
     let there = adapter.cooperative_matrix_properties();
     let has = |matrices: &Matrices| {
         there.iter().any(|m| {
@@ -41,7 +52,7 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
         })
     };
     let known = [(16, lib::COOPERATIVE_16), (8, lib::COOPERATIVE_8)];
-    known.map(|(side, types)| Matrices { side, types, fragment: lib::COOPERATIVE }).into_iter().find(has)
+    known.map(|(side, types)| Matrices { side, threads, types, fragment: lib::COOPERATIVE }).into_iter().find(has)
 }
 
 /// Lets a device have features that wgpu calls experimental.

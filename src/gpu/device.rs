@@ -286,7 +286,9 @@ impl Device {
             uniform_align: limits.min_uniform_buffer_offset_alignment,
             storage_align: limits.min_storage_buffer_offset_alignment,
             // On Metal it is four multiplications, and a browser is asked by `open`.
-            dot: !cfg!(target_arch = "wasm32") && info.backend != wgpu::Backend::Metal,
+            dot: !cfg!(target_arch = "wasm32")
+                && info.backend != wgpu::Backend::Metal
+                && !vendor.emulates_dot(subgroups),
             f16: device.features().contains(wgpu::Features::SHADER_F16),
             cooperative: None, // only the adapter knows
             attend_cooperative: false,

@@ -46,11 +46,20 @@ pub enum Vendor {
     Intel,
     /// Apple.
     Apple,
+    /// Qualcomm.
+    Qualcomm,
     /// Someone else, or unknown (browsers do not report).
     Other,
 }
 
 impl Vendor {
+    /// Whether a device takes several instructions for four products of int8, by what drivers say of theirs
+    /// (`integerDotProduct4x8BitPackedSignedAccelerated`, which wgpu does not hand on): Apple's, Adreno, and AMD's before RDNA,
+    /// all of whose subgroups have 64 threads.
+    pub(super) fn emulates_dot(self, subgroups: Option<(u32, u32)>) -> bool {
+        matches!(self, Self::Apple | Self::Qualcomm) || self == Self::Amd && subgroups == Some((64, 64))
+    }
+
     /// By the vendor's PCI id; Metal has none, but Apple's devices have their maker's name.
     pub(super) fn of(number: u32, name: &str) -> Self {
         match number & 0xffff {
@@ -58,6 +67,7 @@ impl Vendor {
             0x1002 => Self::Amd,
             0x8086 => Self::Intel,
             0x106b => Self::Apple,
+            0x5143 => Self::Qualcomm,
             _ if name.starts_with("Apple") => Self::Apple,
             _ => Self::Other,
         }
@@ -86,6 +96,8 @@ impl Default for Tuning {
 pub struct MatmulTuning {
     /// Threads of a workgroup of the mat-vec kernels.
     pub lanes: u32,
+    /// Rows of x that such a workgroup takes, if there are several. No result depends on it.
+    pub cols: u32,
     /// Rows of W that such a workgroup computes, in vec4s, for one row of x.
     pub row_vec4s: u32,
     /// The same for several rows of x. The order of summation depends on neither.
@@ -94,6 +106,8 @@ pub struct MatmulTuning {
     pub tile_w: u32,
     /// And rows of x, for prompts of more than a few rows.
     pub tile_x: u32,
+    /// Rows of x of a thread in a tile for few rows, which others give more threads.
+    pub small_x: u32,
     /// The preferred mat-mat variant; if the device lacks it, the next simpler one that it has.
     pub matmul: Matmul,
 }
@@ -155,6 +169,13 @@ const TABLE: &[Row] = &[
         set: |p| p.lanes = 16,
         why: "Intel: workgroups of a subgroup of 16, as llama.cpp and ONNX Runtime have them",
     },
+    // docs/drivers.md: eight rows spill 33 to 156 registers there, by Mesa's compilers; four spill none.
+    Row {
+        fits: |t| t.vendor == Vendor::Intel || t.vendor == Vendor::Apple,
+        formats: |_| true,
+        set: |p| p.cols = 4,
+        why: "Intel, Apple: four rows of x at a time fit into registers, eight do not",
+    },
     Row {
         fits: |t| t.vendor == Vendor::Amd,
         formats: |_| true,
@@ -198,12 +219,14 @@ const ENTRIES: [Entry<Tuning>; 3] = [
 ];
 
 /// Of a format.
-const OF_FORMAT: [Entry<MatmulTuning>; 5] = [
+const OF_FORMAT: [Entry<MatmulTuning>; 7] = [
     ("lanes", |p| &mut p.lanes, 4..=64),
+    ("cols", |p| &mut p.cols, 2..=8),
     ("row_vec4s", |p| &mut p.row_vec4s, 1..=4),
     ("row_vec4s_batch", |p| &mut p.row_vec4s_batch, 1..=4),
     ("tile_w", |p| &mut p.tile_w, 64..=128),
     ("tile_x", |p| &mut p.tile_x, 64..=128),
+    ("small_x", |p| &mut p.small_x, 2..=8),
 ];
 
 impl Tuning {
@@ -213,10 +236,12 @@ impl Tuning {
         // ours where there are no cooperative matrices: that takes half the workgroup memory.
         let usual = MatmulTuning {
             lanes: 32,
+            cols: 8,
             row_vec4s: 1,
             row_vec4s_batch: 1,
             tile_w: 64,
             tile_x: 64,
+            small_x: 2, // 64 threads in a tile of 64 x 16
             matmul: Matmul::Cooperative,
         };
         let (reduce, head, attend, matmul) = match traits.kind {
@@ -226,7 +251,7 @@ impl Tuning {
             // element of x.
             // Integer dot products take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
             Kind::Software => {
-                (8, 1, 16, MatmulTuning { lanes: 8, row_vec4s: 4, row_vec4s_batch: 4, matmul: Matmul::Dot, ..usual })
+                (8, 1, 16, MatmulTuning { lanes: 8, row_vec4s: 4, row_vec4s_batch: 4, small_x: 8, matmul: Matmul::Dot, ..usual })
             }
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => (32, 32, 64, usual),
@@ -367,7 +392,7 @@ mod tests {
             ("reduce", "name = number"),
             (
                 "rows = 4",
-                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul",
+                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul",
             ),
             ("reduce.Q4_K = 8", "reduce, head, attend work"),
             ("row_vec4s.Q4_L = 2", "the formats are F32"),
@@ -391,7 +416,7 @@ mod tests {
         };
         let usual = of(Vendor::Other, "", (32, 32), Q4_K);
         assert_eq!(of(Vendor::Nvidia, "", (32, 32), Q4_K), MatmulTuning { tile_w: 128, ..usual });
-        assert_eq!(of(Vendor::Intel, "", (8, 32), Q4_K), MatmulTuning { lanes: 16, matmul: Matmul::Dot, ..usual });
+        assert_eq!(of(Vendor::Intel, "", (8, 32), Q4_K), MatmulTuning { lanes: 16, cols: 4, matmul: Matmul::Dot, ..usual });
         assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), IQ4_NL), MatmulTuning { lanes: 64, ..usual });
         let lavapipe = Traits { kind: Kind::Software, driver: "llvmpipe", ..TRAITS };
         assert_eq!(Tuning::of(&lavapipe).matmul(Q4_K).row_vec4s, 1);

@@ -33,7 +33,10 @@ struct Scaled {
 
 /// The 16 weights of a half.
 fn decode16(chunk: Chunk, half: u32) -> mat4x4<f32> {
-    let s = scaled16(chunk, half);
+    return decoded(scaled16(chunk, half));
+}
+
+fn decoded(s: Scaled) -> mat4x4<f32> {
     if !SCALED {
         return s.q;
     }

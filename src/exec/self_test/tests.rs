@@ -35,6 +35,7 @@ fn runs_matmul(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
 fn with_stand_in(device: &Device) -> Device {
     let matrices = Matrices {
         side: 16,
+        threads: 128,
         types: Fragment { name: "side 16", source: "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;" },
         fragment: Fragment {
             name: "stand-in",

@@ -10,10 +10,14 @@ use crate::ops::lower::{Lower, Lowered};
 
 /// Positions of a block, and columns of keys and values that are in workgroup memory at once.
 const TILE: u32 = 32;
-/// Threads of a workgroup.
-const THREADS: u32 = 128;
 /// Vec4s of the result that a thread keeps, at most.
 const MOST: u32 = 16;
+
+/// Vec4s of the result that a thread has: of TILE columns, and of all.
+fn kept(matrices: Matrices, heads: u32, value_vec4s: &Range<u32>) -> [u32; 2] {
+    let each = (heads * matrices.side * TILE / 4).div_ceil(matrices.threads);
+    [each, (value_vec4s.len() as u32).div_ceil(TILE / 4) * each]
+}
 
 impl Attend {
     /// The cooperative matrices, and the query heads that share a load of keys and values.
@@ -30,7 +34,7 @@ impl Attend {
             let queries = rows * (self.k_dim.next_multiple_of(TILE) + 8);
             let f16s = queries + (rows + TILE) * (TILE + 8); // and weights, and a block
             let floats = rows * (TILE + 4) + 3 * rows + 1;
-            let kept = (value_vec4s.len() as u32).div_ceil(TILE / 4) * (rows * TILE / 4).div_ceil(THREADS);
+            let [_, kept] = kept(matrices, *heads, value_vec4s);
             2 * f16s + 4 * floats <= l.plan.device().caps().workgroup_memory && kept <= MOST
         };
         let heads = (1..=self.heads_together(HEADS)).rev().find(fits)?;
@@ -46,6 +50,9 @@ impl Attend {
         let mut kernel = l.kernel(kernels::ATTEND_COOPERATIVE);
         matrices.lower(&mut kernel);
         kernel.set("GROUP_HEADS", heads);
+        let [each, kept] = kept(matrices, heads, &value_vec4s);
+        kernel.set("EACH", each);
+        kernel.set("KEPT", kept);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel, &value_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;

@@ -15,10 +15,7 @@ const SMALL_TILE: u32 = 16;
 /// Steps of at most so many rows have small tiles.
 pub(in crate::ops) const FEW: u32 = 2 * SMALL_TILE;
 
-/// Rows of x that a workgroup of the mat-vec kernels takes, if there are several.
-pub(in crate::ops) const COLS: u32 = 8;
-
-/// Results of a thread in each direction of a tile.
+/// Results of a thread in each direction of a tile; in a small one, fewer over rows of x.
 const OF_THREAD: u32 = 8;
 
 /// The tile sizes of a kernel variant.
@@ -30,6 +27,8 @@ pub(crate) struct Tile {
     pub(crate) x: u32,
     /// Rows of x, for steps of few rows.
     pub(crate) few: u32,
+    /// Rows of x that a workgroup of the mat-vec kernels takes, if there are several.
+    pub(crate) cols: u32,
 }
 
 impl Tile {
@@ -42,7 +41,7 @@ impl Tile {
     pub(crate) fn made_rows(self, phase: Phase, rows: u32) -> u32 {
         match phase {
             Phase::Prefill => rows.next_multiple_of(self.rows(rows)),
-            Phase::Decode if rows > 1 => rows.next_multiple_of(COLS),
+            Phase::Decode if rows > 1 => rows.next_multiple_of(self.cols),
             Phase::Decode => rows,
         }
     }
@@ -55,16 +54,19 @@ impl KernelTuning {
         match (products.matmul, self.matrices) {
             // Empty rows cost little beside unpacking W.
             (Matmul::Cooperative, Some(matrices)) => {
-                Tile { w: 4 * matrices.side, x: 4 * matrices.side, few: 4 * matrices.side }
+                let [w, x] = matrices.of_subgroup().map(|n| 2 * n * matrices.side);
+                Tile { w, x, few: x, cols: products.cols }
             }
-            _ => Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE },
+            _ => {
+                Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE, cols: products.cols }
+            },
         }
     }
 }
 
-/// The overrides of a tile of `w` rows of W and `x` rows of x: its threads, and how many times 16 columns go through workgroup
-/// memory at a time, as many as fit.
-fn overrides(form: Matmul, w: u32, x: u32, memory: u32) -> [(&'static str, u32); 3] {
+/// The overrides of a tile of `w` rows of W and `x` rows of x, of which a thread has `rows_x`: its threads, and how many times 16
+/// columns go through workgroup memory at a time, as many as fit.
+fn overrides(form: Matmul, w: u32, [x, rows_x]: [u32; 2], memory: u32) -> [(&'static str, u32); 4] {
     // The most runs of 16 columns, and the bytes of one row of a run: floats, or int8 with their scale and their sum.
     let (most, bytes) = match form {
         Matmul::Dot => (4, 16 + 8),
@@ -72,7 +74,7 @@ fn overrides(form: Matmul, w: u32, x: u32, memory: u32) -> [(&'static str, u32);
         Matmul::Registers | Matmul::Cooperative => (2, 16 * 4),
     };
     let runs = if most * bytes * (w + x) <= memory { most } else { most / 2 };
-    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / OF_THREAD), ("TILE_K16", runs)]
+    [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / rows_x), ("TILE_K16", runs), ("ROWS_X", rows_x)]
 }
 
 /// Bytes of a row of k columns as int8: the quants, then a scale for each 32, in whole units of 16 bytes.
@@ -94,14 +96,15 @@ impl<'a> Lower<'a> {
         mut kernel: Kernel,
         form: Matmul,
         tile: Tile,
+        small_x: u32,
     ) -> (Kernel, Option<Kernel>) {
         if form == Matmul::Cooperative {
             return (kernel, None);
         }
         let memory = self.plan.device().caps().workgroup_memory;
         let mut small = kernel.clone();
-        overrides(form, tile.w, tile.few, memory).into_iter().for_each(|(name, n)| small.set(name, n));
-        overrides(form, tile.w, tile.x, memory).into_iter().for_each(|(name, n)| kernel.set(name, n));
+        overrides(form, tile.w, [tile.few, small_x], memory).into_iter().for_each(|(name, n)| small.set(name, n));
+        overrides(form, tile.w, [tile.x, OF_THREAD], memory).into_iter().for_each(|(name, n)| kernel.set(name, n));
         (kernel, Some(small))
     }
 
@@ -116,6 +119,9 @@ impl<'a> Lower<'a> {
             (Matmul::Cooperative, Some(matrices)) => {
                 let mut kernel = self.kernel(kernels::MATMUL_COOPERATIVE);
                 matrices.lower(&mut kernel);
+                let [across, down] = matrices.of_subgroup();
+                kernel.set("ACROSS", across);
+                kernel.set("DOWN", down);
                 kernel
             }
             (Matmul::Dot, _) => self.kernel(kernels::MATMUL_DOT),
@@ -153,10 +159,10 @@ mod tests {
 
     #[test]
     fn tiles_take_as_many_runs_as_fit() {
-        let runs = |form, w, x, memory| overrides(form, w, x, memory)[2].1;
+        let runs = |form, w, x, memory| overrides(form, w, [x, OF_THREAD], memory)[2].1;
         assert_eq!(
-            overrides(Matmul::Registers, 128, 64, MEMORY),
-            [("THREADS_N", 16), ("THREADS_M", 8), ("TILE_K16", 1)]
+            overrides(Matmul::Registers, 128, [64, OF_THREAD], MEMORY),
+            [("THREADS_N", 16), ("THREADS_M", 8), ("TILE_K16", 1), ("ROWS_X", 8)]
         );
         assert_eq!(runs(Matmul::Registers, 128, 64, 2 * MEMORY), 2);
         assert_eq!(runs(Matmul::Registers, 64, 64, MEMORY), 2);

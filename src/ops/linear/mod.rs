@@ -11,7 +11,7 @@ use crate::ops::cost::row_bytes;
 use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
 use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
-use crate::ops::matmul::{COLS, FEW, Tile, int8_row_bytes};
+use crate::ops::matmul::{FEW, Tile, int8_row_bytes};
 use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, Rows64};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
@@ -460,7 +460,7 @@ impl Linear {
         }
         let tile = l.tuning.tile(segment.format);
         let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile.w)), x.rows(rows_of_x), Dim::Fixed(1)];
-        match l.matmul_kernels(kernel, form, tile) {
+        match l.matmul_kernels(kernel, form, tile, l.matmul(segment.format).small_x) {
             (_, Some(small)) if l.layout.rows <= FEW => l.plan.dispatch(&small, &params, &args, grid(tile.few)),
             (kernel, small) => {
                 let form = |kernel| Small { kernel, rows: x.rows(1), most: FEW, grid: grid(tile.few) };
@@ -496,7 +496,7 @@ impl Linear {
         rows: u32,
     ) -> Lowered {
         let x = l.value(self.x);
-        let MatmulTuning { lanes, row_vec4s: lone, row_vec4s_batch: many, .. } = *l.matmul(segment.format);
+        let MatmulTuning { lanes, cols, row_vec4s: lone, row_vec4s_batch: many, .. } = *l.matmul(segment.format);
         // Sums of squares: one vec4 for four rows of x.
         let squares = |cols: u32| if matches!(self.pre, Pre::Norm(_)) { cols.div_ceil(4) } else { 0 };
         let form = |l: &Lower<'_>, cols: u32, row_vec4s: u32| {
@@ -506,7 +506,7 @@ impl Linear {
             kernel.set("ROW_VEC4S", row_vec4s);
             (kernel, [Dim::Fixed(rows.div_ceil(4 * row_vec4s)), x.rows(cols), Dim::Fixed(1)])
         };
-        let (several, several_grid) = form(l, COLS, many);
+        let (several, several_grid) = form(l, cols, many);
         let (one, grid) = form(l, 1, lone);
         let small = Small { kernel: &one, rows: x.rows(1), most: 1, grid };
         l.plan.dispatch_forms(&several, params, args, several_grid, Some(small))

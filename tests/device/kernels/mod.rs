@@ -165,18 +165,19 @@ fn gpu_matmul_by_other_tiles() {
 /// This tests tiles, edges, epilogues, and how subgroups take turns.
 fn with_stand_ins() -> [(Form, Device, &'static str); 3] {
     macro_rules! stand_in {
-        ($side:literal, $subgroups:literal) => {{
+        ($side:literal, $subgroups:literal, $threads:literal) => {{
             let source = concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;");
             let stand_in = include_str!("cooperative_stand_in.wgsl");
             Matrices {
                 side: $side,
+                threads: $threads,
                 types: Fragment { name: concat!("side ", $side, ", ", $subgroups, " subgroups"), source },
                 fragment: Fragment { name: "stand-in", source: stand_in },
             }
         }};
     }
     // On lavapipe a shader's loops end after 65,535 iterations in all, so one thread must not have many there.
-    let forms = [(SWIFTSHADER, stand_in!(8, 16)), (LAVAPIPE, stand_in!(16, 4)), (LAVAPIPE, stand_in!(8, 2))];
+    let forms = [(SWIFTSHADER, stand_in!(8, 16, 128)), (LAVAPIPE, stand_in!(16, 4, 256)), (LAVAPIPE, stand_in!(8, 2, 128))];
     forms.map(|(form, matrices)| (form, device(form).with_matrices(matrices), matrices.types.name))
 }
 
