@@ -74,4 +74,4 @@ def write(path):
     head += bytes(-len(head) % ALIGNMENT)
     with Path(path).open("wb") as file:
         file.write(head)
-        file.truncate(len(head) + place)  # a hole in the file: no room on the disk
+        file.truncate(len(head) + place)  # a hole: it takes no space on the disk

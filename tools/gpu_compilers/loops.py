@@ -9,8 +9,8 @@ import re
 COLUMNS = ["loop", "loop VALU", "loop WMMA", "loop dot4", "loop fma", "loop loops"]
 LABEL = re.compile(r"BB(\d+):")
 BRANCH = re.compile(r"s_c?branch\S* BB(\d+)")
-PRODUCT = re.compile(r"v_(dual_)?(pk_)?(fma|mad|dot|wmma|mfma)")
-MULTIPLY_ADD = re.compile(r"\bv_(?P<two>pk_(?:fma|mad)|dot2)|\bv_(?:dual_)?(?:fma|mad_f)")  # of f16 or f32; both halves of a dual
+# Of f16 or f32, in any of the forms that GPUs from GCN on have; both halves of a dual instruction.
+MULTIPLY_ADD = re.compile(r"\bv_(?P<two>pk_(?:fma|mad)|dot2)|\bv_(?:dual_)?(?:fma|mac_f|mad_f|mad_mix)")
 
 
 def blocks(assembly):
@@ -37,10 +37,14 @@ def loops(found):
     return list(ends.items())
 
 
+def multiply_adds(instructions):
+    return sum(2 if one["two"] else 1 for text in instructions for one in MULTIPLY_ADD.finditer(text))
+
+
 def products(instructions):
-    """How many products: a dot product of int8 or a matrix is worth more than one."""
-    worth = lambda name: 1024 if "wmma" in name else 4 if "dot4" in name else 1
-    return sum(worth(text) for text in instructions if PRODUCT.match(text))
+    """How many products: a dot product of int8 or of matrices is worth more than one."""
+    starts = lambda name: sum(text.startswith(name) for text in instructions)
+    return 1024 * starts("v_wmma") + 4 * starts("v_dot4") + multiply_adds(instructions)
 
 
 def hot_loop(assembly):
@@ -64,8 +68,7 @@ def counts(text):
     if found is None:
         return [""] * len(COLUMNS)
     instructions, inner = found
-    starts = lambda *names: sum(text.startswith(names) for text in instructions)
+    starts = lambda name: sum(text.startswith(name) for text in instructions)
     wmma = starts("v_wmma")
-    fma = sum(2 if one["two"] else 1 for text in instructions for one in MULTIPLY_ADD.finditer(text))
-    row = [len(instructions), starts("v_") - wmma, wmma, starts("v_dot4"), fma, inner]
+    row = [len(instructions), starts("v_") - wmma, wmma, starts("v_dot4"), multiply_adds(instructions), inner]
     return [str(number) for number in row]

@@ -7,6 +7,8 @@ import loops
 
 HERE = Path(__file__).resolve().parent
 STORE = HERE / "statistics"
+# Their driver has a version of its own, for reasons that `intel` gives.
+INTEL = ["dg2", "lnl", "tgl", "mtl"]
 # Our columns, by the names that drivers give them; the first that there is counts.
 NAMES = {
     "registers": ["VGPRs", "Number of GPRs", "GPRs", "Registers used", "Max live registers"],
@@ -27,10 +29,10 @@ COLUMNS = [*NAMES, *loops.COLUMNS, "tuning"]
 PLACES = re.compile(r" (BATCH_\w+|PAGE_\w+|POS_IDS|ROPE_\w+|POW|EPS|SCALE)=\S+")
 
 
-def read(out, tuning=""):
-    """What a driver said of each pipeline, by its name, from what the layer wrote into a folder. The first of a name counts."""
+def pipelines(out, tuning=""):
+    """(name, row) of what a driver said of each pipeline, in the order in which they were made, from what the layer wrote."""
     path = out / "pipelines.jsonl"
-    latest, rows = {}, {}
+    latest = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         line = json.loads(line)
         if "name" not in line:
@@ -43,9 +45,7 @@ def read(out, tuning=""):
         first = lambda keys: str(next((said[key] for key in keys if key in said), ""))
         text = out / f"{made['number']}.txt"
         in_loop = loops.counts(text.read_text(errors="replace") if text.exists() else "")
-        row = [*map(first, NAMES.values()), *in_loop, tuning or "default"]
-        rows.setdefault(PLACES.sub("", line["name"]), row)
-    return rows
+        yield PLACES.sub("", line["name"]), [*map(first, NAMES.values()), *in_loop, tuning or "default"]
 
 
 def stored(gpu, peer=None):
@@ -66,3 +66,16 @@ def write(gpu, rows, peer=None):
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["\t".join(["pipeline", *COLUMNS]), *("\t".join([name, *row]) for name, row in sorted(rows.items()))]
     path.write_text("\n".join(lines) + "\n")
+
+
+def versions(peer=None):
+    """Of each GPU: the day of its rows, Mesa's version, the other program's version."""
+    path = STORE / (peer or "") / "versions.tsv"
+    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    return {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
+
+
+def write_version(gpu, cells, peer=None):
+    rows = {**versions(peer), gpu: cells}
+    lines = ["GPU\tcompiled\tMesa\tllama.cpp's ggml", *("\t".join([name, *row]) for name, row in sorted(rows.items()))]
+    (STORE / (peer or "") / "versions.tsv").write_text("\n".join(lines) + "\n")
