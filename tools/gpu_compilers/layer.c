@@ -1,8 +1,9 @@
 // A Vulkan layer that writes down what a driver says of the compute pipelines it makes.
 //
 // Each pipeline is made with VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR. $WGSLM_STATISTICS/pipelines.jsonl gets a line of
-// its statistics, and one of its name if the program names its objects. With $WGSLM_STATISTICS_TEXTS, also the driver's own
-// texts of it: intermediate representations and the final assembly, in $WGSLM_STATISTICS/NUMBER.txt.
+// its statistics, and one of its name if the program names its objects; a handle that comes again is another pipeline. With
+// $WGSLM_STATISTICS_TEXTS, also the driver's own texts of it, in $WGSLM_STATISTICS/NUMBER.txt: intermediate representations and
+// the final assembly if it is "all", else those in whose name it occurs ("Assembly").
 //
 // Only one instance and one device are looked after, as in the programs that this is for.
 #include <pthread.h>
@@ -18,6 +19,7 @@ static PFN_vkGetInstanceProcAddr next_instance;
 static PFN_vkGetDeviceProcAddr next_device;
 static VkInstance instance;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned made;
 
 static PFN_vkCreateComputePipelines create_pipelines;
 static PFN_vkSetDebugUtilsObjectNameEXT set_name;
@@ -61,7 +63,7 @@ static void write_statistics(FILE *f, VkDevice device, VkPipelineExecutableInfoK
     free(all);
 }
 
-static void write_texts(VkDevice device, VkPipelineExecutableInfoKHR *info, uint64_t number) {
+static void write_texts(VkDevice device, VkPipelineExecutableInfoKHR *info, const char *which) {
     uint32_t count = 0;
     representations(device, info, &count, NULL);
     VkPipelineExecutableInternalRepresentationKHR *all = calloc(count, sizeof *all);
@@ -70,10 +72,11 @@ static void write_texts(VkDevice device, VkPipelineExecutableInfoKHR *info, uint
     for (uint32_t i = 0; i < count; i++) all[i].pData = calloc(1, all[i].dataSize + 1);
     representations(device, info, &count, all);
     char name[64];
-    snprintf(name, sizeof name, "%llu.txt", (unsigned long long)number);
+    snprintf(name, sizeof name, "%u.txt", made);
     FILE *f = output(name, "a");
     for (uint32_t i = 0; i < count; i++) {
-        if (f && all[i].isText) fprintf(f, "==== %s\n%s\n", all[i].name, (char *)all[i].pData);
+        int asked = !strcmp(which, "all") || strstr(all[i].name, which);
+        if (f && all[i].isText && asked) fprintf(f, "==== %s\n%s\n", all[i].name, (char *)all[i].pData);
         free(all[i].pData);
     }
     if (f) fclose(f);
@@ -89,7 +92,8 @@ static void write_pipeline(VkDevice device, VkPipeline pipeline, double ms) {
     VkPipelineExecutablePropertiesKHR *all = calloc(count, sizeof *all);
     for (uint32_t i = 0; i < count; i++) all[i].sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_PROPERTIES_KHR;
     executables(device, &of, &count, all);
-    fprintf(f, "{\"pipeline\":%llu,\"ms\":%.1f,\"executables\":[", (unsigned long long)(uintptr_t)pipeline, ms);
+    const char *texts = getenv("WGSLM_STATISTICS_TEXTS");
+    fprintf(f, "{\"pipeline\":%llu,\"number\":%u,\"ms\":%.1f,\"executables\":[", (unsigned long long)(uintptr_t)pipeline, ++made, ms);
     for (uint32_t i = 0; i < count; i++) {
         VkPipelineExecutableInfoKHR info = { VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR, NULL, pipeline, i };
         fprintf(f, "%s{\"name\":", i ? "," : "");
@@ -97,7 +101,7 @@ static void write_pipeline(VkDevice device, VkPipeline pipeline, double ms) {
         fprintf(f, ",\"Subgroup size\":%u", all[i].subgroupSize);
         write_statistics(f, device, &info);
         fputc('}', f);
-        if (representations && getenv("WGSLM_STATISTICS_TEXTS")) write_texts(device, &info, (uintptr_t)pipeline);
+        if (representations && texts) write_texts(device, &info, texts);
     }
     fputs("]}\n", f);
     free(all);
