@@ -6,16 +6,17 @@
 //!
 //! Tiles of rows begin where sequences do. A sequence has rows / ROWS full tiles and perhaps one that is not full, so the grid
 //! is an upper bound, and tiles without rows return. A list from the host gives the sequence of each tile, or a binary search
-//! over the sequences' first rows finds it (SEARCH). Of a tile of TILE positions, a thread scores eight keys for four rows, and
-//! sums up two vec4s of a head's value for eight rows: what is loaded, and expanded from 16 or 8 bits, is used often. Tiles of
+//! over the sequences' first rows finds it (SEARCH). Of a tile of TILE positions, a thread scores KEYS keys for four rows, and
+//! sums up VALUES vec4s of a head's value for eight rows: what is loaded, and expanded from 16 or 8 bits, is used often. Tiles of
 //! positions are counted from position 0: the order of a row's sums depends on its position alone. Positions that no row of the
 //! tile sees are not loaded, and what only some rows see is not added to the others.
 const ROWS: u32 = 8u;
-const KEYS: u32 = 8u;            // positions that a thread scores in a tile
+const KEYS: u32 = 8u;            // set: positions that a thread scores in a tile, 4 or 8
+const VALUES: u32 = 2u;          // set: vec4s of a value that it sums up, 1 or 2
 override WG: u32 = 64u;
 override TILE: u32 = 64u;        // KEYS * (WG / (2 * GROUP_HEADS))
 var<workgroup> sh_max: array<vec4<f32>, WG>;           // [slot][quad]: the maximum of a thread; its denominator
-var<workgroup> sh_weight: array<vec4<f32>, KEYS * WG>;     // [key of a thread][thread]
+var<workgroup> sh_weight: array<vec4<f32>, 8u * WG>;     // [key of a thread][thread]; sums: [row][thread]
 var<workgroup> sh_rescale: array<vec4<f32>, 8>;          // [quad]
 var<workgroup> sh_final_max: array<vec4<f32>, 8>;         // [quad]
 
@@ -81,13 +82,13 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
     var running_max = vec4<f32>(MASK_VALUE);
     var denominator = vec4<f32>(0.0);
 
-    // For sums, a thread has two vec4s of a head's value, for every position of its lane.
-    let vec4_pairs = (V_VEC4S + 1u) / 2u;
-    let lanes = WG / (vec4_pairs * GROUP_HEADS);
-    let i4 = lid % vec4_pairs;
-    let other4 = min(i4 + vec4_pairs, V_VEC4S - 1u);
-    let own_head = lid / vec4_pairs % GROUP_HEADS;
-    let lane = lid / (vec4_pairs * GROUP_HEADS);
+    // For sums, a thread has VALUES vec4s of a head's value, for every position of its lane.
+    let of_value = (V_VEC4S + VALUES - 1u) / VALUES;
+    let lanes = WG / (of_value * GROUP_HEADS);
+    let i4 = lid % of_value;
+    let other4 = min(i4 + of_value, V_VEC4S - 1u);
+    let own_head = lid / of_value % GROUP_HEADS;
+    let lane = lid / (of_value * GROUP_HEADS);
     var sum_a = array<vec4<f32>, 4>(); // rows 0 to 3
     var sum_b = array<vec4<f32>, 4>(); // rows 4 to 7
     var sum_c = array<vec4<f32>, 4>(); // the same of the other vec4
@@ -161,8 +162,10 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             for (var r = 0u; r < 4u; r++) {
                 sum_a[r] *= rescale_a[r];
                 sum_b[r] *= rescale_b[r];
-                sum_c[r] *= rescale_a[r];
-                sum_d[r] *= rescale_b[r];
+                if VALUES == 2u {
+                    sum_c[r] *= rescale_a[r];
+                    sum_d[r] *= rescale_b[r];
+                }
             }
             for (var pos = tile + lane; pos < min(tile + TILE, end); pos += lanes) {
                 let clamped = max(pos, begin);
@@ -172,7 +175,10 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                 let at = value_at(seq, kv_head, clamped);
                 let scale = value_scale(seq, kv_head, clamped);
                 let value = value_vec4(at, V_FROM + i4) * scale;
-                let second = value_vec4(at, V_FROM + other4) * scale;
+                var second = vec4<f32>(0.0);
+                if VALUES == 2u {
+                    second = value_vec4(at, V_FROM + other4) * scale;
+                }
                 if TREE == 0u && pos >= seen_by_all.x && pos < seen_by_all.y {
                     sum_a[0] += a.x * value;
                     sum_a[1] += a.y * value;
@@ -182,28 +188,32 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                     sum_b[1] += b.y * value;
                     sum_b[2] += b.z * value;
                     sum_b[3] += b.w * value;
-                    sum_c[0] += a.x * second;
-                    sum_c[1] += a.y * second;
-                    sum_c[2] += a.z * second;
-                    sum_c[3] += a.w * second;
-                    sum_d[0] += b.x * second;
-                    sum_d[1] += b.y * second;
-                    sum_d[2] += b.z * second;
-                    sum_d[3] += b.w * second;
+                    if VALUES == 2u {
+                        sum_c[0] += a.x * second;
+                        sum_c[1] += a.y * second;
+                        sum_c[2] += a.z * second;
+                        sum_c[3] += a.w * second;
+                        sum_d[0] += b.x * second;
+                        sum_d[1] += b.y * second;
+                        sum_d[2] += b.z * second;
+                        sum_d[3] += b.w * second;
+                    }
                 } else {
                     // A value that a row does not see may be infinite or NaN, which a weight of 0 does not undo.
                     for (var r = 0u; r < 4u; r++) {
                         sum_a[r] += weighted(a[r], value);
                         sum_b[r] += weighted(b[r], value);
-                        sum_c[r] += weighted(a[r], second);
-                        sum_d[r] += weighted(b[r], second);
+                        if VALUES == 2u {
+                            sum_c[r] += weighted(a[r], second);
+                            sum_d[r] += weighted(b[r], second);
+                        }
                     }
                 }
             }
         }
     }
     // Adds up the lanes' sums and the slots' denominators, in order: first for one vec4 of a value, then for the other.
-    for (var pass_id = 0u; pass_id < 2u; pass_id++) {
+    for (var pass_id = 0u; pass_id < VALUES; pass_id++) {
         workgroupBarrier();
         for (var r = 0u; r < 4u; r++) {
             sh_weight[r * WG + lid] = sum_a[r];
@@ -214,11 +224,11 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
             sh_final_max[quad] = running_max;
         }
         workgroupBarrier();
-        for (var i = lid; i < ROWS * vec4_pairs * GROUP_HEADS; i += WG) {
-            let r = i / (vec4_pairs * GROUP_HEADS);
-            let first = i % (vec4_pairs * GROUP_HEADS); // the thread of lane 0 that has these elements
-            let of_head = first / vec4_pairs;
-            let of_vec4 = first % vec4_pairs + pass_id * vec4_pairs;
+        for (var i = lid; i < ROWS * of_value * GROUP_HEADS; i += WG) {
+            let r = i / (of_value * GROUP_HEADS);
+            let first = i % (of_value * GROUP_HEADS); // the thread of lane 0 that has these elements
+            let of_head = first / of_value;
+            let of_vec4 = first % of_value + pass_id * of_value;
             if first_row + r <= last_row && head + of_head <= last_head && of_vec4 < V_VEC4S {
                 let of_quad = 2u * of_head + r / 4u;
                 var merged = Partial(vec4<f32>(sh_final_max[of_quad][r % 4u], 0.0, 0.0, 0.0), vec4<f32>(0.0));
@@ -226,7 +236,7 @@ fn attend_tiled(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id
                     merged.state.y += sh_max[j * quads + of_quad][r % 4u];
                 }
                 for (var j = 0u; j < lanes; j++) {
-                    merged.sum += sh_weight[r * WG + first + j * vec4_pairs * GROUP_HEADS];
+                    merged.sum += sh_weight[r * WG + first + j * of_value * GROUP_HEADS];
                 }
                 finish(first_row + r, head + of_head, of_vec4, merged);
             }

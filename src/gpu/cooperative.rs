@@ -10,6 +10,8 @@ pub struct Matrices {
     pub side: u32,
     /// Threads of a workgroup: four subgroups, or two of the largest.
     pub threads: u32,
+    /// How many of matmul's sums a subgroup has: over rows of W, over rows of x.
+    pub of_subgroup: [u32; 2],
     /// Their types.
     pub types: Fragment,
     /// What is done with them.
@@ -22,12 +24,6 @@ impl Matrices {
         kernel.fill("matrices", self.types);
         kernel.fill("cooperative", self.fragment);
         kernel.set("THREADS", self.threads);
-    }
-
-    /// How many of matmul's sums a subgroup has: over rows of W, over rows of x. Eight of 16 x 16 take as many registers as 32
-    /// of 8 x 8; half of that hides more latency, twice that would not fit beside the operands.
-    pub(crate) const fn of_subgroup(&self) -> [u32; 2] {
-        if self.side == 16 { [4, 2] } else { [4, 4] }
     }
 }
 
@@ -51,8 +47,12 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
                 && m.cr_type == wgpu::CooperativeScalarType::F32
         })
     };
-    let known = [(16, lib::COOPERATIVE_16), (8, lib::COOPERATIVE_8)];
-    known.map(|(side, types)| Matrices { side, threads, types, fragment: lib::COOPERATIVE }).into_iter().find(has)
+    // docs/drivers.md: tiles of 128 x 64 take 0.7 of the instructions of 64 x 64. Those of 128 x 128 take another quarter off,
+    // but halve the workgroups of a prompt, and a third fewer fit on a processor at a time.
+    let known = [(16, [4, 2], lib::COOPERATIVE_16), (8, [4, 4], lib::COOPERATIVE_8)];
+    let matrices =
+        |(side, of_subgroup, types)| Matrices { side, threads, of_subgroup, types, fragment: lib::COOPERATIVE };
+    known.map(matrices).into_iter().find(has)
 }
 
 /// Lets a device have features that wgpu calls experimental.

@@ -121,6 +121,10 @@ pub struct Tuning {
     pub head: u32,
     /// Threads of a workgroup of `attend`, at least.
     pub attend: u32,
+    /// Positions that a thread of `attend_tiled` scores at a time.
+    pub tiled_keys: u32,
+    /// Vec4s of a value that it sums up.
+    pub tiled_values: u32,
     /// By [`BlockFormat::index`].
     by_format: [MatmulTuning; BlockFormat::ALL.len()],
 }
@@ -212,10 +216,12 @@ const TABLE: &[Row] = &[
 /// A number by its name in files, what it is, and what it may be.
 type Entry<T> = (&'static str, fn(&mut T) -> &mut u32, std::ops::RangeInclusive<u32>);
 
-const ENTRIES: [Entry<Tuning>; 3] = [
+const ENTRIES: [Entry<Tuning>; 5] = [
     ("reduce", |t| &mut t.reduce, 4..=256),
     ("head", |t| &mut t.head, 1..=64),
     ("attend", |t| &mut t.attend, 16..=128),
+    ("tiled_keys", |t| &mut t.tiled_keys, 4..=8),
+    ("tiled_values", |t| &mut t.tiled_values, 1..=2),
 ];
 
 /// Of a format.
@@ -258,7 +264,10 @@ impl Tuning {
             // Browsers do not report whether integer dot products are an instruction or emulated.
             Kind::Other => (32, 32, 64, MatmulTuning { matmul: Matmul::Registers, ..usual }),
         };
-        let mut tuning = Self { reduce, head, attend, by_format: [matmul; BlockFormat::ALL.len()] };
+        // docs/drivers.md: the larger spill 145 and 339 registers there, by Mesa's compilers.
+        let few_registers = matches!(traits.vendor, Vendor::Intel | Vendor::Apple);
+        let (tiled_keys, tiled_values) = if few_registers { (4, 1) } else { (8, 2) };
+        let mut tuning = Self { reduce, head, attend, tiled_keys, tiled_values, by_format: [matmul; BlockFormat::ALL.len()] };
         for row in rows(traits) {
             tuning.all().filter(|(format, _)| (row.formats)(*format)).for_each(|(_, choice)| (row.set)(choice));
         }
@@ -392,9 +401,9 @@ mod tests {
             ("reduce", "name = number"),
             (
                 "rows = 4",
-                "reduce, head, attend work, and for all formats or one (name.Q4_K) lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul",
+                "reduce, head, attend, tiled_keys, tiled_values work, and for all formats or one (name.Q4_K) lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul",
             ),
-            ("reduce.Q4_K = 8", "reduce, head, attend work"),
+            ("reduce.Q4_K = 8", "reduce, head, attend, tiled_keys, tiled_values work"),
             ("row_vec4s.Q4_L = 2", "the formats are F32"),
             ("matmul = 2", "registers, f16, dot, cooperative work"),
             ("tile_w = 32", "a power of two from 64 to 128"),

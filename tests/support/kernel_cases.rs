@@ -15,6 +15,7 @@ use wgslm_test::{adapter, cases};
 const STAND_IN: Matrices = Matrices {
     side: 8,
     threads: 128,
+    of_subgroup: [2, 2],
     types: Fragment { name: "side 8, 2 subgroups", source: "const SIDE: u32 = 8u;\nconst SUBGROUPS: u32 = 2u;" },
     fragment: Fragment { name: "stand-in", source: include_str!("../device/kernels/cooperative_stand_in.wgsl") },
 };

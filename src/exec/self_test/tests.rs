@@ -36,6 +36,7 @@ fn with_stand_in(device: &Device) -> Device {
     let matrices = Matrices {
         side: 16,
         threads: 128,
+        of_subgroup: [2, 2],
         types: Fragment { name: "side 16", source: "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;" },
         fragment: Fragment {
             name: "stand-in",

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::{Attend, Kv, Mask};
 use crate::gpu::compose::lib;
 use crate::gpu::params::params;
-use crate::gpu::{Arg, Dim, Kernel};
+use crate::gpu::{Arg, Dim, Kernel, Tuning};
 use crate::ops::lower::{Lower, Lowered};
 use crate::ops::operation::{GpuForm, GpuNeeds};
 
@@ -39,8 +39,6 @@ pub(super) const HEADS: u32 = 4;
 const V_VEC4S: u32 = 128;
 /// The most threads of a workgroup of `attend_tiled`, for the same reason.
 const TILED_THREADS: u32 = 64;
-/// Positions that a thread of it scores in a tile.
-const TILED_KEYS: u32 = 8;
 
 /// The least positions of a KV split.
 const MIN_SPLIT: u32 = 256;
@@ -119,15 +117,21 @@ impl Attend {
 
     /// For tiles of rows.
     fn lower_tiles(&self, l: &mut Lower<'_>, value_vec4s: Range<u32>) -> Lowered {
-        // A thread sums up two vec4s of a value; it scores four of eight rows.
-        let vec4_pairs = (value_vec4s.len() as u32).div_ceil(2);
-        let heads = self.heads_together(HEADS.min(TILED_THREADS / vec4_pairs));
-        let threads = (vec4_pairs * heads).next_multiple_of(32);
-        let tile = TILED_KEYS * (threads / (2 * heads));
+        let Tuning { tiled_keys: keys, tiled_values, .. } = l.tuning.table;
+        let vec4s = value_vec4s.len() as u32;
+        // Values of more vec4s than there are threads take two a thread.
+        let values = if vec4s > TILED_THREADS { 2 } else { tiled_values };
+        let of_value = vec4s.div_ceil(values);
+        let heads = self.heads_together(HEADS.min(TILED_THREADS / of_value));
+        let threads = (of_value * heads).next_multiple_of(32);
+        // It scores four of eight rows.
+        let tile = keys * (threads / (2 * heads));
         let mut kernel = l.kernel(kernels::ATTEND_TILED);
         kernel.set("WG", threads);
         kernel.set("GROUP_HEADS", heads);
         kernel.set("TILE", tile);
+        kernel.set("KEYS", keys);
+        kernel.set("VALUES", values);
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel, &value_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;

@@ -54,7 +54,7 @@ impl KernelTuning {
         match (products.matmul, self.matrices) {
             // Empty rows cost little beside unpacking W.
             (Matmul::Cooperative, Some(matrices)) => {
-                let [w, x] = matrices.of_subgroup().map(|n| 2 * n * matrices.side);
+                let [w, x] = matrices.of_subgroup.map(|n| 2 * n * matrices.side);
                 Tile { w, x, few: x, cols: products.cols }
             }
             _ => {
@@ -119,7 +119,7 @@ impl<'a> Lower<'a> {
             (Matmul::Cooperative, Some(matrices)) => {
                 let mut kernel = self.kernel(kernels::MATMUL_COOPERATIVE);
                 matrices.lower(&mut kernel);
-                let [across, down] = matrices.of_subgroup();
+                let [across, down] = matrices.of_subgroup;
                 kernel.set("ACROSS", across);
                 kernel.set("DOWN", down);
                 kernel

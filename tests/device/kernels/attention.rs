@@ -397,7 +397,7 @@ fn gpu_attention_by_cooperative_matrices_with_a_stand_in() {
 /// Exact numerics, trees of drafts, and heads too large for workgroup memory run the usual kernel, and are right.
 #[test]
 fn gpu_attention_by_cooperative_matrices_is_not_for_all() {
-    let [_, (form, device, _), _] = with_stand_ins();
+    let [_, _, (form, device, _), _] = with_stand_ins();
     let device = device.tuned("matmul = cooperative").unwrap();
     let taken = |modules: &[String]| modules.iter().any(|m| m.starts_with("attend_cooperative"));
     let usual = AttendCase { phase: Phase::Prefill, shape: [4, 2, 32, 32], seqs: vec![(5, 20)], ..AttendCase::PLAIN };

@@ -163,21 +163,27 @@ fn gpu_matmul_by_other_tiles() {
 
 /// No software adapter has cooperative matrices: plain WGSL of the same meaning takes their place, and subgroups are emulated.
 /// This tests tiles, edges, epilogues, and how subgroups take turns.
-fn with_stand_ins() -> [(Form, Device, &'static str); 3] {
+fn with_stand_ins() -> [(Form, Device, &'static str); 4] {
     macro_rules! stand_in {
-        ($side:literal, $subgroups:literal, $threads:literal) => {{
+        ($side:literal, $subgroups:literal, $threads:literal, $of_subgroup:expr) => {{
             let source = concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;");
             let stand_in = include_str!("cooperative_stand_in.wgsl");
             Matrices {
                 side: $side,
                 threads: $threads,
+                of_subgroup: $of_subgroup,
                 types: Fragment { name: concat!("side ", $side, ", ", $subgroups, " subgroups"), source },
                 fragment: Fragment { name: "stand-in", source: stand_in },
             }
         }};
     }
     // On lavapipe a shader's loops end after 65,535 iterations in all, so one thread must not have many there.
-    let forms = [(SWIFTSHADER, stand_in!(8, 16, 128)), (LAVAPIPE, stand_in!(16, 4, 256)), (LAVAPIPE, stand_in!(8, 2, 128))];
+    let forms = [
+        (SWIFTSHADER, stand_in!(8, 16, 128, [4, 4])),
+        (SWIFTSHADER, stand_in!(16, 4, 256, [4, 2])),
+        (LAVAPIPE, stand_in!(16, 4, 256, [2, 1])),
+        (LAVAPIPE, stand_in!(8, 2, 128, [2, 2])),
+    ];
     forms.map(|(form, matrices)| (form, device(form).with_matrices(matrices), matrices.types.name))
 }
 
@@ -212,7 +218,11 @@ fn gpu_kernels_in_the_geometry_of_gpus() {
     let attention = each(cases::attend(), 9).chain(each(cases::attend_caches(), 9));
     let reductions = cases::norm().into_iter().chain(cases::softmaxes());
     let mut cases: Vec<Case> = reductions.chain(writes).chain(attention).collect();
-    cases.iter_mut().for_each(|case| case.tuning = "reduce = 32\nhead = 32\nattend = 64");
+    let tunings = [
+        "reduce = 32\nhead = 32\nattend = 64",
+        "reduce = 32\nhead = 32\nattend = 64\ntiled_keys = 4\ntiled_values = 1",
+    ];
+    cases.iter_mut().enumerate().for_each(|(i, case)| case.tuning = tunings[i % 2]);
     FORMS[..2].iter().for_each(|form| check(*form, &cases));
 }
 

@@ -73,7 +73,7 @@ pub fn registers() -> Vec<Case> {
     matmuls("matmul = registers", |_| true, 0..2, EXACT)
 }
 
-/// Tiles of other sizes than the usual: a fifth of the formats in each, which share their decoders.
+/// Tiles of other sizes than the usual: a ninth of the formats in each, which share their decoders.
 pub fn tiles() -> Vec<Case> {
     let tilings = [
         ("matmul = registers\ntile_w = 128", EXACT),
@@ -81,8 +81,12 @@ pub fn tiles() -> Vec<Case> {
         ("matmul = f16\ntile_w = 128", 5e-7),
         ("matmul = dot\ntile_w = 128", 5e-4),
         ("matmul = dot\ntile_x = 128", 5e-4),
+        ("matmul = registers\nsmall_x = 2", EXACT),
+        ("matmul = f16\nsmall_x = 2", 5e-7),
+        ("matmul = dot\nsmall_x = 2", 5e-4),
+        ("matmul = dot\nsmall_x = 4\ntile_w = 128", 5e-4),
     ];
-    let of = |(turn, (tuning, bound))| matmuls(tuning, |_| true, 2..4, bound).into_iter().skip(turn).step_by(5);
+    let of = |(turn, (tuning, bound))| matmuls(tuning, |_| true, 2..4, bound).into_iter().skip(turn).step_by(9);
     tilings.into_iter().enumerate().flat_map(of).collect()
 }
 
@@ -99,12 +103,16 @@ pub fn tunings() -> Vec<Case> {
             let format = BlockFormat::ALL[(3 * i + j) % BlockFormat::ALL.len()];
             let of = |name: &str, number| format!("{name}.{} = {number}\n", format.info().name);
             let batch = [1, 2, 4][(i + j) % 3].min(64 / lanes);
-            let tuning = [of("lanes", lanes), of("row_vec4s", row_vec4s), of("row_vec4s_batch", batch)].concat().leak();
+            let cols = [8, 4, 2][j];
+            let tuning = [of("lanes", lanes), of("cols", cols), of("row_vec4s", row_vec4s), of("row_vec4s_batch", batch)];
+            let tuning = tuning.concat().leak();
             let op = OneOp::new(&[768], |b, x| {
                 let w = b.weight("w", 65, 768);
                 b.linear("y", x[0], w, None)
             });
-            let what = format!("linear {format:?}, lanes {lanes}, row_vec4s {row_vec4s}, row_vec4s_batch {batch}");
+            let what = format!(
+                "linear {format:?}, lanes {lanes}, cols {cols}, row_vec4s {row_vec4s}, row_vec4s_batch {batch}"
+            );
             let rows = ops(&what, &op, format, &[1, 7], 1.0, EXACT);
             let decode = |case: &Case| matches!(case.work, Work::Op { phase: Phase::Decode, .. });
             cases.extend(rows.into_iter().filter(decode).map(|case| Case { tuning, ..case }));
