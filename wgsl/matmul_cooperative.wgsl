@@ -107,7 +107,7 @@ fn matmul_cooperative(
             sh_sums[i] = 0.0;
         }
         workgroupBarrier();
-        var sums: array<Sums, DOWN * ACROSS>;
+        var sums = array<Sums, DOWN * ACROSS>();
         for (var i = 0u; i < DOWN * ACROSS; i++) {
             sums[i] = load_sums(0u, SIDE);
         }
@@ -120,7 +120,7 @@ fn matmul_cooperative(
             }
             workgroupBarrier();
             for (var s = 0u; s < 32u; s += SIDE) {
-                var right: array<Right, ACROSS>;
+                var right = array<Right, ACROSS>();
                 for (var n = 0u; n < ACROSS; n++) {
                     right[n] = load_right_t(at_w + n * SIDE * STRIDE + s, STRIDE);
                 }

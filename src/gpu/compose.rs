@@ -141,7 +141,8 @@ impl Kernel {
     /// Fails if a value is of no override of its composed text, or of one of another type: WGSL would take 1.5 for 1.
     pub(super) fn check(&self, text: &str) -> Result<()> {
         for (name, value) in &self.overrides {
-            let declared = overrides(text).chain(set_constants(text)).find(|(known, _)| known == name).map(|(_, ty)| ty);
+            let declared =
+                overrides(text).chain(set_constants(text)).find(|(known, _)| known == name).map(|(_, ty)| ty);
             if declared != Some(value.ty()) {
                 let problem = format!("override {name} is set as {}, its text has {declared:?}", value.ty());
                 return Err(Error::argument(format!("kernel {}", self.name), problem));
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(set_constants(text).collect::<Vec<_>>(), [("COLS", "u32")]);
         let mut kernel = Kernel::new("norm", text);
         kernel.set("COLS", 8);
-        assert_eq!(kernel.check(text), Ok(()));
+        kernel.check(text).unwrap();
         assert_eq!(compose(&kernel).unwrap(), text.replace("1u;   //", "u32(8);  //"));
         for (name, value) in [("WG", 1.5f32.into()), ("HAS_BIAS", 1u32.into()), ("HAS_BIASES", true.into())] {
             let error = checked(name, value).unwrap_err();

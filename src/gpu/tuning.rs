@@ -256,9 +256,12 @@ impl Tuning {
             // On processors a load costs as much as ten multiplications, and registers cost nothing: many rows for each
             // element of x.
             // Integer dot products take 0.55 of the time on lavapipe, 0.36 on SwiftShader.
-            Kind::Software => {
-                (8, 1, 16, MatmulTuning { lanes: 8, row_vec4s: 4, row_vec4s_batch: 4, small_x: 8, matmul: Matmul::Dot, ..usual })
-            }
+            Kind::Software => (
+                8,
+                1,
+                16,
+                MatmulTuning { lanes: 8, row_vec4s: 4, row_vec4s_batch: 4, small_x: 8, matmul: Matmul::Dot, ..usual },
+            ),
             // Not measured yet: four rows, as others have it, and eight rows of x are all that registers hold.
             Kind::Discrete | Kind::Integrated => (32, 32, 64, usual),
             // Browsers do not report whether integer dot products are an instruction or emulated.
@@ -267,7 +270,8 @@ impl Tuning {
         // docs/drivers.md: the larger spill 145 and 339 registers there, by Mesa's compilers.
         let few_registers = matches!(traits.vendor, Vendor::Intel | Vendor::Apple);
         let (tiled_keys, tiled_values) = if few_registers { (4, 1) } else { (8, 2) };
-        let mut tuning = Self { reduce, head, attend, tiled_keys, tiled_values, by_format: [matmul; BlockFormat::ALL.len()] };
+        let mut tuning =
+            Self { reduce, head, attend, tiled_keys, tiled_values, by_format: [matmul; BlockFormat::ALL.len()] };
         for row in rows(traits) {
             tuning.all().filter(|(format, _)| (row.formats)(*format)).for_each(|(_, choice)| (row.set)(choice));
         }
@@ -425,7 +429,10 @@ mod tests {
         };
         let usual = of(Vendor::Other, "", (32, 32), Q4_K);
         assert_eq!(of(Vendor::Nvidia, "", (32, 32), Q4_K), MatmulTuning { tile_w: 128, ..usual });
-        assert_eq!(of(Vendor::Intel, "", (8, 32), Q4_K), MatmulTuning { lanes: 16, cols: 4, matmul: Matmul::Dot, ..usual });
+        assert_eq!(
+            of(Vendor::Intel, "", (8, 32), Q4_K),
+            MatmulTuning { lanes: 16, cols: 4, matmul: Matmul::Dot, ..usual }
+        );
         assert_eq!(of(Vendor::Amd, "Mesa", (32, 64), IQ4_NL), MatmulTuning { lanes: 64, ..usual });
         let lavapipe = Traits { kind: Kind::Software, driver: "llvmpipe", ..TRAITS };
         assert_eq!(Tuning::of(&lavapipe).matmul(Q4_K).row_vec4s, 1);

@@ -212,7 +212,9 @@ fn key(device: &Device) -> String {
     // Tile sizes depend on it.
     let form = format!("{form} {}", caps.workgroup_memory);
     let mut tuned = caps.tuning.numbers().iter().map(|(name, n)| format!(" {name}={n}")).collect::<String>();
-    for (MatmulTuning { lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, .. }, formats) in caps.tuning.groups() {
+    for (MatmulTuning { lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, .. }, formats) in
+        caps.tuning.groups()
+    {
         tuned += &format!(
             " {lanes},{cols},{row_vec4s},{row_vec4s_batch},{tile_w},{tile_x},{small_x}={}",
             BlockFormat::names_of(&formats, ",")

@@ -57,9 +57,7 @@ impl KernelTuning {
                 let [w, x] = matrices.of_subgroup.map(|n| 2 * n * matrices.side);
                 Tile { w, x, few: x, cols: products.cols }
             }
-            _ => {
-                Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE, cols: products.cols }
-            },
+            _ => Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE, cols: products.cols },
         }
     }
 }

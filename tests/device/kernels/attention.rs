@@ -385,8 +385,8 @@ fn gpu_attention_does_not_depend_on_how_it_is_divided() {
 fn gpu_attention_by_cooperative_matrices_with_a_stand_in() {
     let cases = cases::cooperative_attention();
     for (turn, (form, device, types)) in with_stand_ins().into_iter().enumerate() {
-        // Each case meets two of the three.
-        for case in cases.iter().enumerate().filter(|(i, _)| i % 3 != turn).map(|c| c.1) {
+        // Each case meets two of the four.
+        for case in cases.iter().enumerate().filter(|(i, _)| i % 2 == turn % 2).map(|c| c.1) {
             let (distance, modules) = pollster::block_on(case.distance(&device));
             assert!(modules.iter().any(|m| m.starts_with("attend_cooperative")), "{form:?}, {types}, {}", case.name);
             assert!(distance <= case.bound, "{form:?}, {types}, {}: {distance:e}", case.name);

@@ -161,7 +161,7 @@ fn gpu_matmul_by_other_tiles() {
     FORMS[..2].iter().for_each(|form| check(*form, &cases::tiles()));
 }
 
-/// No software adapter has cooperative matrices: plain WGSL of the same meaning takes their place, and subgroups are emulated.
+/// Few software adapters have cooperative matrices: plain WGSL of the same meaning takes their place, and subgroups are emulated.
 /// This tests tiles, edges, epilogues, and how subgroups take turns.
 fn with_stand_ins() -> [(Form, Device, &'static str); 4] {
     macro_rules! stand_in {
@@ -191,6 +191,21 @@ fn with_stand_ins() -> [(Form, Device, &'static str); 4] {
 fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
     for (turn, (form, device, types)) in with_stand_ins().into_iter().enumerate() {
         check_on(&device, &format!("{form:?}, {types}"), &cases::cooperative(turn));
+    }
+}
+
+/// The adapter's own: every format in every shape, with every epilogue, and attention.
+#[test]
+#[ignore = "needs an adapter with cooperative matrices: scripts/newest-lavapipe"]
+fn gpu_cooperative_matrices_of_the_adapter() {
+    let device = device(LAVAPIPE);
+    let matrices = device.caps().cooperative.expect("lavapipe of Mesa 26 has cooperative matrices");
+    let device = device.with_matrices(matrices);
+    (0..7).for_each(|turn| check_on(&device, "cooperative matrices", &cases::cooperative(turn)));
+    for case in cases::cooperative_attention() {
+        let (distance, modules) = pollster::block_on(case.distance(&device));
+        assert!(modules.iter().any(|m| m.starts_with("attend_cooperative")), "{}: {modules:?}", case.name);
+        assert!(distance <= case.bound, "{}: {distance:e}", case.name);
     }
 }
 

@@ -414,8 +414,8 @@ fn devices_are_listed() {
         &[
             "tuning",
             "rows = 4",
-            "reduce, head, attend work",
-            "lanes, row_vec4s, row_vec4s_batch, tile_w, tile_x, matmul",
+            "reduce, head, attend, tiled_keys, tiled_values work",
+            "lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul",
         ],
     );
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();

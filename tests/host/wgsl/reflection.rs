@@ -127,7 +127,8 @@ fn overrides_are_those_that_naga_finds() {
         let named = module.overrides.iter().filter_map(|(_, o)| Some((o.name.clone()?, o.ty)));
         let found: BTreeSet<_> = named.map(|(name, of)| (name, ty(&module.types[of].inner).to_owned())).collect();
         let owned = |(name, of): (&str, &str)| (name.to_owned(), of.to_owned());
-        let constants: BTreeSet<_> = set_constants(kernel.source).chain(LIB.iter().flat_map(|f| set_constants(f.source))).map(owned).collect();
+        let constants: BTreeSet<_> =
+            set_constants(kernel.source).chain(LIB.iter().flat_map(|f| set_constants(f.source))).map(owned).collect();
         let lines: BTreeSet<_> = overrides(&text).map(owned).collect();
         assert_eq!(lines, found, "{}", modules::name(&kernel));
         known.extend(lines.into_iter().chain(constants).map(|(name, _)| name));

@@ -104,7 +104,8 @@ pub fn tunings() -> Vec<Case> {
             let of = |name: &str, number| format!("{name}.{} = {number}\n", format.info().name);
             let batch = [1, 2, 4][(i + j) % 3].min(64 / lanes);
             let cols = [8, 4, 2][j];
-            let tuning = [of("lanes", lanes), of("cols", cols), of("row_vec4s", row_vec4s), of("row_vec4s_batch", batch)];
+            let tuning =
+                [of("lanes", lanes), of("cols", cols), of("row_vec4s", row_vec4s), of("row_vec4s_batch", batch)];
             let tuning = tuning.concat().leak();
             let op = OneOp::new(&[768], |b, x| {
                 let w = b.weight("w", 65, 768);
