@@ -41,7 +41,7 @@ def ours(rows, kernels, kind="", rows_of_x=None):
         if rows_of_x and (columns == 1) != (rows_of_x == 1):
             continue
         # Q6_K has no gated form; the residual's is there for all.
-        order = (choice, value("NORM"), value("EPI") != 1, "lib/kv_f32" in words, -value("THREADS_M"), -columns, name)
+        order = (choice, value("NORM"), value("EPI") != 1, "lib/kv_f32" in words, -value("THREADS_M"), -value("ROWS_X"), -columns, name)
         found.append((order, name, row))
     return min(found)[1:] if found else None
 

@@ -190,7 +190,9 @@ fn with_stand_ins() -> [(Form, Device, &'static str); 4] {
 #[test]
 fn gpu_matmul_by_cooperative_matrices_with_a_stand_in() {
     for (turn, (form, device, types)) in with_stand_ins().into_iter().enumerate() {
-        check_on(&device, &format!("{form:?}, {types}"), &cases::cooperative(turn));
+        // The longest row has too many iterations for lavapipe.
+        let longest = if form == LAVAPIPE { 8192 } else { u32::MAX };
+        check_on(&device, &format!("{form:?}, {types}"), &cases::cooperative(turn, longest));
     }
 }
 
@@ -201,7 +203,7 @@ fn gpu_cooperative_matrices_of_the_adapter() {
     let device = device(LAVAPIPE);
     let matrices = device.caps().cooperative.expect("lavapipe of Mesa 26 has cooperative matrices");
     let device = device.with_matrices(matrices);
-    (0..7).for_each(|turn| check_on(&device, "cooperative matrices", &cases::cooperative(turn)));
+    (0..7).for_each(|turn| check_on(&device, "cooperative matrices", &cases::cooperative(turn, u32::MAX)));
     for case in cases::cooperative_attention() {
         let (distance, modules) = pollster::block_on(case.distance(&device));
         assert!(modules.iter().any(|m| m.starts_with("attend_cooperative")), "{}: {modules:?}", case.name);

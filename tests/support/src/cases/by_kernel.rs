@@ -10,7 +10,7 @@ pub fn of_kernel(kernel: &str) -> Vec<Case> {
         "matvec" => [linear(), formats(), tunings()].concat(),
         "matmul" => [registers(), f16_tiles(), tiles()].concat(),
         "quantize" | "matmul_dot" => dots(),
-        "matmul_cooperative" => cooperative(0),
+        "matmul_cooperative" => cooperative(0, u32::MAX),
         "rope" => [rope(), rotations(), angles()].concat(),
         "kv_write" | "rope_kv" | "norm_rope_kv" => writes(),
         "kv_replicate" | "kv_blocks" => copies(),

@@ -90,9 +90,12 @@ pub fn tiles() -> Vec<Case> {
     tilings.into_iter().enumerate().flat_map(of).collect()
 }
 
-/// The same in f16 by cooperative matrices: every format in one shape, which changes with `turn`.
-pub fn cooperative(turn: usize) -> Vec<Case> {
-    matmuls("matmul = cooperative", |_| true, turn..turn + 1, 1e-6)
+/// The same in f16 by cooperative matrices: every format in one shape, which changes with `turn`. Rows have at most `longest`
+/// weights.
+pub fn cooperative(turn: usize, longest: u32) -> Vec<Case> {
+    let mut cases = matmuls("matmul = cooperative", |_| true, turn..turn + 1, 1e-6);
+    cases.retain(|case| matches!(&case.work, Work::Op { op, .. } if op.program.value(op.inputs[0]).width <= longest));
+    cases
 }
 
 /// Whatever the tuning table or file has for a format, mat-vec is right: threads, rows of W and rows of x pair by pair.
