@@ -1,7 +1,8 @@
 //! BF16: the upper half of an IEEE binary32, little-endian, one number a block. The GPU form is the file's, two
 //! numbers a word.
 
-use super::{FormatInfo, lanes};
+use super::FormatInfo;
+use super::simd::{self, Bf16};
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "BF16",
@@ -10,7 +11,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: 2,
     decode: |blocks, out| decode(blocks.as_chunks().0, out),
     encode: Some(encode),
-    dot: |row, x| lanes::dot_numbers(row, x, decode),
+    floats: Some(simd::float_products::<Bf16>),
     eight: None,
     planes: std::slice::from_ref(&(0..2)),
     wgsl: include_str!("../../wgsl/quant/bf16.wgsl"),

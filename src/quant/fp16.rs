@@ -3,7 +3,8 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::{FormatInfo, lanes};
+use super::FormatInfo;
+use super::simd::{self, F16};
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "F16",
@@ -11,21 +12,24 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     weights: 1,
     bytes: 2,
     decode: |blocks, out| {
-        for (numbers, out) in blocks.as_chunks().0.chunks(lanes::LANES).zip(out.chunks_mut(lanes::LANES)) {
+        for (numbers, out) in blocks.as_chunks().0.chunks(CHUNK).zip(out.chunks_mut(CHUNK)) {
             decode(numbers, out);
         }
     },
     encode: Some(encode),
-    dot: |row, x| lanes::dot_numbers(row, x, decode),
+    floats: Some(simd::float_products::<F16>),
     eight: None,
     planes: std::slice::from_ref(&(0..2)),
     wgsl: include_str!("../../wgsl/quant/f16.wgsl"),
 };
 
+/// Numbers that are converted at once.
+const CHUNK: usize = 32;
+
 /// Converts at most 32 numbers, through a buffer because a file's bytes need not be aligned.
 #[inline(always)]
 fn decode(numbers: &[[u8; 2]], out: &mut [f32]) {
-    let mut f16s = [f16::ZERO; lanes::LANES];
+    let mut f16s = [f16::ZERO; CHUNK];
     for (half, bytes) in f16s.iter_mut().zip(numbers) {
         *half = f16::from_le_bytes(*bytes);
     }

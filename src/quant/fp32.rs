@@ -1,6 +1,7 @@
 //! F32: little-endian IEEE binary32, one number a block. The GPU form is the file's.
 
-use super::{FormatInfo, lanes};
+use super::FormatInfo;
+use super::simd::{self, F32};
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "F32",
@@ -9,7 +10,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: 4,
     decode: |blocks, out| decode(blocks.as_chunks().0, out),
     encode: Some(encode),
-    dot: |row, x| lanes::dot_numbers(row, x, decode),
+    floats: Some(simd::float_products::<F32>),
     eight: None,
     planes: std::slice::from_ref(&(0..4)),
     wgsl: include_str!("../../wgsl/quant/f32.wgsl"),

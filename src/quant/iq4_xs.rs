@@ -9,7 +9,7 @@ use super::fit::Scaled;
 use super::iq4_nl::{LEVELS, nearest, step};
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 136;
@@ -21,7 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: BYTES,
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
-    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[8..136, 0..8],
     wgsl: include_str!("../../wgsl/quant/iq4_xs.wgsl"),

@@ -20,7 +20,6 @@ pub(crate) mod ggml;
 pub mod ggml;
 mod iq4_nl;
 mod iq4_xs;
-mod lanes;
 pub mod mix;
 mod mxfp4;
 mod packed6;
@@ -54,6 +53,9 @@ type Decode = fn(blocks: &[u8], out: &mut [f32]);
 /// f32 to whole blocks.
 type Encode = fn(weights: &[f32], out: &mut [u8]);
 
+/// `out[i * n + j] = row j · x[i]` for the n rows of numbers that w holds, each as long as the rows of x.
+pub(crate) type FloatProducts = fn(simd: Simd, w: &[u8], x: &[&[f32]], out: &mut [f32]);
+
 /// What the rest of the engine knows about a format.
 #[derive(Debug)]
 pub struct FormatInfo {
@@ -69,8 +71,8 @@ pub struct FormatInfo {
     pub(crate) decode: Decode,
     /// Bit for bit as ggml's reference quantiser does it.
     pub(crate) encode: Option<Encode>,
-    /// `sum_i row[i] * x[i]` over the decoded weights in f32, in the order of the `lanes` module.
-    pub(crate) dot: fn(&[u8], &[f32]) -> f32,
+    /// Products with f32 activations, in the order of the `float_products` module; none for blocks that have to be decoded.
+    pub(crate) floats: Option<FloatProducts>,
     /// Products with int8 activations, in the order of the `q8` module; none for formats of floats.
     pub(crate) eight: Option<Int8Form>,
     /// The bytes of a block that each plane of the GPU form holds.
@@ -234,7 +236,21 @@ impl BlockFormat {
             info.name,
             x.len()
         );
-        (info.dot)(row, x)
+        let mut out = [0.0];
+        match info.floats {
+            Some(products) => products(Simd::best(), row, &[x], &mut out),
+            None => {
+                let mut decoded = vec![0.0; x.len()];
+                (info.decode)(row, &mut decoded);
+                Self::floats(Simd::best(), &decoded, &[x], &mut out);
+            }
+        }
+        out[0]
+    }
+
+    /// `out[i * n + j] = w[j] · x[i]` for n rows of floats.
+    pub(crate) fn floats(simd: Simd, w: &[f32], x: &[&[f32]], out: &mut [f32]) {
+        simd::float_products::<simd::F32>(simd, bytemuck::cast_slice(w), x, out);
     }
 
     /// `sum_i row[i] * x[i]` with int8 activations, summed in integers for each 32: the same bits in every form.

@@ -8,7 +8,7 @@
 use super::fit::Affine;
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector, both};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 84;
@@ -20,7 +20,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: BYTES,
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
-    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[16..80, 0..16, 80..84],
     wgsl: include_str!("../../wgsl/quant/q2_k.wgsl"),

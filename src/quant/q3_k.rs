@@ -9,7 +9,7 @@
 use super::fit::{self, Scaled};
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector, both};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, q8};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 110;
@@ -21,7 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: BYTES,
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
-    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[32..96, 0..32, 96..108, 108..110],
     wgsl: include_str!("../../wgsl/quant/q3_k.wgsl"),

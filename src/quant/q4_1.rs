@@ -6,7 +6,7 @@
 
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, put_f16, q8};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 20;
@@ -18,7 +18,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: BYTES,
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
-    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[4..20, 0..4],
     wgsl: include_str!("../../wgsl/quant/q4_1.wgsl"),

@@ -6,7 +6,7 @@
 
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Bytes, Vector};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, largest, put_f16, q8};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, largest, put_f16, q8};
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 22;
@@ -18,7 +18,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: BYTES,
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
-    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[6..22, 2..6, 0..2],
     wgsl: include_str!("../../wgsl/quant/q5_0.wgsl"),

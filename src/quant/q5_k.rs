@@ -7,7 +7,7 @@
 use super::fit::{Affine, size_and_rms};
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector, both};
-use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, lanes, packed6, q8};
+use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, packed6, q8};
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 176;
@@ -19,7 +19,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     bytes: BYTES,
     decode: |blocks, out| decode_blocks(blocks, out, decode),
     encode: Some(|weights, out| encode_blocks(weights, out, encode)),
-    dot: |row, x| lanes::dot_blocks(row, x, decode),
+    floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: std::slice::from_ref(&(0..BYTES)),
     wgsl: include_str!("../../wgsl/quant/q5_k.wgsl"),

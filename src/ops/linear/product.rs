@@ -2,14 +2,10 @@
 
 use std::ops::Range;
 
-use crate::cpu::simd;
 use crate::ops::cpu::CpuRun;
 use crate::ops::weights::WeightView;
 use crate::ops::{Part, WeightId};
-use crate::quant::{Int8Form, LANES, Q8, Simd, Tile};
-
-/// Rows of W that are decoded together when there are several rows of x: each row of x is loaded once for all of them.
-const TILE: usize = 4;
+use crate::quant::{BlockFormat, FloatProducts, Int8Form, LANES, Q8, Simd, Tile};
 
 /// Rows of x, (rows, k), as floats and perhaps as int8.
 pub(crate) struct X<'a> {
@@ -50,12 +46,18 @@ pub(crate) fn q8_scratch(rows: usize, k: u32) -> usize {
 /// f32s of scratch memory that [`product`] needs.
 pub(crate) fn product_scratch(k: u32) -> usize {
     let tiles = panels(k as usize) * (k as usize / 32) * size_of::<Tile>() / size_of::<f32>();
-    (TILE * k as usize).max(tiles + ALIGN)
+    let rows = float_rows(k as usize);
+    (rows * (k as usize + FLOAT_STRIP)).max(tiles + ALIGN)
 }
 
 /// Panels, of [`LANES`] rows of W each, that are unpacked together: as many as stay in the cache beside x.
 fn panels(k: usize) -> usize {
     (CACHE / (k / 32 * size_of::<Tile>()).max(1)).clamp(1, 8)
+}
+
+/// Rows of W that are multiplied together in floats: as many as stay in the cache beside x.
+fn float_rows(k: usize) -> usize {
+    (CACHE / (k * size_of::<f32>()).max(1)).clamp(4, 64) / 4 * 4
 }
 
 /// Bytes of unpacked weights that stay in a core's L2 cache beside activations.
@@ -66,12 +68,16 @@ const ALIGN: usize = 64 / size_of::<f32>();
 const MANY: usize = 4;
 /// Rows of x between which the tiles of all panels are loaded once.
 const STRIP: usize = 32;
+/// The same in floats: a multiple of what every form multiplies together.
+const FLOAT_STRIP: usize = 48;
+/// Up to so many rows of x are multiplied with numbers straight from the file.
+const FEW: usize = 6;
 
 /// `store(i, j, W[j] · x[rᵢ] + b[j])` for some rows j of W and the i-th of some rows of x.
 ///
 /// In int8, sixteen rows of W are multiplied together, straight from the blocks, or, for many rows of x, unpacked once. In
-/// floats, one row of x is multiplied straight from the blocks; for more, rows of W are decoded once. The order of each sum is
-/// the same in either case, so a row's results do not depend on how many there are.
+/// floats, numbers are multiplied straight from the file for few rows of x; for more, and from blocks, rows of W are decoded
+/// once. The order of each sum is the same in either case, so a row's results do not depend on how many there are.
 pub(crate) fn product(
     run: &CpuRun<'_>,
     part: &Part,
@@ -88,27 +94,44 @@ pub(crate) fn product(
         let store = |i: usize, j: usize, y: f32| store(i, j, y + bias(j));
         return as_int8(simd, eight, &w, columns, x, rows, scratch, store);
     }
-    if rows.len() == 1 {
-        for r in rows {
-            let x = x.row(r);
-            for j in columns.clone() {
-                store(0, j, w.format.dot(w.row(j), x) + bias(j));
-            }
+    as_floats(&w, columns, x, rows, scratch, |i, j, y| store(i, j, y + bias(j)));
+}
+
+/// [`product`] in floats.
+fn as_floats(
+    w: &WeightView<'_>,
+    columns: Range<usize>,
+    x: &X<'_>,
+    rows: impl ExactSizeIterator<Item = usize> + Clone,
+    scratch: &mut [f32],
+    mut store: impl FnMut(usize, usize, f32),
+) {
+    let simd = Simd::best();
+    let count = float_rows(w.k);
+    let (decoded, out) = scratch.split_at_mut(count * w.k);
+    // Decoding pays for blocks, and for numbers that are read by more rows of x than are multiplied together.
+    let straight = |_: &FloatProducts| w.format == BlockFormat::F32 || rows.len() <= FEW;
+    let straight = w.format.info().floats.filter(straight);
+    for first in columns.clone().step_by(count) {
+        let panel = first..columns.end.min(first + count);
+        let decoded = &mut decoded[..panel.len() * w.k];
+        if straight.is_none() {
+            panel.clone().zip(decoded.chunks_exact_mut(w.k)).for_each(|(j, row)| w.decode(j, row));
         }
-        return;
-    }
-    let decoded = &mut scratch[..TILE * w.k];
-    for first in columns.clone().step_by(TILE) {
-        let tile = first..columns.end.min(first + TILE);
-        for (j, row) in tile.clone().zip(decoded.chunks_exact_mut(w.k)) {
-            w.decode(j, row);
-        }
-        for (i, r) in rows.clone().enumerate() {
-            // Rows past the tile's end are stale: their sums are not stored.
-            let sums = simd::dots::<TILE>(std::array::from_fn(|i| &decoded[i * w.k..(i + 1) * w.k]), x.row(r));
-            for (j, sum) in tile.clone().zip(sums) {
-                store(i, j, sum + bias(j));
+        let mut strip: [&[f32]; FLOAT_STRIP] = [&[]; FLOAT_STRIP];
+        let (mut left, mut done) = (rows.clone(), 0);
+        while left.len() > 0 {
+            let n = left.len().min(FLOAT_STRIP);
+            strip.iter_mut().zip(&mut left).for_each(|(strip, r)| *strip = x.row(r));
+            let out = &mut out[..n * panel.len()];
+            match straight {
+                Some(products) => products(simd, w.rows(panel.clone()), &strip[..n], out),
+                None => BlockFormat::floats(simd, decoded, &strip[..n], out),
             }
+            for (i, y) in (done..).zip(out.chunks_exact(panel.len())) {
+                panel.clone().zip(y).for_each(|(j, y)| store(i, j, *y));
+            }
+            done += n;
         }
     }
 }

@@ -15,7 +15,8 @@ pub(super) mod plain {
     use super::super::super::q8::{LANES, Q8, Unpack};
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
-    super::super::bodies!("avx2,f16c", super::Avx2<false>);
+    use super::super::float_products::{self, Number};
+    super::super::bodies!("avx2,fma,f16c", super::Avx2<false>, floats: 2, 2, 3);
 }
 
 /// With those of AVX-VNNI, too.
@@ -23,7 +24,8 @@ pub(super) mod vnni {
     use super::super::super::q8::{LANES, Q8, Unpack};
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
-    super::super::bodies!("avx2,f16c,avxvnni", super::Avx2<true>);
+    use super::super::float_products::{self, Number};
+    super::super::bodies!("avx2,fma,f16c,avxvnni", super::Avx2<true>, floats: 2, 2, 3);
 }
 
 #[target_feature(enable = "avx2")]
@@ -42,6 +44,17 @@ pub(super) unsafe fn gather(at: *const u8, step: usize) -> __m128i {
         let word = |i: usize| _mm_cvtsi32_si128(at.add(i * step).cast::<i32>().read_unaligned());
         let pair = |i: usize| _mm_unpacklo_epi32(word(i), word(i + 1));
         _mm_unpacklo_epi64(pair(0), pair(2))
+    }
+}
+
+/// The sum of the floats, by halves.
+#[inline(always)]
+pub(super) fn total(x: __m256) -> f32 {
+    // SAFETY: called by functions that have the features.
+    unsafe {
+        let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
     }
 }
 
@@ -72,6 +85,12 @@ super::vector_impl! {
         }
         unsafe fn gather(at: *const u8, step: usize) -> Self {
             Self(_mm256_set_m128i(gather(at.add(4 * step), step), gather(at, step)))
+        }
+        unsafe fn floats_at(at: *const u8) -> __m256 { _mm256_loadu_ps(at.cast()) }
+        unsafe fn f16s_at(at: *const u8) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
+        unsafe fn bf16s_at(at: *const u8) -> __m256 {
+            let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
         }
         fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
         fn from_bytes(bytes: &[u8]) -> Self { Self(_mm256_loadu_si256(bytes[..32].as_ptr().cast())) }
@@ -125,5 +144,7 @@ super::vector_impl! {
         fn add_floats(a: __m256, b: __m256) -> __m256 { _mm256_add_ps(a, b) }
         fn sub_floats(a: __m256, b: __m256) -> __m256 { _mm256_sub_ps(a, b) }
         fn mul_floats(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
+        fn add_product_floats(sum: __m256, a: __m256, b: __m256) -> __m256 { _mm256_fmadd_ps(a, b, sum) }
+        fn total(x: __m256) -> f32 { total(x) }
     }
 }

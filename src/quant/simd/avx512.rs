@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 use super::super::q8::{LANES, Q8, Unpack};
 use super::super::row_products;
 use super::super::tile::{self, Tile};
+use super::float_products::{self, Number};
 use super::vector::Vector;
 use super::{avx2, bodies};
 
@@ -13,7 +14,7 @@ use super::{avx2, bodies};
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(__m512i);
 
-bodies!("avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512);
+bodies!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512, floats: 1, 4, 6);
 
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
@@ -43,6 +44,12 @@ super::vector_impl! {
         unsafe fn gather(at: *const u8, step: usize) -> Self {
             let part = |i: usize| avx2::gather(at.add(4 * i * step), step);
             parts(part(0), part(1), part(2), part(3))
+        }
+        unsafe fn floats_at(at: *const u8) -> __m512 { _mm512_loadu_ps(at.cast()) }
+        unsafe fn f16s_at(at: *const u8) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
+        unsafe fn bf16s_at(at: *const u8) -> __m512 {
+            let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
         }
         fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
         fn from_bytes(bytes: &[u8]) -> Self { Self(_mm512_loadu_si512(bytes[..64].as_ptr().cast())) }
@@ -75,5 +82,7 @@ super::vector_impl! {
         fn add_floats(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }
         fn sub_floats(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         fn mul_floats(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
+        fn add_product_floats(sum: __m512, a: __m512, b: __m512) -> __m512 { _mm512_fmadd_ps(a, b, sum) }
+        fn total(x: __m512) -> f32 { avx2::total(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))) }
     }
 }

@@ -1,4 +1,4 @@
-//! The forms of integer dot products: the same bodies compiled for more features of the CPU, with the instructions that
+//! The forms of dot products: the same bodies compiled for more features of the CPU, with the instructions that
 //! multiply bytes.
 #![allow(unsafe_code, reason = "code compiled for features of the CPU is called once they were found")]
 
@@ -7,14 +7,19 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod blocks;
+mod float_products;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
 mod vector;
 
+use std::sync::OnceLock;
+
 use portable::Portable;
 
 pub(super) use blocks::{Blocks, columns, each_group};
+use float_products::Number;
+pub(super) use float_products::{Bf16, F16, F32};
 pub(super) use vector::{Bytes, Vector, both};
 
 use super::q8::{LANES, Q8, Unpack};
@@ -48,7 +53,8 @@ impl Simd {
 
     /// The fastest form that this CPU has.
     pub fn best() -> Self {
-        Self::available().last().copied().unwrap_or(Self::Portable)
+        static BEST: OnceLock<Simd> = OnceLock::new();
+        *BEST.get_or_init(|| Self::available().last().copied().unwrap_or(Self::Portable))
     }
 
     /// Whether this CPU has it. Found out once, then remembered.
@@ -57,7 +63,9 @@ impl Simd {
         match self {
             Self::Portable => true,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"),
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
             #[cfg(target_arch = "x86_64")]
             Self::AvxVnni => Self::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
@@ -86,7 +94,7 @@ macro_rules! vector_impl {
             const PARTS: usize = $parts:expr;
             const BIAS: u8 = $bias:expr;
             type Floats = $floats:ty;
-            $(unsafe fn $load:ident($($load_arg:tt)*) -> Self $load_body:block)*
+            $(unsafe fn $load:ident($($load_arg:tt)*) -> $loaded:ty $load_body:block)*
             $(fn $op:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*
         }
     ) => {
@@ -95,7 +103,7 @@ macro_rules! vector_impl {
             const BIAS: u8 = $bias;
             type Floats = $floats;
             $(#[inline(always)]
-            unsafe fn $load($($load_arg)*) -> Self {
+            unsafe fn $load($($load_arg)*) -> $loaded {
                 // SAFETY: called by functions that have the instructions, and can read there.
                 unsafe { $load_body }
             })*
@@ -138,7 +146,7 @@ macro_rules! in_form {
 /// Defines the bodies compiled for features of the CPU.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! bodies {
-    ($features:literal, $vector:ty) => {
+    ($features:literal, $vector:ty, floats: $parts:literal, $rows:literal, $many:literal) => {
         #[target_feature(enable = $features)]
         pub(in super::super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
             w: &[u8],
@@ -165,6 +173,11 @@ macro_rules! bodies {
             out: &mut [[f32; LANES]],
         ) {
             tile::products::<$vector, SCALES_BY_16, MINS>(tiles, x, out);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(in super::super) fn float_products<N: Number>(w: &[u8], x: &[&[f32]], out: &mut [f32]) {
+            float_products::body::<N, $vector, $parts, $rows, $many>(w, x, out);
         }
     };
 }
@@ -205,6 +218,11 @@ pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool>(
         products::<SCALES_BY_16, MINS>(tiles, x, out),
         tile::products::<Portable, SCALES_BY_16, MINS>(tiles, x, out)
     );
+}
+
+/// `out[i * n + j] = row j · x[i]` for the n rows of numbers that `w` holds, as long as those of x.
+pub(super) fn float_products<N: Number>(simd: Simd, w: &[u8], x: &[&[f32]], out: &mut [f32]) {
+    in_form!(simd, float_products::<N>(w, x, out), float_products::body::<N, Portable, 4, 2, 1>(w, x, out));
 }
 
 /// [`Q8::quantize_body`] in the widest form.

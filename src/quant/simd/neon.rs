@@ -15,7 +15,8 @@ pub(super) mod plain {
     use super::super::super::q8::{LANES, Q8, Unpack};
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
-    super::super::bodies!("neon", super::Neon<false>);
+    use super::super::float_products::{self, Number};
+    super::super::bodies!("neon", super::Neon<false>, floats: 4, 2, 3);
 }
 
 /// With `dotprod`, too.
@@ -23,7 +24,8 @@ pub(super) mod dot {
     use super::super::super::q8::{LANES, Q8, Unpack};
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
-    super::super::bodies!("neon,dotprod", super::Neon<true>);
+    use super::super::float_products::{self, Number};
+    super::super::bodies!("neon,dotprod", super::Neon<true>, floats: 4, 2, 3);
 }
 
 impl<const DOT: bool> Neon<DOT> {
@@ -62,6 +64,11 @@ super::vector_impl! {
         unsafe fn gather(at: *const u8, step: usize) -> Self {
             let word = |i: usize| at.add(i * step).cast::<u32>().read_unaligned();
             Self::of_words(vld1q_u32([word(0), word(1), word(2), word(3)].as_ptr()))
+        }
+        unsafe fn floats_at(at: *const u8) -> float32x4_t { vreinterpretq_f32_u8(vld1q_u8(at)) }
+        unsafe fn f16s_at(at: *const u8) -> float32x4_t { vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(at))) }
+        unsafe fn bf16s_at(at: *const u8) -> float32x4_t {
+            vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(at))))
         }
         fn from_bytes(bytes: &[u8]) -> Self { Self(vld1q_u8(bytes[..16].as_ptr())) }
         fn to_bytes(self, out: &mut [u8]) { vst1q_u8(out[..16].as_mut_ptr(), self.0) }
@@ -107,5 +114,10 @@ super::vector_impl! {
         fn add_floats(a: float32x4_t, b: float32x4_t) -> float32x4_t { vaddq_f32(a, b) }
         fn sub_floats(a: float32x4_t, b: float32x4_t) -> float32x4_t { vsubq_f32(a, b) }
         fn mul_floats(a: float32x4_t, b: float32x4_t) -> float32x4_t { vmulq_f32(a, b) }
+        fn add_product_floats(sum: float32x4_t, a: float32x4_t, b: float32x4_t) -> float32x4_t { vfmaq_f32(sum, a, b) }
+        fn total(x: float32x4_t) -> f32 {
+            let pair = vadd_f32(vget_low_f32(x), vget_high_f32(x));
+            vget_lane_f32::<0>(pair) + vget_lane_f32::<1>(pair)
+        }
     }
 }

@@ -54,6 +54,27 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn floats_at(at: *const u8) -> [f32; 4] {
+        // SAFETY: as the caller says.
+        let bytes = unsafe { at.cast::<[[u8; 4]; 4]>().read() };
+        bytes.map(f32::from_le_bytes)
+    }
+
+    #[inline(always)]
+    unsafe fn f16s_at(at: *const u8) -> [f32; 4] {
+        // SAFETY: as the caller says.
+        let bytes = unsafe { at.cast::<[[u8; 2]; 4]>().read() };
+        bytes.map(|bytes| super::super::f16_at(&bytes, 0))
+    }
+
+    #[inline(always)]
+    unsafe fn bf16s_at(at: *const u8) -> [f32; 4] {
+        // SAFETY: as the caller says.
+        let bytes = unsafe { at.cast::<[[u8; 2]; 4]>().read() };
+        bytes.map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16))
+    }
+
+    #[inline(always)]
     fn from_bytes(bytes: &[u8]) -> Self {
         Self(std::array::from_fn(|i| bytes[i]))
     }
@@ -204,5 +225,16 @@ impl Vector for Portable {
     #[inline(always)]
     fn mul_floats(a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
         both(a, b, |a, b| a * b)
+    }
+
+    #[inline(always)]
+    fn add_product_floats(sum: [f32; 4], a: [f32; 4], b: [f32; 4]) -> [f32; 4] {
+        // A fused product would be a call of a library's function on CPUs without one.
+        both(sum, Self::mul_floats(a, b), |a, b| a + b)
+    }
+
+    #[inline(always)]
+    fn total(x: [f32; 4]) -> f32 {
+        (x[0] + x[2]) + (x[1] + x[3])
     }
 }

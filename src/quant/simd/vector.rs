@@ -23,6 +23,21 @@ pub(in super::super) trait Vector: Copy {
     /// # Safety
     /// They can be read.
     unsafe fn gather(at: *const u8, step: usize) -> Self;
+    /// Consecutive floats.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn floats_at(at: *const u8) -> Self::Floats;
+    /// Consecutive f16.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn f16s_at(at: *const u8) -> Self::Floats;
+    /// Consecutive bf16.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn bf16s_at(at: *const u8) -> Self::Floats;
     /// Fetches what lies there into a cache; any address will do.
     fn fetch(_: *const u8) {}
     /// Consecutive bytes, as many as there are.
@@ -82,6 +97,10 @@ pub(in super::super) trait Vector: Copy {
     fn add_floats(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn sub_floats(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     fn mul_floats(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `sum + a * b`, rounded once where the CPU can.
+    fn add_product_floats(sum: Self::Floats, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The sum of all: halves are added until one is left.
+    fn total(x: Self::Floats) -> f32;
 
     /// The same in all bytes.
     #[inline(always)]

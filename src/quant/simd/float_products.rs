@@ -1,0 +1,297 @@
+//! Rows of floats times rows of activations, straight from the file's bytes.
+//!
+//! **The order of a sum** is that of 16 running sums: the product of column i is added to sum `i mod 16`, product and sum rounded
+//! once where the CPU has fused multiply-add; then halves of the sums are added (8 + 8, 4 + 4, ...). It depends on the length
+//! alone: a row gives the same bits alone and in a prompt, and a block format gives those of its decoded row.
+#![allow(unsafe_code, reason = "loads at offsets within rows whose length was checked")]
+
+use super::vector::Vector;
+
+/// Running sums.
+const SUMS: usize = 16;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// A number as files store it.
+pub(in super::super) trait Number: Copy {
+    /// Bytes of a number.
+    const BYTES: usize;
+
+    /// Consecutive numbers, as many as a vector has floats.
+    ///
+    /// # Safety
+    /// They can be read.
+    unsafe fn floats<V: Vector>(at: *const u8) -> V::Floats;
+}
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal, $floats:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(in super::super) struct $name;
+
+        impl Number for $name {
+            const BYTES: usize = $bytes;
+
+            #[inline(always)]
+            unsafe fn floats<V: Vector>(at: *const u8) -> V::Floats {
+                // SAFETY: as the caller says.
+                unsafe { V::$floats(at) }
+            }
+        }
+    };
+}
+
+number! {
+    /// 32 bits.
+    F32, 4, floats_at
+}
+number! {
+    /// 16 bits as IEEE has them.
+    F16, 2, f16s_at
+}
+number! {
+    /// The upper 16 of 32 bits.
+    Bf16, 2, bf16s_at
+}
+
+/// The body of all forms: `out[i * n + j] = row j · x[i]` for the n rows of `w`. A vector is one of `PARTS` that hold the running
+/// sums; `ROWS` rows of W are multiplied by `MANY` of x together, as many as leave their sums in registers.
+#[inline(always)]
+pub(super) fn body<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY: usize>(
+    w: &[u8],
+    x: &[&[f32]],
+    out: &mut [f32],
+) {
+    let Some(k) = x.first().map(|x| x.len()) else { return };
+    let n = out.len() / x.len();
+    assert!(w.len() == n * k * N::BYTES && x.iter().all(|x| x.len() == k), "{n} rows of {k} in {} bytes", w.len());
+    let mut j = 0;
+    while j + ROWS <= n {
+        some::<N, V, PARTS, ROWS, MANY>(w, x, j, out);
+        j += ROWS;
+    }
+    while j < n {
+        some::<N, V, PARTS, 1, MANY>(w, x, j, out);
+        j += 1;
+    }
+}
+
+/// `ROWS` rows of W from row j on, and all of x.
+#[inline(always)]
+fn some<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY: usize>(
+    w: &[u8],
+    x: &[&[f32]],
+    j: usize,
+    out: &mut [f32],
+) {
+    let n = out.len() / x.len();
+    let (many, mut left) = x.as_chunks::<MANY>();
+    let mut at = j;
+    for x in many {
+        tile::<N, V, PARTS, ROWS, MANY>(w, x, j, &mut out[at..], n);
+        at += MANY * n;
+    }
+    if MANY > 4
+        && let Some((x, rest)) = left.split_first_chunk()
+    {
+        tile::<N, V, PARTS, ROWS, 4>(w, x, j, &mut out[at..], n);
+        (left, at) = (rest, at + 4 * n);
+    }
+    if MANY > 2
+        && let Some((x, rest)) = left.split_first_chunk()
+    {
+        tile::<N, V, PARTS, ROWS, 2>(w, x, j, &mut out[at..], n);
+        (left, at) = (rest, at + 2 * n);
+    }
+    for x in left {
+        tile::<N, V, PARTS, ROWS, 1>(w, &[*x], j, &mut out[at..], n);
+        at += n;
+    }
+}
+
+/// `out[i * n + r] = row j + r · x[i]`
+#[inline(always)]
+fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY: usize>(
+    w: &[u8],
+    x: &[&[f32]; MANY],
+    j: usize,
+    out: &mut [f32],
+    n: usize,
+) {
+    let k = x[0].len();
+    let part = 4 * V::PARTS;
+    let mut sums = [[[V::float(0.0); PARTS]; ROWS]; MANY];
+    let rows = w[j * k * N::BYTES..][..ROWS * k * N::BYTES].as_ptr();
+    for column in (0..k - k % SUMS).step_by(SUMS) {
+        if MANY == 1 {
+            for line in 0..(SUMS * N::BYTES * ROWS).div_ceil(LINE) {
+                // The next rows, which lie after these, while these are multiplied; nothing is read at an address beyond the file.
+                V::fetch(rows.wrapping_add((ROWS * (k + column)) * N::BYTES + line * LINE));
+            }
+        }
+        for p in 0..PARTS {
+            let at = column + p * part;
+            let mut w = [V::float(0.0); ROWS];
+            for (r, w) in w.iter_mut().enumerate() {
+                // SAFETY: `ROWS` rows of k numbers lie there; `SUMS` from `column` on are of the row.
+                *w = unsafe { N::floats::<V>(rows.add((r * k + at) * N::BYTES)) };
+            }
+            for (x, sums) in x.iter().zip(&mut sums) {
+                // SAFETY: every row of x is as long (`body`).
+                let x = unsafe { V::floats_at(x.as_ptr().add(at).cast()) };
+                for (w, sums) in w.iter().zip(sums) {
+                    sums[p] = V::add_product_floats(sums[p], *w, x);
+                }
+            }
+        }
+    }
+    if !k.is_multiple_of(SUMS) {
+        // Filled up with zeros, which change no sum.
+        let (whole, left) = (k - k % SUMS, k % SUMS);
+        let mut padded = [[0u8; SUMS * 4]; ROWS];
+        for (r, padded) in padded.iter_mut().enumerate() {
+            let row = &w[(j + r) * k * N::BYTES..][..k * N::BYTES];
+            padded[..left * N::BYTES].copy_from_slice(&row[whole * N::BYTES..]);
+        }
+        for (x, sums) in x.iter().zip(&mut sums) {
+            let mut x_padded = [0.0; SUMS];
+            x_padded[..left].copy_from_slice(&x[whole..]);
+            for (w, sums) in padded.iter().zip(sums) {
+                for (p, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: the copy has room for `SUMS` numbers.
+                    let w = unsafe { N::floats::<V>(w.as_ptr().add(p * part * N::BYTES)) };
+                    *sum = V::add_product_floats(*sum, w, V::load_floats(&x_padded[p * part..]));
+                }
+            }
+        }
+    }
+    for (i, sums) in sums.into_iter().enumerate() {
+        for (out, mut parts) in out[i * n..][..ROWS].iter_mut().zip(sums) {
+            let mut half = PARTS / 2;
+            while half > 0 {
+                for p in 0..half {
+                    parts[p] = V::add_floats(parts[p], parts[p + half]);
+                }
+                half /= 2;
+            }
+            *out = V::total(parts[0]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use crate::quant::{BlockFormat, Simd};
+
+    const FORMATS: [BlockFormat; 3] = [BlockFormat::F32, BlockFormat::F16, BlockFormat::BF16];
+
+    fn rows(count: usize, k: usize, seed: usize) -> Vec<f32> {
+        (0..count * k).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 * 1e-3 - 1.0).collect()
+    }
+
+    fn encoded(format: BlockFormat, w: &[f32]) -> Vec<u8> {
+        let mut out = vec![0; w.len() * format.info().bytes];
+        format.encode(w, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn products_are_close_to_exact_and_the_same_for_any_number_of_rows() {
+        for (k, n) in [(1, 1), (15, 3), (16, 4), (17, 5), (48, 2), (100, 9), (257, 7), (768, 6), (1031, 13)] {
+            for format in FORMATS {
+                let w = encoded(format, &rows(n, k, k));
+                let mut decoded = vec![0.0; n * k];
+                format.decode(&w, &mut decoded).unwrap();
+                // At an odd place, since rows of a file may lie anywhere.
+                let mut moved = vec![0; w.len() + 1];
+                moved[1..].copy_from_slice(&w);
+                let all = rows(17, k, 3);
+                for simd in Simd::available() {
+                    let alone: Vec<f32> = all
+                        .chunks(k)
+                        .flat_map(|x| {
+                            let mut out = vec![0.0; n];
+                            format.info().floats.unwrap()(simd, &moved[1..], &[x], &mut out);
+                            out
+                        })
+                        .collect();
+                    for (i, y) in alone.iter().enumerate() {
+                        let terms = || decoded[i % n * k..][..k].iter().zip(&all[i / n * k..][..k]);
+                        let exact: f64 = terms().map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                        let size: f64 = terms().map(|(w, x)| f64::from(w * x).abs()).sum();
+                        // Each of k/16 + 4 sums, and each product, is off by half a unit of the last place at most.
+                        let most = (k as f64 / 16.0 + 6.0) * 6e-8 * size;
+                        assert!(
+                            (f64::from(*y) - exact).abs() <= most,
+                            "{} {simd:?} k = {k}: {y} for {exact}",
+                            format.name()
+                        );
+                    }
+                    for many in 1..=17 {
+                        let x: Vec<&[f32]> = all.chunks(k).take(many).collect();
+                        let mut out = vec![f32::NAN; many * n];
+                        format.info().floats.unwrap()(simd, &w, &x, &mut out);
+                        assert_eq!(out, alone[..many * n], "{} {simd:?}: {many} rows of x", format.name());
+                        BlockFormat::floats(simd, &decoded, &x, &mut out);
+                        assert_eq!(out, alone[..many * n], "{} {simd:?}: {many} rows of x, decoded", format.name());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn infinities_and_nans_stay() {
+        for simd in Simd::available() {
+            for at in [0, 15, 16, 20] {
+                let (mut w, x) = (vec![1.0; 21], vec![2.0; 21]);
+                w[at] = f32::INFINITY;
+                let mut out = [0.0];
+                BlockFormat::floats(simd, &w, &[&x], &mut out);
+                assert_eq!(out, [f32::INFINITY]);
+                w[(at + 1) % 21] = f32::NAN;
+                BlockFormat::floats(simd, &w, &[&x], &mut out);
+                assert!(out[0].is_nan());
+            }
+        }
+    }
+
+    /// Without vector instructions the fastest form would be no faster than plain code.
+    #[test]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    fn the_fastest_form_is_made_of_vector_instructions() {
+        let (k, n) = (1024, 64);
+        let x = rows(12, k, 1);
+        let x: Vec<&[f32]> = x.chunks(k).collect();
+        for format in FORMATS {
+            let w = encoded(format, &rows(n, k, 2));
+            let mut decoded = vec![0.0; n * k];
+            format.decode(&w, &mut decoded).unwrap();
+            // One running sum, which no compiler may divide among lanes.
+            let plain = |out: &mut [f32]| {
+                for (w, out) in decoded.chunks(k).zip(out.chunks_mut(x.len())) {
+                    for (x, out) in x.iter().zip(out) {
+                        *out = w.iter().zip(*x).fold(0.0, |sum, (w, x)| sum + w * x);
+                    }
+                }
+            };
+            let vector = |out: &mut [f32]| format.info().floats.unwrap()(Simd::best(), &w, &x, out);
+            let mut out = vec![0.0; n * x.len()];
+            // The best of several in turns: others may use the CPU, too.
+            let mut best = [Duration::MAX; 2];
+            for _ in 0..20 {
+                let started = Instant::now();
+                plain(std::hint::black_box(&mut out));
+                best[0] = best[0].min(started.elapsed());
+                let started = Instant::now();
+                vector(std::hint::black_box(&mut out));
+                best[1] = best[1].min(started.elapsed());
+            }
+            assert!(best[0] > 4 * best[1], "{}: {best:?}", format.name());
+        }
+    }
+}
