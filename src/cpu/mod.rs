@@ -14,6 +14,6 @@ pub(crate) use cache::{Cache, States};
 #[cfg(feature = "cli")]
 pub(crate) use memory::is_answered;
 pub(crate) use memory::zeros;
-pub(crate) use pages::{Kind, PageShape, Pages};
+pub(crate) use pages::{FloatRows, Kind, PageShape, Pages};
 pub(crate) use shared::Shared;
 pub(crate) use thread_pool::{Job, PoolThread, ThreadPool};

@@ -2,8 +2,27 @@
 
 use half::f16;
 
-use super::{Shared, simd};
+use super::Shared;
 use crate::Result;
+
+/// Rows of floats, as pages keep them, `stride` numbers apart.
+#[derive(Clone, Copy)]
+pub(crate) enum FloatRows<'a> {
+    /// Of 32 bits.
+    F32(&'a [f32], usize),
+    /// Bits of f16.
+    F16(&'a [u16], usize),
+}
+
+impl FloatRows<'_> {
+    /// Without the first rows.
+    pub(crate) fn after(self, rows: usize) -> Self {
+        match self {
+            Self::F32(x, stride) => Self::F32(&x[rows * stride..], stride),
+            Self::F16(x, stride) => Self::F16(&x[rows * stride..], stride),
+        }
+    }
+}
 
 /// A cache of one layer: `[block][ K: kv_head, slot, k_dim | V: kv_head, slot, v_dim ]`, or without V where a value is the
 /// first `v_dim` elements of its key.
@@ -94,8 +113,7 @@ impl Pages {
         }
     }
 
-    /// The vectors of `count` slots of a block from `at` on, in f32, and how far it is from one to the next; `scratch` is where they
-    /// are converted to if they are stored otherwise.
+    /// The vectors of `count` slots of a block from `at` on; `scratch` is where integers are converted to.
     #[inline]
     pub(crate) fn load<'a>(
         &'a self,
@@ -104,16 +122,12 @@ impl Pages {
         count: usize,
         head: usize,
         scratch: &'a mut [f32],
-    ) -> (&'a [f32], usize) {
+    ) -> FloatRows<'a> {
         let (start, n, stride) = self.place(kind, at, head);
         let len = (count - 1) * stride + n;
         match &self.store {
-            Store::F32(store) => (store.slice(start..start + len), stride),
-            Store::F16(store) => {
-                let scratch = &mut scratch[..len];
-                simd::f16_to_f32(store.slice(start..start + len), scratch);
-                (scratch, stride)
-            }
+            Store::F32(store) => FloatRows::F32(store.slice(start..start + len), stride),
+            Store::F16(store) => FloatRows::F16(store.slice(start..start + len), stride),
             Store::Q8(store, scales) => {
                 let scratch = &mut scratch[..len];
                 let first = self.scale(kind, at, head);
@@ -121,7 +135,7 @@ impl Pages {
                 for ((vector, stored), scale) in vectors.zip(scales.slice(first..first + count)) {
                     vector.iter_mut().zip(stored).for_each(|(x, q)| *x = f32::from(*q) * scale);
                 }
-                (scratch, stride)
+                FloatRows::F32(scratch, stride)
             }
         }
     }

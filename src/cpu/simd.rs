@@ -7,9 +7,6 @@
 //! here, too.
 #![allow(unsafe_code, reason = "code compiled for features of the CPU is called once they were found")]
 
-use half::f16;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-
 /// Running sums of a dot product.
 const LANES: usize = 32;
 
@@ -50,40 +47,18 @@ widened! {
 }
 
 widened! {
-    /// `out[t] = rows[t] · x` for rows that are `stride` elements apart.
-    pub(crate) fn row_dots(rows: &[f32], stride: usize, x: &[f32], out: &mut [f32]) = row_dots_body;
+    /// `x[i] *= by`
+    pub(crate) fn scale(x: &mut [f32], by: f32) = scale_body;
 }
 
 widened! {
-    /// `acc[i] += Σ_t by[t] rows[t][i]`, t in order, for rows that are `stride` elements apart.
-    pub(crate) fn add_rows(acc: &mut [f32], by: &[f32], rows: &[f32], stride: usize) = add_rows_body;
+    /// The largest, or `least` if none is larger; NaN counts for nothing.
+    pub(crate) fn maximum(x: &[f32], least: f32) -> f32 = maximum_body;
 }
 
 widened! {
     /// `x[i] = e^(x[i] - max)`: a few units in the last place from exact; 0 where it is below 2^-126.
     pub(crate) fn exp_below(x: &mut [f32], max: f32) = exp_below_body;
-}
-
-/// Converts the bits of f16; `out` is as long.
-pub(crate) fn f16_to_f32(bits: &[u16], out: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx,f16c")]
-        fn f16c(bits: &[[u16; 8]], out: &mut [[f32; 8]]) {
-            use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
-            for (bits, out) in bits.iter().zip(out) {
-                // SAFETY: eight u16 are 16 bytes, eight f32 are 32.
-                unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(bits.as_ptr().cast()))) };
-            }
-        }
-        if is_x86_feature_detected!("avx") && is_x86_feature_detected!("f16c") {
-            let ((bits, bits_left), (out, out_left)) = (bits.as_chunks(), out.as_chunks_mut());
-            // SAFETY: the CPU has them.
-            unsafe { f16c(bits, out) };
-            return bits_left.reinterpret_cast::<f16>().convert_to_f32_slice(out_left);
-        }
-    }
-    bits.reinterpret_cast::<f16>().convert_to_f32_slice(out);
 }
 
 /// `w · x`
@@ -145,30 +120,20 @@ fn add_scaled_body(acc: &mut [f32], by: f32, x: &[f32]) {
 }
 
 #[inline(always)]
-fn row_dots_body(rows: &[f32], stride: usize, x: &[f32], out: &mut [f32]) {
-    for (t, out) in out.iter_mut().enumerate() {
-        *out = dots_body([&rows[t * stride..][..x.len()]], x)[0];
-    }
+fn scale_body(x: &mut [f32], by: f32) {
+    x.iter_mut().for_each(|x| *x *= by);
 }
 
 #[inline(always)]
-fn add_rows_body(acc: &mut [f32], by: &[f32], rows: &[f32], stride: usize) {
-    let (whole, tail) = acc.as_chunks_mut::<LANES>();
-    let first_of_tail = whole.len() * LANES;
-    for (i, acc) in whole.iter_mut().enumerate() {
-        // Kept in registers while the rows pass.
-        let mut sums = *acc;
-        for (t, by) in by.iter().enumerate() {
-            let row = &rows[t * stride + i * LANES..][..LANES];
-            for j in 0..LANES {
-                sums[j] += by * row[j];
-            }
+fn maximum_body(x: &[f32], least: f32) -> f32 {
+    let mut largest = [least; LANES];
+    let (whole, tail) = x.as_chunks::<LANES>();
+    for x in whole {
+        for j in 0..LANES {
+            largest[j] = if x[j] > largest[j] { x[j] } else { largest[j] };
         }
-        *acc = sums;
     }
-    for (t, by) in by.iter().enumerate() {
-        add_scaled_body(tail, *by, &rows[t * stride + first_of_tail..][..tail.len()]);
-    }
+    largest.into_iter().chain(tail.iter().copied()).fold(least, |largest, x| if x > largest { x } else { largest })
 }
 
 #[inline(always)]
@@ -228,19 +193,16 @@ mod tests {
     }
 
     #[test]
-    fn rows_at_once_give_what_single_rows_give() {
-        for (n, stride, count) in [(1, 3, 4), (64, 64, 16), (65, 130, 7), (96, 100, 5)] {
-            let rows: Vec<f32> = (0..stride * count).map(|i| ((i * 53 % 97) as f32 - 48.0) * 0.021).collect();
-            let x: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.013).collect();
-            let by: Vec<f32> = (0..count).map(|t| t as f32 * 0.3 - 1.0).collect();
-            let (mut dots, mut acc, mut expected) = (vec![0.0; count], x.clone(), x.clone());
-            row_dots(&rows, stride, &x, &mut dots);
-            add_rows(&mut acc, &by, &rows, stride);
-            for (t, row) in rows.chunks(stride).enumerate() {
-                assert_eq!(dots[t], dot(&row[..n], &x));
-                add_scaled(&mut expected, by[t], &row[..n]);
+    fn the_largest_is_found_at_any_place() {
+        for n in [0, 1, 31, 32, 33, 64, 100] {
+            for at in 0..n {
+                let mut x: Vec<f32> = (0..n).map(|i| (i % 7) as f32 - 9.0).collect();
+                x[(at + 1) % n] = f32::NAN;
+                x[at] = 3.0;
+                assert_eq!(maximum(&x, f32::MIN), 3.0);
+                assert_eq!(maximum(&x, 4.0), 4.0);
             }
-            assert_eq!(acc, expected);
+            assert_eq!(maximum(&vec![f32::NEG_INFINITY; n], f32::MIN), f32::MIN);
         }
     }
 

@@ -12,6 +12,7 @@
 
 mod bf16;
 mod fit;
+mod float_rows;
 mod fp16;
 mod fp32;
 #[cfg(not(feature = "unstable_internals"))]

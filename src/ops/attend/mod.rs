@@ -1,19 +1,16 @@
-//! `attend`: scaled dot-product attention of each row over what its sequence has cached. Its kernels are planned in `gpu.rs`,
-//! `cooperative.rs` and `v1.rs`.
+//! `attend`: scaled dot-product attention of each row over what its sequence has cached. `cpu.rs` is its form on the CPU; its kernels are planned in
+//! `gpu.rs`, `cooperative.rs` and `v1.rs`.
 
 mod cooperative;
+mod cpu;
 pub(crate) mod gpu;
 pub(in crate::ops) mod softmax;
 mod v1;
 pub(crate) mod work;
 
-use std::ops::Range;
-
 use crate::Result;
-use crate::cpu::{Kind, Pages, Shared, simd};
 use crate::ops::check::{Shapes, holds, same};
-use crate::ops::cpu::CpuRun;
-use crate::ops::operation::{Access, CpuForm, Operation, OracleForm, PageHeads, operands};
+use crate::ops::operation::{Access, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, Rows64, heads};
 use crate::ops::{CacheId, Cost, Load, ValueId, VectorId, WeightId};
 use crate::quant::BlockFormat;
@@ -154,163 +151,6 @@ impl Operation for Attend {
 
     fn cost_depends_on_position(&self) -> bool {
         true
-    }
-}
-
-// CPU
-
-/// Positions whose scores are computed together: tile i holds positions `64 i .. 64 (i + 1)` of the sequence, whatever the
-/// row, the block size or the split into steps, so that a row's result depends on none of these.
-const TILE: usize = 64;
-/// Positions whose keys or values are converted at once: few enough to stay in the L1 cache.
-const RUN: usize = 16;
-/// No finite score lies below it: the kernels' `MASK_VALUE`.
-const LOWEST: f32 = f32::MIN;
-
-impl CpuForm for Attend {
-    /// Splits (row, head) pairs round-robin, since later rows see more.
-    ///
-    /// Online softmax (Milakov & Gimelshein 2018) over tiles.
-    fn cpu(&self, run: &CpuRun<'_>) {
-        let [heads, kv_heads, k_dim, v_dim] = [self.heads, self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
-        let (q, out) = (run.value(self.q), run.value(self.out));
-        let (scores, scratch) = run.scratch().split_at_mut(TILE);
-        for item in run.thread.strided(run.step.rows.len() * heads) {
-            let (r, head) = (item / heads, item % heads);
-            let kv_head = head / (heads / kv_heads);
-            let keys = Keys::new(self, run, r);
-            let seen = self.mask.sees(keys.own, keys.count);
-            let q = q.slice(item * k_dim..(item + 1) * k_dim);
-            let out = out.slice_mut(item * v_dim..(item + 1) * v_dim);
-            out.fill(0.0);
-            let (mut max, mut sum) = (LOWEST, 0.0);
-            let mut first = seen.start;
-            while first < seen.end {
-                let tile = first..seen.end.min((first / TILE + 1) * TILE);
-                let scores = &mut scores[..tile.len()];
-                let mut run_from = first;
-                while run_from < tile.end {
-                    let (keys, stride, n) = keys.load(Kind::K, run_from..tile.end, kv_head, k_dim, scratch);
-                    simd::row_dots(keys, stride, q, &mut scores[run_from - first..][..n]);
-                    run_from += n;
-                }
-                let mut tile_max = max;
-                for (score, t) in scores.iter_mut().zip(tile.clone()) {
-                    let dot = *score * self.scale;
-                    *score = if self.softcap == 0.0 { dot } else { self.softcap * (dot / self.softcap).tanh() };
-                    if let Some(slopes) = self.slopes {
-                        *score -= run.vector(slopes)[head] * keys.own.abs_diff(t) as f32;
-                    }
-                    tile_max = tile_max.max(*score);
-                }
-                if tile_max > max {
-                    let rescale = (max - tile_max).exp();
-                    out.iter_mut().for_each(|o| *o *= rescale);
-                    sum *= rescale;
-                    max = tile_max;
-                }
-                simd::exp_below(scores, max);
-                sum += simd::sum(scores, |weight| weight);
-                let mut run_from = first;
-                while run_from < tile.end {
-                    let (values, stride, n) = keys.load(Kind::V, run_from..tile.end, kv_head, v_dim, scratch);
-                    simd::add_rows(out, &scores[run_from - first..][..n], values, stride);
-                    run_from += n;
-                }
-                first = tile.end;
-            }
-            if let Some(sinks) = self.sinks {
-                let sink = run.vector(sinks)[head];
-                let both = max.max(sink);
-                let rescale = (max - both).exp();
-                out.iter_mut().for_each(|o| *o *= rescale);
-                sum = sum * rescale + (sink - both).exp();
-            }
-            // 0: no score was finite.
-            if sum != 0.0 {
-                out.iter_mut().for_each(|o| *o /= sum);
-            }
-        }
-    }
-
-    fn cpu_scratch(&self, _rows: usize) -> usize {
-        TILE + RUN * self.k_dim.max(self.v_dim) as usize
-    }
-}
-
-impl Mask {
-    /// The positions of a sequence of `count` that the row at `own` sees.
-    fn sees(self, own: usize, count: usize) -> Range<usize> {
-        match self {
-            Self::Causal => 0..own + 1,
-            Self::Window(n) => (own + 1).saturating_sub(n as usize)..own + 1,
-            Self::Full => 0..count,
-            Self::BidirectionalWindow(n) => own.saturating_sub(n as usize)..(own + n as usize + 1).min(count),
-        }
-    }
-}
-
-/// The keys and values that a row may see, by their number in its sequence.
-struct Keys<'a> {
-    run: &'a CpuRun<'a>,
-    seq: usize,
-    /// The row's own number, and how many there are.
-    own: usize,
-    count: usize,
-    kv: Held<'a>,
-}
-
-enum Held<'a> {
-    Cache(&'a Pages),
-    /// From the sequence's first row.
-    Rows {
-        k: &'a Shared<f32>,
-        v: &'a Shared<f32>,
-        row0: usize,
-        kv_heads: usize,
-    },
-}
-
-impl<'a> Keys<'a> {
-    fn new(op: &Attend, run: &'a CpuRun<'a>, r: usize) -> Self {
-        let row = run.step.rows[r];
-        let span = run.step.seqs[row.seq as usize];
-        let (own, count, kv) = match op.kv {
-            Kv::Cache(id) => (row.pos as usize, span.context as usize, Held::Cache(run.cache(id))),
-            Kv::Packed { k, v } => {
-                let row0 = span.row0 as usize;
-                let kv_heads = op.kv_heads as usize;
-                (r - row0, span.rows as usize, Held::Rows { k: run.value(k), v: run.value(v), row0, kv_heads })
-            }
-        };
-        Self { run, seq: row.seq as usize, own, count, kv }
-    }
-
-    /// Keys or values, `n` elements each, of the first of some positions; also the stride from one to the next, and their count.
-    #[inline]
-    fn load<'b>(
-        &'b self,
-        kind: Kind,
-        positions: Range<usize>,
-        head: usize,
-        n: usize,
-        scratch: &'b mut [f32],
-    ) -> (&'b [f32], usize, usize) {
-        let t = positions.start;
-        match &self.kv {
-            Held::Cache(pages) => {
-                let block = self.run.step.block;
-                let count = positions.len().min(RUN).min(block - t % block);
-                let at = self.run.step.kv_slot(pages.group, self.seq, t);
-                let (rows, stride) = pages.load(kind, at, count, head, scratch);
-                (rows, stride, count)
-            }
-            Held::Rows { k, v, row0, kv_heads } => {
-                let (start, stride) = (((row0 + t) * kv_heads + head) * n, kv_heads * n);
-                let rows = if matches!(kind, Kind::K) { k } else { v };
-                (rows.slice(start..start + (positions.len() - 1) * stride + n), stride, positions.len())
-            }
-        }
     }
 }
 

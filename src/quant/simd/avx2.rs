@@ -16,7 +16,8 @@ pub(super) mod plain {
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
-    super::super::bodies!("avx2,fma,f16c", super::Avx2<false>, floats: 2, 2, 3);
+    use super::super::weighted_sums::{self, Rows};
+    super::super::bodies!("avx2,fma,f16c", super::Avx2<false>, floats: 2, 2, 3, sums: 2, 4);
 }
 
 /// With those of AVX-VNNI, too.
@@ -25,7 +26,8 @@ pub(super) mod vnni {
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
-    super::super::bodies!("avx2,fma,f16c,avxvnni", super::Avx2<true>, floats: 2, 2, 3);
+    use super::super::weighted_sums::{self, Rows};
+    super::super::bodies!("avx2,fma,f16c,avxvnni", super::Avx2<true>, floats: 2, 2, 3, sums: 2, 4);
 }
 
 #[target_feature(enable = "avx2")]

@@ -8,13 +8,14 @@ use super::super::row_products;
 use super::super::tile::{self, Tile};
 use super::float_products::{self, Number};
 use super::vector::Vector;
+use super::weighted_sums::{self, Rows};
 use super::{avx2, bodies};
 
 /// A vector.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(__m512i);
 
-bodies!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512, floats: 1, 4, 6);
+bodies!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512, floats: 1, 4, 6, sums: 4, 6);
 
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {

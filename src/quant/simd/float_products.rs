@@ -1,10 +1,11 @@
 //! Rows of floats times rows of activations, straight from the file's bytes.
 //!
-//! **The order of a sum** is that of 16 running sums: the product of column i is added to sum `i mod 16`, product and sum rounded
+//! **The reduction order** is that of 16 running sums: the product of column i is added to sum `i mod 16`, product and sum rounded
 //! once where the CPU has fused multiply-add; then halves of the sums are added (8 + 8, 4 + 4, ...). It depends on the length
 //! alone: a row gives the same bits alone and in a prompt, and a block format gives those of its decoded row.
 #![allow(unsafe_code, reason = "loads at offsets within rows whose length was checked")]
 
+use super::super::f16_at;
 use super::vector::Vector;
 
 /// Running sums.
@@ -23,10 +24,16 @@ pub(in super::super) trait Number: Copy {
     /// # Safety
     /// They can be read.
     unsafe fn floats<V: Vector>(at: *const u8) -> V::Floats;
+
+    /// Number i of those that each word holds.
+    fn of_word<V: Vector>(word: V, i: usize) -> V::Floats;
+
+    /// The first number.
+    fn number(bytes: &[u8]) -> f32;
 }
 
 macro_rules! number {
-    ($(#[$doc:meta])* $name:ident, $bytes:literal, $floats:ident) => {
+    ($(#[$doc:meta])* $name:ident, $bytes:literal, $floats:ident, |$word:ident, $i:ident| $of_word:expr, |$at:ident| $number:expr) => {
         $(#[$doc])*
         #[derive(Clone, Copy)]
         pub(in super::super) struct $name;
@@ -39,21 +46,33 @@ macro_rules! number {
                 // SAFETY: as the caller says.
                 unsafe { V::$floats(at) }
             }
+
+            #[inline(always)]
+            fn of_word<V: Vector>($word: V, $i: usize) -> V::Floats {
+                $of_word
+            }
+
+            #[inline(always)]
+            fn number($at: &[u8]) -> f32 {
+                $number
+            }
         }
     };
 }
 
 number! {
     /// 32 bits.
-    F32, 4, floats_at
+    F32, 4, floats_at, |word, _i| word.as_floats(), |at| f32::from_le_bytes([at[0], at[1], at[2], at[3]])
 }
 number! {
     /// 16 bits as IEEE has them.
-    F16, 2, f16s_at
+    F16, 2, f16s_at, |word, i| word.shr(16 * i as u32).f16_to_f32(), |at| f16_at(at, 0)
 }
 number! {
     /// The upper 16 of 32 bits.
-    Bf16, 2, bf16s_at
+    Bf16, 2, bf16s_at,
+    |word, i| word.shr(16 * i as u32).shl(16).as_floats(),
+    |at| f32::from_bits(u32::from(u16::from_le_bytes([at[0], at[1]])) << 16)
 }
 
 /// The body of all forms: `out[i * n + j] = row j · x[i]` for the n rows of `w`. A vector is one of `PARTS` that hold the running
@@ -160,7 +179,7 @@ fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY:
             x_padded[..left].copy_from_slice(&x[whole..]);
             for (w, sums) in padded.iter().zip(sums) {
                 for (p, sum) in sums.iter_mut().enumerate() {
-                    // SAFETY: the copy has room for `SUMS` numbers.
+                    // SAFETY: the copy holds `SUMS` numbers.
                     let w = unsafe { N::floats::<V>(w.as_ptr().add(p * part * N::BYTES)) };
                     *sum = V::add_product_floats(*sum, w, V::load_floats(&x_padded[p * part..]));
                 }

@@ -12,6 +12,7 @@ mod float_products;
 mod neon;
 mod portable;
 mod vector;
+mod weighted_sums;
 
 use std::sync::OnceLock;
 
@@ -21,6 +22,7 @@ pub(super) use blocks::{Blocks, columns, each_group};
 use float_products::Number;
 pub(super) use float_products::{Bf16, F16, F32};
 pub(super) use vector::{Bytes, Vector, both};
+pub(super) use weighted_sums::Rows;
 
 use super::q8::{LANES, Q8, Unpack};
 use super::row_products;
@@ -146,7 +148,7 @@ macro_rules! in_form {
 /// Defines the bodies compiled for features of the CPU.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! bodies {
-    ($features:literal, $vector:ty, floats: $parts:literal, $rows:literal, $many:literal) => {
+    ($features:literal, $vector:ty, floats: $parts:literal, $rows:literal, $many:literal, sums: $wide:literal, $high:literal) => {
         #[target_feature(enable = $features)]
         pub(in super::super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
             w: &[u8],
@@ -178,6 +180,21 @@ macro_rules! bodies {
         #[target_feature(enable = $features)]
         pub(in super::super) fn float_products<N: Number>(w: &[u8], x: &[&[f32]], out: &mut [f32]) {
             float_products::body::<N, $vector, $parts, $rows, $many>(w, x, out);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(in super::super) fn weighted_sums<N: Number>(
+            by: (&[f32], usize),
+            rows: Rows<'_>,
+            shape: (usize, usize),
+            out: (&mut [f32], usize),
+        ) {
+            weighted_sums::body::<N, $vector, $wide, $high>(by, rows, shape, out);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(in super::super) fn transpose<N: Number>(rows: Rows<'_>, shape: (usize, usize), out: (&mut [f32], usize)) {
+            weighted_sums::transpose::<N, $vector>(rows, shape, out);
         }
     };
 }
@@ -223,6 +240,27 @@ pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool>(
 /// `out[i * n + j] = row j · x[i]` for the n rows of numbers that `w` holds, as long as those of x.
 pub(super) fn float_products<N: Number>(simd: Simd, w: &[u8], x: &[&[f32]], out: &mut [f32]) {
     in_form!(simd, float_products::<N>(w, x, out), float_products::body::<N, Portable, 4, 2, 1>(w, x, out));
+}
+
+/// `out[r][c] += Σ_t by[r][t] rows[t][c]`, t in order, for so many rows and columns; rows of `by` and of `out` lie so many floats
+/// apart.
+pub(super) fn weighted_sums<N: Number>(
+    simd: Simd,
+    by: (&[f32], usize),
+    rows: Rows<'_>,
+    shape: (usize, usize),
+    out: (&mut [f32], usize),
+) {
+    in_form!(
+        simd,
+        weighted_sums::<N>(by, rows, shape, out),
+        weighted_sums::body::<N, Portable, 2, 2>(by, rows, shape, out)
+    );
+}
+
+/// `out[c][r] = rows[r][c]` for so many rows and columns; rows of `out` lie so many floats apart.
+pub(super) fn transpose<N: Number>(simd: Simd, rows: Rows<'_>, shape: (usize, usize), out: (&mut [f32], usize)) {
+    in_form!(simd, transpose::<N>(rows, shape, out), weighted_sums::transpose::<N, Portable>(rows, shape, out));
 }
 
 /// [`Q8::quantize_body`] in the widest form.

@@ -16,7 +16,8 @@ pub(super) mod plain {
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
-    super::super::bodies!("neon", super::Neon<false>, floats: 4, 2, 3);
+    use super::super::weighted_sums::{self, Rows};
+    super::super::bodies!("neon", super::Neon<false>, floats: 4, 2, 3, sums: 4, 4);
 }
 
 /// With `dotprod`, too.
@@ -25,7 +26,8 @@ pub(super) mod dot {
     use super::super::super::row_products;
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
-    super::super::bodies!("neon,dotprod", super::Neon<true>, floats: 4, 2, 3);
+    use super::super::weighted_sums::{self, Rows};
+    super::super::bodies!("neon,dotprod", super::Neon<true>, floats: 4, 2, 3, sums: 4, 4);
 }
 
 impl<const DOT: bool> Neon<DOT> {
