@@ -14,7 +14,7 @@ use crate::quant::Simd;
 const TILE: usize = 64;
 /// Positions whose keys or values are taken at once; as many as a vector has lanes at most.
 const RUN: usize = 16;
-/// Queries, of several rows and heads, that go over keys and values together: as many as leave room for these in a cache.
+/// Queries, of several rows and heads, that go over keys and values together: as many as fit a cache beside these.
 const QUERIES: usize = 48;
 /// No finite score lies below it: the kernels' `MASK_VALUE`.
 const LOWEST: f32 = f32::MIN;
