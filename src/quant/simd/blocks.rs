@@ -6,6 +6,10 @@ use std::marker::PhantomData;
 use super::super::q8::{Group, LANES, Unpack};
 use super::vector::{Bytes, Vector};
 
+/// How many times the rows that are multiplied together lie between them and what is fetched. Fetched from one time ahead, it
+/// came too late.
+const AHEAD: usize = 2;
+
 /// A block of each of `4 * PARTS` rows.
 pub(in super::super) struct Blocks<V, const BYTES: usize> {
     at: *const u8,
@@ -49,10 +53,6 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
     let mut copies = [[0; BYTES]; LANES];
     for b in 0..row_bytes / BYTES {
         let (at, stride) = if whole {
-            for line in 0..(rows * BYTES).div_ceil(64) {
-                // The next rows, which lie after these, while these are multiplied; nothing is read at an address beyond the file.
-                V::fetch(w.as_ptr().wrapping_add(rows * (row_bytes + b * BYTES) + 64 * line));
-            }
             (w[b * BYTES..].as_ptr(), row_bytes)
         } else {
             for (row, copy) in w.chunks_exact(row_bytes).zip(&mut copies) {
@@ -65,7 +65,19 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
         U::block(
             &blocks,
             #[inline(always)]
-            |g, group| each(b * U::GROUPS + g, group),
+            |g, group| {
+                if whole {
+                    // Later rows, which lie after these, a group's share with each group: many at once would hold up the loads of
+                    // these. Nothing is read at an address beyond the file.
+                    let from = w
+                        .as_ptr()
+                        .wrapping_add(AHEAD * rows * row_bytes + rows * BYTES * (b * U::GROUPS + g) / U::GROUPS);
+                    for line in 0..(rows * BYTES).div_ceil(64 * U::GROUPS) {
+                        V::fetch(from.wrapping_add(64 * line));
+                    }
+                }
+                each(b * U::GROUPS + g, group);
+            },
         );
     }
 }

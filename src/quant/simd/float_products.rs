@@ -11,6 +11,8 @@ use super::vector::Vector;
 /// Running sums.
 const SUMS: usize = 16;
 
+/// Bytes, at least, between the rows that are multiplied and what is fetched.
+const AHEAD: usize = 16 << 10;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -143,11 +145,12 @@ fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY:
     let part = 4 * V::PARTS;
     let mut sums = [[[V::float(0.0); PARTS]; ROWS]; MANY];
     let rows = w[j * k * N::BYTES..][..ROWS * k * N::BYTES].as_ptr();
+    let ahead = (ROWS * k * N::BYTES).max(AHEAD);
     for column in (0..k - k % SUMS).step_by(SUMS) {
         if MANY == 1 {
             for line in 0..(SUMS * N::BYTES * ROWS).div_ceil(LINE) {
-                // The next rows, which lie after these, while these are multiplied; nothing is read at an address beyond the file.
-                V::fetch(rows.wrapping_add((ROWS * (k + column)) * N::BYTES + line * LINE));
+                // Later rows, which lie after these, while these are multiplied; nothing is read at an address beyond the file.
+                V::fetch(rows.wrapping_add(ahead + ROWS * column * N::BYTES + line * LINE));
             }
         }
         for p in 0..PARTS {
