@@ -146,7 +146,6 @@ fn gpu_long_steps_are_cut() {
     assert_eq!(gpu.submissions(), submissions + 1);
     gpu.set_budget(Duration::from_secs(9));
     block_on(gpu.calibrate()).unwrap();
-    let rows = gpu.limits().rows;
     let predicted = gpu.predicted(Phase::Prefill, 64, 0).unwrap();
     gpu.set_budget(predicted / 6);
     let submissions = gpu.submissions();
@@ -169,11 +168,25 @@ fn gpu_long_steps_are_cut() {
     };
     let longest = (0..4).map(|_| longest(&mut gpu)).fold(f64::MAX, f64::min);
     assert!(longest <= 3.0 * predicted.as_secs_f64() / 6.0, "{longest} s, predicted {predicted:?} / 6");
-    // Where one op would take longer, steps have fewer rows.
-    gpu.profile(false).unwrap();
-    gpu.set_budget(predicted / 100);
-    block_on(gpu.calibrate()).unwrap();
-    assert!((16..rows).contains(&gpu.limits().rows), "{} of {rows} rows", gpu.limits().rows);
+}
+
+/// Where one op would take longer than a submission may, steps have fewer rows. A machine that is busy now and then has five
+/// tries.
+#[test]
+fn gpu_long_ops_have_fewer_rows() {
+    let few = |_| {
+        let (_, mut gpu) = load("llvmpipe");
+        let rows = gpu.limits().rows;
+        gpu.set_budget(Duration::from_secs(9));
+        block_on(gpu.calibrate()).unwrap();
+        assert_eq!(gpu.limits().rows, rows);
+        let predicted = gpu.predicted(Phase::Prefill, 64, 0).unwrap();
+        gpu.set_budget(predicted / 100);
+        block_on(gpu.calibrate()).unwrap();
+        println!("{} of {rows} rows, {predicted:?} / 100", gpu.limits().rows);
+        (16..rows).contains(&gpu.limits().rows)
+    };
+    assert!((0..5).any(few));
 }
 
 /// A step is split into as many parts as its time needs: in the end each node has its own.
