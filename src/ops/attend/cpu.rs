@@ -149,9 +149,9 @@ impl Attend {
                 if self.softcap == 0.0 {
                     simd::scale(scores, self.scale);
                 } else {
-                    for score in scores.iter_mut() {
-                        *score = self.softcap * (*score * self.scale / self.softcap).tanh();
-                    }
+                    simd::scale(scores, self.scale / self.softcap);
+                    simd::tanh(scores);
+                    simd::scale(scores, self.softcap);
                 }
                 if let Some(slopes) = self.slopes {
                     let slope = run.vector(slopes)[head];

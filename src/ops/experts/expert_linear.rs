@@ -135,7 +135,10 @@ impl CpuForm for ExpertLinear {
             let items = &items[start..end as usize];
             start = end as usize;
             if !items.is_empty() {
-                let store = |i: usize, j, y| out.set(items[i] as usize * n + j, y);
+                let store = |i: usize, j: usize, y: &mut [f32]| {
+                    let at = items[i] as usize * n + j;
+                    out.slice_mut(at..at + y.len()).copy_from_slice(y);
+                };
                 product(run, &self.part(expert), columns.clone(), &x, items.iter().map(row), rest, store);
             }
         }

@@ -81,7 +81,10 @@ impl CpuForm for HeadLinear {
         let columns = run.thread.share(n, LANES);
         for (head, &weight) in self.matrices.iter().enumerate() {
             let part = Part { weight, n: self.n, bias: None };
-            let store = |r: usize, j, y| out.set((r * count + head) * n + j, y);
+            let store = |r: usize, j: usize, y: &mut [f32]| {
+                let at = (r * count + head) * n + j;
+                out.slice_mut(at..at + y.len()).copy_from_slice(y);
+            };
             product(run, &part, columns.clone(), &x, (0..rows).map(|r| r * count + head), rest, store);
         }
     }

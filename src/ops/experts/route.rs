@@ -1,5 +1,6 @@
 //! `route`: chooses the experts of each row, and their weights.
 
+use crate::cpu::simd;
 use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
 use crate::ops::check::{Shapes, holds, same};
@@ -175,7 +176,7 @@ impl Score {
         scores.copy_from_slice(logits);
         match self {
             Self::Softmax => softmax(scores),
-            Self::Sigmoid => scores.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp())),
+            Self::Sigmoid => simd::sigmoid(scores),
             Self::SoftmaxOfChosen => {}
         }
     }
@@ -217,7 +218,7 @@ fn take_best(keys: &[f32], closed: &mut [f32]) -> usize {
 
 fn softmax(x: &mut [f32]) {
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    x.iter_mut().for_each(|x| *x = (*x - max).exp());
+    simd::exp_below(x, max);
     let sum: f32 = x.iter().sum();
     x.iter_mut().for_each(|x| *x /= sum);
 }

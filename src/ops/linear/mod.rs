@@ -197,18 +197,32 @@ impl CpuForm for Linear {
         let x = &X::new(run, x, self.k, self.parts.iter().map(|part| part.weight), eight);
         let out = run.value(self.out);
         match &self.epi {
-            Epi::None => self.each(run, x, rest, |at, y| out.set(at, y)),
-            Epi::Act(act) => self.each(run, x, rest, |at, y| out.set(at, act.f32(y))),
+            Epi::None => self.each(run, x, rest, |at, y| out.slice_mut(at..at + y.len()).copy_from_slice(y)),
+            Epi::Act(act) => self.each(run, x, rest, |at, y| {
+                act.f32(y);
+                out.slice_mut(at..at + y.len()).copy_from_slice(y);
+            }),
             Epi::Add(residual) => {
                 let residual = run.value(*residual);
-                self.each(run, x, rest, |at, y| out.set(at, residual.get(at) + y));
+                self.each(run, x, rest, |at, y| {
+                    let residual = residual.slice(at..at + y.len());
+                    y.iter_mut().zip(residual).for_each(|(y, r)| *y += r);
+                    out.slice_mut(at..at + y.len()).copy_from_slice(y);
+                });
             }
             Epi::Gated(act) => {
                 let [gate, up] = [&self.parts[0], &self.parts[1]];
                 let n = gate.n as usize;
                 let columns = run.thread.share(n, LANES);
-                product(run, gate, columns.clone(), x, 0..rows, rest, |r, j, y| out.set(r * n + j, act.f32(y)));
-                product(run, up, columns, x, 0..rows, rest, |r, j, y| out.set(r * n + j, out.get(r * n + j) * y));
+                let place = |r: usize, j: usize, len: usize| r * n + j..r * n + j + len;
+                product(run, gate, columns.clone(), x, 0..rows, rest, |r, j, y| {
+                    act.f32(y);
+                    out.slice_mut(place(r, j, y.len())).copy_from_slice(y);
+                });
+                product(run, up, columns, x, 0..rows, rest, |r, j, y| {
+                    let gated = out.slice_mut(place(r, j, y.len()));
+                    gated.iter_mut().zip(y).for_each(|(gated, y)| *gated *= *y);
+                });
             }
             Epi::RopeKv(rope_kv) => {
                 let dim = rope_kv.head_dim as usize;
@@ -216,7 +230,9 @@ impl CpuForm for Linear {
                 for unit in run.thread.share(rope_kv.units(), 1) {
                     let (part, head) = rope_kv.unit(unit);
                     let columns = head * dim..(head + 1) * dim;
-                    let store = |r: usize, j: usize, y| heads[r * dim + j - head * dim] = y;
+                    let store = |r: usize, j: usize, y: &mut [f32]| {
+                        heads[r * dim + j - head * dim..][..y.len()].copy_from_slice(y);
+                    };
                     product(run, &self.parts[part as usize], columns, x, 0..rows, rest, store);
                     for (r, head) in heads.chunks_exact_mut(dim).enumerate() {
                         rope_kv.finish(run, unit, r, head, self.out);
@@ -234,8 +250,8 @@ impl CpuForm for Linear {
 }
 
 impl Linear {
-    /// Calls `store` with the place in `out` and the value of every element that is this thread's.
-    fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, f32)) {
+    /// Calls `store` with the elements that are this thread's, a few at a time, and the place in `out` of the first.
+    fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, &mut [f32])) {
         let n = self.n() as usize;
         let (own, rows) = (run.thread.share(n, LANES), run.rows(self.x));
         let mut start = 0;

@@ -73,7 +73,8 @@ const FLOAT_STRIP: usize = 48;
 /// Up to so many rows of x are multiplied with numbers straight from the file.
 const FEW: usize = 6;
 
-/// `store(i, j, W[j] · x[rᵢ] + b[j])` for some rows j of W and the i-th of some rows of x.
+/// `store(i, j, y)` with `y[l] = W[j + l] · x[rᵢ] + b[j + l]`, for some rows of W, a few at a time, and the i-th of some rows of
+/// x. `store` may change y.
 ///
 /// In int8, sixteen rows of W are multiplied together, straight from the blocks, or, for many rows of x, unpacked once. In
 /// floats, numbers are multiplied straight from the file for few rows of x; for more, and from blocks, rows of W are decoded
@@ -85,16 +86,20 @@ pub(crate) fn product(
     x: &X<'_>,
     rows: impl ExactSizeIterator<Item = usize> + Clone,
     scratch: &mut [f32],
-    mut store: impl FnMut(usize, usize, f32),
+    mut store: impl FnMut(usize, usize, &mut [f32]),
 ) {
     let w = run.weight(part.weight);
     let bias = part.bias.map(|b| run.vector(b));
-    let bias = |j: usize| bias.map_or(0.0, |b| b[j]);
+    let store = |i: usize, j: usize, y: &mut [f32]| {
+        if let Some(bias) = bias {
+            y.iter_mut().zip(&bias[j..]).for_each(|(y, b)| *y += b);
+        }
+        store(i, j, y);
+    };
     if let (Some((simd, x)), Some(eight)) = (x.eight, w.format.info().eight) {
-        let store = |i: usize, j: usize, y: f32| store(i, j, y + bias(j));
         return as_int8(simd, eight, &w, columns, x, rows, scratch, store);
     }
-    as_floats(&w, columns, x, rows, scratch, |i, j, y| store(i, j, y + bias(j)));
+    as_floats(&w, columns, x, rows, scratch, store);
 }
 
 /// [`product`] in floats.
@@ -104,7 +109,7 @@ fn as_floats(
     x: &X<'_>,
     rows: impl ExactSizeIterator<Item = usize> + Clone,
     scratch: &mut [f32],
-    mut store: impl FnMut(usize, usize, f32),
+    mut store: impl FnMut(usize, usize, &mut [f32]),
 ) {
     let simd = Simd::best();
     let count = float_rows(w.k);
@@ -128,8 +133,8 @@ fn as_floats(
                 Some(products) => products(simd, w.rows(panel.clone()), &strip[..n], out),
                 None => BlockFormat::floats(simd, decoded, &strip[..n], out),
             }
-            for (i, y) in (done..).zip(out.chunks_exact(panel.len())) {
-                panel.clone().zip(y).for_each(|(j, y)| store(i, j, *y));
+            for (i, y) in (done..).zip(out.chunks_exact_mut(panel.len())) {
+                store(i, panel.start, y);
             }
             done += n;
         }
@@ -146,7 +151,7 @@ fn as_int8(
     x: &[Q8],
     rows: impl ExactSizeIterator<Item = usize> + Clone,
     scratch: &mut [f32],
-    mut store: impl FnMut(usize, usize, f32),
+    mut store: impl FnMut(usize, usize, &mut [f32]),
 ) {
     let blocks = w.k / 32;
     let x_row = |r: usize| &x[r * blocks..(r + 1) * blocks];
@@ -158,7 +163,7 @@ fn as_int8(
             for (i, r) in rows.clone().enumerate() {
                 let mut y = [0.0; LANES];
                 (eight.rows)(simd, w.rows(panel.clone()), w.row_bytes, x_row(r), &mut y);
-                panel.clone().zip(y).for_each(|(j, y)| store(i, j, y));
+                store(i, panel.start, &mut y[..panel.len()]);
             }
         }
         return;
@@ -180,8 +185,8 @@ fn as_int8(
             for (panel, tiles) in panels.clone().zip(tiles.chunks_exact(blocks)) {
                 let mut y = [[0.0; LANES]; STRIP];
                 (eight.products)(simd, tiles, &strip[..n], &mut y[..n]);
-                for (i, y) in (done..).zip(&y[..n]) {
-                    panel.clone().zip(y).for_each(|(j, y)| store(i, j, *y));
+                for (i, y) in (done..).zip(&mut y[..n]) {
+                    store(i, panel.start, &mut y[..panel.len()]);
                 }
             }
             done += n;

@@ -84,6 +84,23 @@ super::vector_impl! {
         fn sub_floats(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         fn mul_floats(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         fn add_product_floats(sum: __m512, a: __m512, b: __m512) -> __m512 { _mm512_fmadd_ps(a, b, sum) }
+        fn totals(x: [__m512; 4]) -> [f32; 4] {
+            // Halves of two beside each other, then quarters of four: each part is the sum of a vector's parts.
+            let halves = |a, b| {
+                _mm512_add_ps(_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b))
+            };
+            let (ab, cd) = (halves(x[0], x[1]), halves(x[2], x[3]));
+            let four = _mm512_add_ps(
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd),
+            );
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0b01_00_11_10>(four));
+            let one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
+            let places = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+            let mut out = [0.0; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), _mm512_castps512_ps128(_mm512_permutexvar_ps(places, one)));
+            out
+        }
         fn total(x: __m512) -> f32 { avx2::total(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))) }
     }
 }

@@ -51,7 +51,7 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
     let w = w.get(first * row_bytes..).unwrap_or_default();
     let whole = w.len() >= rows * row_bytes;
     // Made only where there are not as many rows: clearing it each time costs 4 % of decode.
-    let mut copies = (!whole).then(|| [[0; BYTES]; LANES]);
+    let mut copies = (!whole).then_some([[0; BYTES]; LANES]);
     for b in 0..row_bytes / BYTES {
         let (at, stride) = match &mut copies {
             None => (w[b * BYTES..].as_ptr(), row_bytes),

@@ -190,15 +190,28 @@ fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY:
         }
     }
     for (i, sums) in sums.into_iter().enumerate() {
-        for (out, mut parts) in out[i * n..][..ROWS].iter_mut().zip(sums) {
-            let mut half = PARTS / 2;
-            while half > 0 {
-                for p in 0..half {
-                    parts[p] = V::add_floats(parts[p], parts[p + half]);
+        // Parts are added first, halves of them until one is left.
+        let sums = sums.map(
+            #[inline(always)]
+            |mut parts| {
+                let mut half = PARTS / 2;
+                while half > 0 {
+                    for p in 0..half {
+                        parts[p] = V::add_floats(parts[p], parts[p + half]);
+                    }
+                    half /= 2;
                 }
-                half /= 2;
-            }
-            *out = V::total(parts[0]);
+                parts[0]
+            },
+        );
+        let out = &mut out[i * n..][..ROWS];
+        let (whole, rest) = out.as_chunks_mut::<4>();
+        let (sums, sums_rest) = sums.as_chunks::<4>();
+        for (out, sums) in whole.iter_mut().zip(sums) {
+            *out = V::totals(*sums);
+        }
+        for (out, sum) in rest.iter_mut().zip(sums_rest) {
+            *out = V::total(*sum);
         }
     }
 }

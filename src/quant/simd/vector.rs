@@ -101,6 +101,12 @@ pub(in super::super) trait Vector: Copy {
     fn add_product_floats(sum: Self::Floats, a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// The sum of all: halves are added until one is left.
     fn total(x: Self::Floats) -> f32;
+    /// [`total`](Self::total) of four.
+    #[inline(always)]
+    fn totals(x: [Self::Floats; 4]) -> [f32; 4] {
+        let [a, b, c, d] = x;
+        [Self::total(a), Self::total(b), Self::total(c), Self::total(d)]
+    }
 
     /// The same in all bytes.
     #[inline(always)]
