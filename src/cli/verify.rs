@@ -170,11 +170,9 @@ fn nmse(a: &[f32], b: &[f32]) -> f64 {
 /// Runs one step of one sequence to its end.
 async fn step(executor: &mut AnyExecutor, program: &Program, phase: Phase, tokens: &[Token], pos: u32) -> Result<()> {
     let limits = executor.limits();
-    let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
-    let mut table = kv.table();
-    // The same blocks each time: pools give out the lowest first.
-    let _ = kv.grow(&mut table, limits.context);
-    let tables: Vec<&[u32]> = table.groups().collect();
+    // The same blocks each time.
+    let tables = Kv::of_one(program, &limits);
+    let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
     let seq = SeqStep { outs: Outs::All, ..SeqStep::new(0, phase, tokens, pos, &tables) };
     executor.enqueue(&Step { seqs: &[seq] })?;
     let mut result = Ok(());

@@ -77,7 +77,7 @@ fn too_long(tokens: usize, longest: u32) -> Error {
 /// Runs inputs that fit in one step; returns their vectors, one after another.
 async fn step<E: Executor>(executor: &mut E, program: &Program, inputs: &[Input]) -> Result<Vec<f32>> {
     let limits = executor.limits();
-    let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
+    let mut kv = Kv::of(program, &limits);
     let mut tables = Vec::new();
     for input in inputs {
         let mut table = kv.table();

@@ -4,6 +4,7 @@ use super::scheduler::Scheduler;
 use super::{Event, Request, RequestId, SeqId};
 use crate::Result;
 use crate::exec::Executor;
+use crate::kv::{BlockCounts, KvCounts};
 use crate::model::Program;
 
 /// Runs requests on an executor, as many at a time as fit.
@@ -45,6 +46,12 @@ impl<E: Executor> Engine<E> {
         self.scheduler.close(sequence);
     }
 
+    /// Opens a sequence with the tokens that another one has so far: the conversation goes on twice. They share what they have
+    /// in common.
+    pub fn fork(&mut self, sequence: SeqId) -> Result<SeqId> {
+        self.scheduler.fork(sequence)
+    }
+
     /// Limits the prefill rows of a step to come: a step in flight cannot be stopped, so this bounds the time until
     /// [`cancel`](Engine::cancel) takes effect. Results do not depend on it.
     pub fn set_rows(&mut self, rows: u32) {
@@ -67,6 +74,16 @@ impl<E: Executor> Engine<E> {
         self.scheduler.preemptions()
     }
 
+    /// What became of the cache's blocks so far: how much was found, published and evicted.
+    pub fn cache_counts(&self) -> KvCounts {
+        self.scheduler.cache_counts()
+    }
+
+    /// The blocks of each cache group, by who holds them.
+    pub fn cache_blocks(&self) -> Vec<BlockCounts> {
+        self.scheduler.cache_blocks()
+    }
+
     /// Checkpoints of recurrent layers' states that are kept now: at most `Limits::checkpoints`.
     pub fn checkpoints(&self) -> u32 {
         self.scheduler.checkpoints()
@@ -76,7 +93,7 @@ impl<E: Executor> Engine<E> {
     /// event, unless there is nothing to do or a step finished that sampled no token.
     pub async fn step(&mut self) -> Result<Vec<Event>> {
         while let Some(plan) = self.scheduler.schedule(self.executor.target_in_flight()) {
-            self.change_caches()?;
+            self.copy()?;
             self.scheduler.run(&plan, |step| self.executor.enqueue(step));
         }
         // The end of a cancelled request is reported at once, whatever of it is still in flight.
@@ -85,13 +102,13 @@ impl<E: Executor> Engine<E> {
             self.executor.wait().await?;
             self.poll();
         }
-        self.change_caches()?;
+        self.copy()?;
         Ok(self.scheduler.emit())
     }
 
-    /// Copies the states that the scheduler wants kept or restored.
-    fn change_caches(&mut self) -> Result<()> {
-        let ops = self.scheduler.take_cache_ops();
+    /// Copies the blocks and states that the scheduler wants kept or restored.
+    fn copy(&mut self) -> Result<()> {
+        let ops = self.scheduler.take_copies();
         if ops.is_empty() { Ok(()) } else { self.executor.cache(&ops) }
     }
 

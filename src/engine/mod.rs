@@ -12,6 +12,7 @@ mod tests;
 
 pub use embed::{EmbedOptions, Embedder, Input};
 internal!(use embed::embed);
+pub use crate::kv::{BlockCounts, KvCounts};
 pub use engine::Engine;
 pub use request::{Event, Finish, Request, RequestId, SeqId, Usage};
 pub use score::{LogProbs, score, score_from};

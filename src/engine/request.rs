@@ -1,5 +1,6 @@
 //! What callers ask for and what they receive.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::ops::{Logprob, SampleLists};
@@ -27,6 +28,17 @@ pub struct Request {
     /// The sequence to continue, from [`Engine::open`](super::Engine::open): what of `prompt` it has computed before, from the
     /// first token on, is not computed again. None uses a sequence of its own, forgotten at the end.
     pub sequence: Option<SeqId>,
+    /// Takes from the cache only what was computed in the phases that [`decoded`](Self::decoded) states, so that the answer
+    /// has the same bits whatever the cache holds. Else a request without a sequence also takes the blocks of earlier answers
+    /// as they were sampled, whose last bits differ from those of a prompt.
+    pub exact: bool,
+    /// Positions of the prompt that count as decoded, in order and apart: what [`Event::Finished`] reported of an earlier
+    /// request, to have its bits again. The others count as prompt. Not empty: as with `exact`.
+    pub decoded: Vec<Range<u32>>,
+    /// Only requests of the same salt share what is in the cache: whoever must not learn what others ask has one of their own.
+    pub salt: Option<Arc<[u8]>>,
+    /// The digest of an adapter (LoRA) whose weights are added. None can be loaded yet, so a request that names one is refused.
+    pub adapter: Option<[u8; 32]>,
 }
 
 impl Request {
@@ -41,7 +53,26 @@ impl Request {
             stop: Vec::new(),
             logprobs: None,
             sequence: None,
+            exact: false,
+            decoded: Vec::new(),
+            salt: None,
+            adapter: None,
         }
+    }
+
+    /// What requests that may share blocks have in common, each field with its tag and, where it varies, its length. The
+    /// model, the context and how keys and values are stored are the same for all requests of an engine.
+    pub(super) fn root(&self) -> Box<[u32]> {
+        const SALT: u32 = 1;
+        const ADAPTER: u32 = 2;
+        let mut words = Vec::new();
+        for (tag, bytes) in [(SALT, self.salt.as_deref()), (ADAPTER, self.adapter.as_ref().map(|digest| &digest[..]))] {
+            let Some(bytes) = bytes else { continue };
+            words.extend([tag, bytes.len() as u32]);
+            let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+            words.extend(bytes.chunks(4).map(word));
+        }
+        words.into()
     }
 
     /// Checks what does not depend on the state of the engine.
@@ -54,6 +85,16 @@ impl Request {
         }
         if let Some(id) = self.prompt.iter().find(|&&id| id >= vocab) {
             return Err(Error::argument("prompt", format!("token {id}; the vocabulary has {vocab}")));
+        }
+        if self.adapter.is_some() {
+            return Err(Error::argument("adapter", "no adapters can be loaded yet; none works"));
+        }
+        let ends = std::iter::once(0).chain(self.decoded.iter().map(|range| range.end));
+        let wrong = |(range, end): &(&Range<u32>, u32)| range.start < *end || range.end <= range.start;
+        let beyond = self.decoded.last().is_some_and(|last| last.end as usize > self.prompt.len());
+        if beyond || self.decoded.iter().zip(ends).any(|pair| wrong(&pair)) {
+            let problem = format!("{:?}: ranges of the prompt's positions, in order and apart, work", self.decoded);
+            return Err(Error::argument("decoded", problem));
         }
         if self.prompt.len() >= context as usize {
             return Err(Error::Limit {
@@ -95,6 +136,8 @@ pub enum Event {
         reason: Finish,
         /// What it took.
         usage: Usage,
+        /// The positions of prompt and answer that were computed as decode, or found so: see [`Request::decoded`].
+        decoded: Vec<Range<u32>>,
     },
 }
 

@@ -1,20 +1,23 @@
 //! The scheduler: which rows of which requests make up a step, and what becomes of its result.
 //!
 //! Running requests come first, in the order in which they were admitted; then waiting ones are admitted as long as there is a
-//! slot and there are blocks for all that they hold. A request that needs a block when none is free takes it from a sequence
-//! that is not running, least recently used first; then from the running request that was admitted last, which waits to be
-//! computed again. So the oldest request always goes on.
+//! slot and there are blocks for all that they hold. What of a request's tokens is in the cache is not computed again, whoever
+//! computed it ([`kv`](crate::kv)). A request that needs a block when nothing can be evicted takes it from a running request
+//! that was admitted later, of these from the one with the least to compute again. So the oldest request always goes on.
 //!
 //! A request whose tokens are sampled on the device keeps steps in flight: its next row is enqueued before the host
 //! has seen the token.
 //!
-//! A recurrent model's states cannot be truncated. Those of a sequence that stays open are copied to a checkpoint when a
-//! turn ends, when its prompt ends, and now and then within a long prompt. A request that continues from there, or from an
-//! earlier position, starts at the nearest checkpoint, or from the beginning. When all checkpoints are in use, the sequence
-//! with the most of them gives one up.
+//! Others find what a request computed once a sample has proven it: the step was read and its logits were finite. A request
+//! that begins like one whose prompt is still being computed waits for it, where that saves more than half of the wait.
 //!
-//! Blocks may be given away while steps that use them are in flight, since steps run in order: whoever gets a block
-//! overwrites a position before it reads it.
+//! A recurrent model's states cannot be truncated. They are copied to a checkpoint when a turn ends, when a prompt ends, now
+//! and then on the way, and where a prompt leaves what other sequences have. A request that goes on from an earlier position
+//! starts at the nearest checkpoint, or from the beginning.
+//!
+//! Blocks may be given away while steps that use them are in flight, since steps and copies run in order: whoever gets a block
+//! overwrites a position before it reads it. A copy is lost or made together with the step after it; the sequences that have
+//! what it brings end with that step's error.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use super::sequence::Sequence;
 use super::{Event, Finish, Request, RequestId, SeqId, Usage};
 use crate::exec::{CacheOp, Limits, Outs, PerPhase, Phase, SeqStep, Step, StepOut, Ticket, Token};
-use crate::kv::{Kv, OutOfBlocks};
+use crate::kv::{BlockCounts, Hit, Kv, KvCounts, Phases};
 use crate::model::Program;
 use crate::ops::sample::logprobs;
 use crate::ops::{Logprob, Penalties, STOPS, SampleLists, SampleSpec};
@@ -51,8 +54,10 @@ pub(super) struct Scheduler {
     last_id: u64,
     /// How often a running request had to give its blocks up.
     preemptions: u64,
-    /// Copies of states, to be made before the next step.
-    cache_ops: Vec<CacheOp>,
+    /// Copies that were ordered together with the steps so far.
+    copies_enqueued: u64,
+    /// The request that was found not to fit, and the version of the cache then.
+    refused: Option<(RequestId, u64)>,
 }
 
 /// A sequence as the scheduler keeps it.
@@ -62,7 +67,6 @@ struct Kept {
     user: Option<RequestId>,
     /// Whether it outlives its request.
     open: bool,
-    last_use: u64,
 }
 
 /// A request that has not ended.
@@ -70,6 +74,12 @@ struct Kept {
 struct Active {
     request: Request,
     seq: SeqId,
+    /// What it has in common with requests whose blocks it may take.
+    root: Box<[u32]>,
+    /// Whether it may take blocks whatever phases they were computed in: until it is admitted.
+    any_phase: bool,
+    /// The request whose prompt it waits for.
+    waits_for: Option<RequestId>,
     /// Its place on the executor, while it runs.
     slot: Option<u32>,
     /// Tokens that are being sampled and that the host has not seen.
@@ -113,15 +123,14 @@ enum SampleOn {
 #[derive(Debug)]
 struct Flight {
     ticket: Ticket,
+    /// The copies that are lost or made with it.
+    copies: Range<u64>,
     requests: Vec<(RequestId, SeqId, SampleOn)>,
 }
 
 impl Scheduler {
     pub(super) fn new(limits: Limits, program: &Program) -> Self {
-        let mut kv = Kv::new(program.groups, limits.blocks, limits.block).with_windows(program.windows());
-        if program.state_bytes() > 0 {
-            kv = kv.with_states(limits.checkpoints);
-        }
+        let kv = Kv::of(program, &limits);
         let vocab = program.vocab;
         let free_slots = (0..limits.seqs).rev().collect();
         Self {
@@ -139,7 +148,8 @@ impl Scheduler {
             events: Vec::new(),
             last_id: 0,
             preemptions: 0,
-            cache_ops: Vec::new(),
+            copies_enqueued: 0,
+            refused: None,
         }
     }
 
@@ -155,8 +165,17 @@ impl Scheduler {
     fn add_sequence(&mut self, open: bool) -> SeqId {
         let id = SeqId(self.next_id());
         let sequence = Sequence::new(self.kv.table());
-        self.sequences.insert(id, Kept { sequence, user: None, open, last_use: id.0 });
+        self.sequences.insert(id, Kept { sequence, user: None, open });
         id
+    }
+
+    /// Opens a sequence with the tokens that another one has so far.
+    pub(super) fn fork(&mut self, seq: SeqId) -> Result<SeqId> {
+        let Some(kept) = self.sequences.get(&seq) else { return Err(Error::argument("sequence", "it is not open")) };
+        let sequence = kept.sequence.fork(self.kv.table());
+        let id = SeqId(self.next_id());
+        self.sequences.insert(id, Kept { sequence, user: None, open: true });
+        Ok(id)
     }
 
     pub(super) fn close(&mut self, seq: SeqId) {
@@ -177,11 +196,11 @@ impl Scheduler {
     pub(super) fn submit(&mut self, request: Request) -> Result<RequestId> {
         request.check(self.vocab, self.limits.context)?;
         let positions = request.prompt.len() as u32;
-        if self.kv.blocks_for(positions) > self.kv.capacity() {
+        if positions > self.kv.capacity() {
             return Err(Error::Limit {
                 what: "prompt".into(),
                 needed: format!("{positions} positions"),
-                available: format!("{} in the cache", u64::from(self.limits.blocks) * u64::from(self.limits.block)),
+                available: format!("{} in the cache", self.kv.capacity()),
                 instead: "a shorter prompt or a larger cache works".into(),
             });
         }
@@ -198,8 +217,10 @@ impl Scheduler {
         let id = RequestId(self.next_id());
         let kept = self.sequences.get_mut(&seq).expect("found or added above");
         kept.user = Some(id);
-        kept.last_use = id.0;
-        kept.sequence.resume(&request.prompt, &mut self.kv);
+        let stated = (request.exact || !request.decoded.is_empty()).then(|| Phases::new(positions, &request.decoded));
+        // A conversation goes on from what it was, not from what others made of the same tokens.
+        let any_phase = !kept.open && stated.is_none();
+        kept.sequence.resume(&request.prompt, stated);
         let capacity = self.limits.context - positions;
         let limit = match request.max_tokens {
             Some(most) if most <= capacity => (most, Finish::Length),
@@ -207,10 +228,10 @@ impl Scheduler {
         };
         let usage = Usage { prompt: positions, reused: 0, generated: 0 };
         let nothing_to_do = limit.0 == 0;
-        self.requests.insert(
-            id,
-            Active { request, seq, slot: None, pending: 0, usage, sampler: SamplerState::default(), limit },
-        );
+        let (root, sampler) = (request.root(), SamplerState::default());
+        let active =
+            Active { request, seq, root, any_phase, waits_for: None, slot: None, pending: 0, usage, sampler, limit };
+        self.requests.insert(id, active);
         self.waiting.push_back(id);
         if nothing_to_do {
             self.finish(id, Finish::Length);
@@ -235,14 +256,24 @@ impl Scheduler {
         self.rows = rows.max(self.limits.seqs).min(self.limits.rows);
     }
 
-    /// The operations on the caches before the next step.
-    pub(super) fn take_cache_ops(&mut self) -> Vec<CacheOp> {
-        std::mem::take(&mut self.cache_ops)
+    /// The copies to be made before the next step.
+    pub(super) fn take_copies(&mut self) -> Vec<CacheOp> {
+        self.kv.take_copies()
     }
 
     /// Checkpoints that are kept.
     pub(super) fn checkpoints(&self) -> u32 {
         self.kv.states_kept()
+    }
+
+    /// What has become of blocks so far.
+    pub(super) fn cache_counts(&self) -> KvCounts {
+        self.kv.counts()
+    }
+
+    /// The blocks of each cache group, by who holds them.
+    pub(super) fn cache_blocks(&self) -> Vec<BlockCounts> {
+        self.kv.blocks()
     }
 
     /// Whether there is something to report.
@@ -254,9 +285,17 @@ impl Scheduler {
         self.flights.len()
     }
 
+    /// Checks what must hold between sequences, tables and the cache.
     #[cfg(test)]
-    pub(super) fn free_blocks(&self) -> u32 {
-        self.kv.free()
+    pub(super) fn check(&self) {
+        let tables: Vec<_> = self.sequences.values().map(|kept| kept.sequence.table()).collect();
+        let states: u32 = self.sequences.values().map(|kept| kept.sequence.states_kept()).sum();
+        self.kv.check(&tables, states);
+        assert_eq!(self.free_slots.len() + self.running.len(), self.limits.seqs as usize);
+        for (id, kept) in &self.sequences {
+            let runs = kept.user.is_some_and(|user| self.requests[&user].slot.is_some());
+            assert!(runs || kept.sequence.table().blocks() == 0, "{id:?} holds blocks and does not run");
+        }
     }
 
     pub(super) fn emit(&mut self) -> Vec<Event> {
@@ -301,12 +340,19 @@ impl Scheduler {
             None => return,
         };
         rows.end = rows.end.min(rows.start + capacity.rows[phase]);
+        if phase == Phase::Prefill && self.kv.recurrent() {
+            rows = sequence.split(rows, self.limits.block);
+        }
         let samples = rows.end >= sequence.len();
         if rows.is_empty() || (samples && capacity.outs[phase] == 0) || !self.free_space(id, rows.end) {
             return;
         }
         capacity.rows[phase] -= rows.len() as u32;
         capacity.outs[phase] -= u32::from(samples);
+        if phase == Phase::Decode && self.kv.recurrent() && rows.start.is_multiple_of(ROLL * self.limits.block) {
+            let sequence = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence;
+            sequence.roll_state(&mut self.kv, slot, self.limits.seqs);
+        }
         let sample = match (samples, on_device) {
             (false, _) => SampleOn::None,
             (true, Some(spec)) => SampleOn::Device(spec),
@@ -326,19 +372,20 @@ impl Scheduler {
     fn free_space(&mut self, id: RequestId, positions: u32) -> bool {
         let seq = self.requests[&id].seq;
         loop {
-            let table = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence.table;
-            let Err(OutOfBlocks { .. }) = self.kv.grow(table, positions) else { return true };
-            if self.evict_one(seq) {
-                continue;
+            let sequence = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence;
+            if sequence.grow(&mut self.kv, positions) {
+                return true;
             }
-            match self.running.last().copied() {
-                Some(last) if last != id => self.preempt(last),
-                _ if self.running.len() > 1 => {
+            let own = self.running.iter().position(|r| *r == id).expect("it runs");
+            let victim = self.running[own + 1..].iter().rev().copied().min_by_key(|later| self.loss(*later));
+            match victim {
+                Some(victim) => self.preempt(victim),
+                None if self.running.len() > 1 => {
                     self.preempt(id);
                     return false;
                 }
                 // Alone, and the cache is full. Tokens that are still being sampled come before the end.
-                _ => {
+                None => {
                     if self.requests[&id].pending == 0 {
                         self.finish(id, Finish::Context);
                     }
@@ -348,20 +395,10 @@ impl Scheduler {
         }
     }
 
-    /// Takes the blocks of the least recently used sequence that is not running, and is not `except`.
-    fn evict_one(&mut self, except: SeqId) -> bool {
-        let requests = &self.requests;
-        let idle = self.sequences.iter_mut().filter(|(id, kept)| {
-            let running = kept.user.is_some_and(|user| requests[&user].slot.is_some());
-            **id != except && !running && kept.sequence.table.blocks() > 0
-        });
-        match idle.min_by_key(|(_, kept)| kept.last_use) {
-            Some((_, kept)) => {
-                kept.sequence.evict(&mut self.kv);
-                true
-            }
-            None => false,
-        }
+    /// Positions that a running request would have to compute again: what it published is found again, if it is still there.
+    fn loss(&self, id: RequestId) -> u32 {
+        let sequence = &self.sequences[&self.requests[&id].seq].sequence;
+        sequence.cached() - sequence.table().published() * self.limits.block
     }
 
     /// Stops a running request, to be computed again from its tokens.
@@ -375,44 +412,99 @@ impl Scheduler {
         self.preemptions += 1;
     }
 
-    /// Starts the first waiting request, if there is a slot and there are blocks for all its tokens.
+    /// Starts the first waiting request, if there is a slot and there are blocks for all its tokens. Requests that wait for
+    /// what another one computes are passed.
     fn admit(&mut self) -> Option<RequestId> {
-        let id = *self.waiting.front()?;
+        /// Requests that are looked at.
+        const LOOKED_AT: usize = 16;
+        if self.free_slots.is_empty() {
+            return None;
+        }
+        let candidates: Vec<RequestId> = self.waiting.iter().copied().take(LOOKED_AT).collect();
+        for id in candidates {
+            let active = &self.requests[&id];
+            // What is being sampled must be known before it can be computed again.
+            if active.pending > 0 || self.refused == Some((id, self.kv.version())) {
+                return None;
+            }
+            if active.waits_for.is_some_and(|other| self.computes_prompt(other)) {
+                continue;
+            }
+            let Kept { sequence, open, .. } = &self.sequences[&active.seq];
+            let phases = (!active.any_phase).then_some(sequence.phases());
+            let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
+            if let Some(other) = self.to_wait_for(id, &hit) {
+                self.requests.get_mut(&id).expect("it waits").waits_for = Some(other);
+                continue;
+            }
+            if !self.kv.fits(&hit, sequence.len(), self.limits.rows, !self.running.is_empty()) {
+                self.refused = Some((id, self.kv.version()));
+                return None;
+            }
+            if self.start(id, &hit) {
+                return Some(id);
+            }
+            return None;
+        }
+        None
+    }
+
+    /// Whether a request runs and has not sampled yet.
+    fn computes_prompt(&self, id: RequestId) -> bool {
+        self.requests.get(&id).is_some_and(|active| active.slot.is_some() && active.usage.generated == 0)
+    }
+
+    /// The running request that computes what a waiting one begins with, beyond what was found of it, if waiting for it saves
+    /// more than half of what it takes.
+    fn to_wait_for(&self, id: RequestId, hit: &Hit) -> Option<RequestId> {
         let active = &self.requests[&id];
-        // What is being sampled must be known before it can be computed again.
-        if active.pending > 0 || self.free_slots.is_empty() {
-            return None;
-        }
-        let own = &self.sequences[&active.seq];
-        let needed = self.kv.blocks_for(own.sequence.len()).saturating_sub(own.sequence.table.blocks());
-        let running = |kept: &Kept| kept.user.is_some_and(|user| self.requests[&user].slot.is_some());
-        let idle = self.sequences.iter().filter(|(seq, kept)| **seq != active.seq && !running(kept));
-        if needed > self.kv.free_without(idle.map(|(_, kept)| &kept.sequence.table)) {
-            return None;
-        }
-        let seq = active.seq;
-        while needed > self.kv.free() && self.evict_one(seq) {}
-        let kept = self.sequences.get_mut(&seq).expect("requests have sequences");
-        let (len, cached) = (kept.sequence.len(), kept.sequence.cached());
-        self.kv.grow(&mut kept.sequence.table, len).ok()?;
-        self.waiting.pop_front();
-        self.running.push(id);
+        let (own, block) = (&self.sequences[&active.seq].sequence, self.limits.block);
+        let found = hit.positions / block * block;
+        self.running.iter().copied().filter(|other| self.computes_prompt(*other)).find(|other| {
+            let other = &self.requests[other];
+            let sequence = &self.sequences[&other.seq].sequence;
+            let tokens = own.all().iter().zip(sequence.all()).skip(found as usize);
+            let common = found + tokens.take_while(|(a, b)| a == b).count() as u32;
+            // Whole blocks are found, and the last position is computed in any case.
+            let common = common.min(own.len() - 1) / block * block;
+            let in_prefill = |of: &Sequence| {
+                of.phases().run(found).is_some_and(|(phase, run)| phase == Phase::Prefill && common <= run.end)
+            };
+            other.root == active.root
+                && common > found
+                && in_prefill(own)
+                && in_prefill(sequence)
+                && 2 * (common - found) > sequence.len() - found.min(sequence.len())
+        })
+    }
+
+    /// Starts a waiting request with what was found of it, unless there are no blocks for it after all.
+    fn start(&mut self, id: RequestId, hit: &Hit) -> bool {
         let active = self.requests.get_mut(&id).expect("it waits");
-        active.slot = self.free_slots.pop();
+        let sequence = &mut self.sequences.get_mut(&active.seq).expect("requests have sequences").sequence;
+        let attached = sequence.attach(&mut self.kv, &active.root, hit, Some(active.seq.0));
+        if !sequence.reserve(&mut self.kv) {
+            sequence.evict(&mut self.kv);
+            return false;
+        }
+        let slot = self.free_slots.pop().expect("there is one");
+        if let Some(state) = attached.state {
+            let restored = self.kv.copy(CacheOp::CopyState { from: self.limits.seqs + state.place, to: slot });
+            sequence.depends_on(restored);
+        }
+        self.kv.count(sequence.len(), attached.positions);
         if active.usage.generated == 0 {
-            active.usage.reused = cached;
+            active.usage.reused = attached.positions;
         }
-        if let (Some(to), Some(last)) = (active.slot, kept.sequence.checkpoints().last())
-            && cached > 0
-        {
-            self.cache_ops.push(CacheOp::CopyState { from: self.limits.seqs + last.state, to });
-        }
-        Some(id)
+        (active.slot, active.any_phase) = (Some(slot), false);
+        self.waiting.retain(|waiting| *waiting != id);
+        self.running.push(id);
+        true
     }
 
     /// Hands a plan to the executor. If the executor refuses, the requests in it end with its error.
     pub(super) fn run(&mut self, plan: &StepPlan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
-        let table = |seq: &SeqId| self.sequences[seq].sequence.table.groups();
+        let table = |seq: &SeqId| self.sequences[seq].sequence.table().groups();
         let tables: Vec<Vec<&[u32]>> = plan.seqs.iter().map(|s| table(&s.seq).collect()).collect();
         let counts: Vec<_> = plan.seqs.iter().map(|s| self.counts(s)).collect();
         let seq_step = |((s, tables), counts)| {
@@ -426,6 +518,7 @@ impl Scheduler {
             }
         };
         let seqs: Vec<SeqStep<'_>> = plan.seqs.iter().zip(&tables).zip(&counts).map(seq_step).collect();
+        let copies = self.kv.copied();
         match enqueue(&Step { seqs: &seqs }) {
             Ok(ticket) => {
                 for s in &plan.seqs {
@@ -435,11 +528,13 @@ impl Scheduler {
                         u32::from(s.sample != SampleOn::None);
                 }
                 let requests = plan.seqs.iter().map(|s| (s.request, s.seq, s.sample)).collect();
-                self.flights.push_back(Flight { ticket, requests });
+                let copies = self.copies_enqueued..copies;
+                self.copies_enqueued = copies.end;
+                self.flights.push_back(Flight { ticket, copies, requests });
                 let prompts = plan.seqs.iter().filter(|s| s.phase == Phase::Prefill);
                 prompts.for_each(|s| self.prompt_checkpoint(s));
             }
-            Err(error) => self.fail(plan.seqs.iter().map(|s| (s.request, s.seq)), error),
+            Err(error) => self.fail(plan.seqs.iter().map(|s| s.request), error),
         }
     }
 
@@ -468,60 +563,35 @@ impl Scheduler {
         SampleLists { counts, pending, bias: &request.bias, allowed, stops, logprobs: request.logprobs }
     }
 
-    /// Keeps the states of an open sequence at the end of its prompt, and now and then before.
+    /// Keeps the states of a sequence at the end of its prompt, where it leaves what others have, and now and then before.
     fn prompt_checkpoint(&mut self, s: &PlanSeq) {
         /// Checkpoints of a prompt as long as the context.
         const MOST: u32 = 8;
-        let kept = &self.sequences[&s.seq];
-        let last = kept.sequence.checkpoints().last().map_or(0, |last| last.positions);
-        let far = kept.sequence.cached() - last >= (self.limits.context / MOST).max(self.limits.block);
-        if kept.open && (far || s.sample != SampleOn::None) {
-            self.checkpoint(s.seq, s.slot);
-        }
-    }
-
-    /// Keeps the states of a sequence, which lie in a slot, if a checkpoint is free or one can be evicted.
-    fn checkpoint(&mut self, seq: SeqId, slot: u32) {
-        let sequence = &self.sequences[&seq].sequence;
-        let positions = sequence.cached();
-        if !self.kv.recurrent()
-            || positions == 0
-            || sequence.checkpoints().last().is_some_and(|c| c.positions == positions)
-        {
-            return;
-        }
-        let Some(state) = self.kv.take_state().or_else(|| self.free_state(seq)) else { return };
-        self.sequences.get_mut(&seq).expect("it was found above").sequence.record_checkpoint(state);
-        self.cache_ops.push(CacheOp::CopyState { from: slot, to: self.limits.seqs + state });
-    }
-
-    /// Takes a checkpoint from the sequence that has the most; of several, from the least recently used one. `live` has its
-    /// states in a slot.
-    fn free_state(&mut self, live: SeqId) -> Option<u32> {
-        let most =
-            |(_, kept): &(&SeqId, &mut Kept)| (kept.sequence.checkpoints().len(), std::cmp::Reverse(kept.last_use));
-        let (seq, kept) = self.sequences.iter_mut().max_by_key(most)?;
-        kept.sequence.evict_checkpoint(&mut self.kv);
-        let running = kept.user.is_some_and(|user| self.requests.get(&user).is_some_and(|r| r.slot.is_some()));
-        if !running && *seq != live {
-            // What it has in the cache is what its last checkpoint has.
-            kept.sequence.truncate_to(kept.sequence.cached(), &mut self.kv);
-        }
-        self.kv.take_state()
-    }
-
-    /// Ends requests of a step with an error. What their sequences have in the cache is unknown.
-    fn fail(&mut self, requests: impl Iterator<Item = (RequestId, SeqId)>, error: Error) {
-        let error = Arc::new(error);
-        for (id, seq) in requests {
-            let Some(kept) = self.sequences.get_mut(&seq) else { continue };
-            kept.sequence.evict(&mut self.kv);
-            // A request may have ended since, and another one may continue its sequence.
-            let user =
-                kept.user.filter(|user| *user == id || self.requests.get(user).is_some_and(|r| r.slot.is_some()));
-            if let Some(user) = user {
-                self.finish(user, Finish::Error(error.clone()));
+        if self.kv.recurrent() {
+            let far = (self.limits.context / MOST).max(self.limits.block);
+            let sequence = &mut self.sequences.get_mut(&s.seq).expect("it was planned").sequence;
+            if s.sample != SampleOn::None || sequence.keeps_state(far, self.limits.block) {
+                sequence.keep_state(&mut self.kv, s.slot, self.limits.seqs);
             }
+        }
+    }
+
+    /// Ends requests of a step with an error. What they computed since their last sample is not kept.
+    fn fail(&mut self, requests: impl Iterator<Item = RequestId>, error: Error) {
+        let error = Arc::new(error);
+        requests.for_each(|id| self.finish(id, Finish::Error(error.clone())));
+    }
+
+    /// A step was lost, and the copies before it: ends the requests that were in it and those that have what was to be copied.
+    fn lost(&mut self, flight: &Flight, error: Error) {
+        let all = matches!(error, Error::DeviceLost(_));
+        self.kv.retract(&flight.copies);
+        let depends =
+            |id: &RequestId| all || self.sequences[&self.requests[id].seq].sequence.depends_on_any(&flight.copies);
+        let depending: Vec<RequestId> = self.running.iter().copied().filter(depends).collect();
+        self.fail(flight.requests.iter().map(|(id, ..)| *id).chain(depending), error);
+        if all {
+            self.kv.clear();
         }
     }
 
@@ -531,8 +601,12 @@ impl Scheduler {
         assert_eq!(flight.ticket, ticket, "steps finish in order");
         let out = match out {
             Ok(out) => out,
-            Err(error) => return self.fail(flight.requests.iter().map(|(id, seq, _)| (*id, *seq)), error),
+            Err(error) => return self.lost(&flight, error),
         };
+        for id in &self.running {
+            let seq = self.requests[id].seq;
+            self.sequences.get_mut(&seq).expect("requests have sequences").sequence.copies_made(flight.copies.end);
+        }
         let mut sampled = out.sampled.iter().zip(&out.logprobs);
         let mut logits = out.logits.chunks_exact(self.vocab as usize);
         for (id, _, sample) in flight.requests {
@@ -572,8 +646,14 @@ impl Scheduler {
             let seq = active.seq;
             let pos = self.sequences[&seq].sequence.len();
             let error = Error::Numerical { seq: seq.0 as u32, pos };
-            return self.fail(std::iter::once((id, seq)), error);
+            return self.fail(std::iter::once(id), error);
         };
+        // The token comes of all before it: they are computed, and finite.
+        let (first, slot) = (active.usage.generated == 0, active.slot.is_some());
+        let sequence = &mut self.sequences.get_mut(&active.seq).expect("requests have sequences").sequence;
+        if slot {
+            sequence.proven(sequence.len(), first, &mut self.kv);
+        }
         if active.request.stop.contains(&token) {
             return self.finish(id, Finish::Stop(token));
         }
@@ -594,26 +674,29 @@ impl Scheduler {
         self.waiting.retain(|r| *r != id);
         self.running.retain(|r| *r != id);
         self.free_slots.extend(active.slot);
-        let last_use = self.next_id();
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
+        let sequence = &mut kept.sequence;
         kept.user = None;
-        kept.last_use = last_use;
         // The positions whose next token is known are kept, whatever is in flight. So timing does not decide what part of a
         // conversation counts as decoded and what as the next prompt.
-        let known = kept.sequence.len();
+        let known = sequence.len();
         let known_end = if matches!(reason, Finish::Stop(_)) { known } else { known.saturating_sub(1) };
-        let (open, computed_more) = (kept.open, kept.sequence.cached() > known_end);
-        if let Some(slot) = active.slot.filter(|_| open && !computed_more) {
-            self.checkpoint(active.seq, slot);
+        if let Some(slot) = active.slot.filter(|_| active.usage.generated > 0 && !matches!(reason, Finish::Error(_))) {
+            let state = (sequence.cached() == known_end).then_some((slot, self.limits.seqs));
+            sequence.keep_end(known_end, &mut self.kv, state, Some(active.seq.0));
         }
-        let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
-        kept.sequence.truncate_to(known_end, &mut self.kv);
-        if !open {
-            self.forget(active.seq);
+        sequence.evict(&mut self.kv);
+        let decoded = sequence.phases().decoded();
+        if !kept.open {
+            self.sequences.remove(&active.seq);
         }
-        self.events.push(Event::Finished { request: id, reason, usage: active.usage });
+        self.events.push(Event::Finished { request: id, reason, usage: active.usage, decoded });
     }
 }
+
+/// Blocks after which a recurrent sequence that decodes keeps its states: the end of a turn is rarely where a slot's states
+/// are, since steps are in flight beyond it.
+const ROLL: u32 = 4;
 
 /// What a step has capacity for, by phase.
 struct StepCapacity {

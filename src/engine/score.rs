@@ -25,10 +25,8 @@ pub async fn score_from<E: Executor>(
     each: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<()> {
     let limits = executor.limits();
-    let mut kv = Kv::new(program.groups, limits.blocks, limits.block);
-    let mut table = kv.table();
     let positions = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-    if positions > limits.context || kv.grow(&mut table, positions).is_err() {
+    if positions > limits.context.min(limits.blocks.saturating_mul(limits.block)) {
         return Err(Error::Limit {
             what: "ids".into(),
             needed: format!("{positions} positions"),
@@ -36,7 +34,8 @@ pub async fn score_from<E: Executor>(
             instead: "fewer ids or a larger context works".into(),
         });
     }
-    let tables: Vec<&[u32]> = table.groups().collect();
+    let tables = Kv::of_one(program, &limits);
+    let tables: Vec<&[u32]> = tables.iter().map(Vec::as_slice).collect();
     let mut pos = 0;
     while pos < ids.len() {
         // Rows whose logits nobody wants come in larger steps.

@@ -3,42 +3,54 @@
 use std::ops::Range;
 
 use crate::exec::Phase;
-use crate::kv::{Kv, Table};
+use crate::kv::{Attached, Hit, Kv, Phases, State, Table};
 
 /// The tokens of a sequence and their place in the cache.
 ///
-/// A position's phase never changes: when a sequence must be computed again, each row runs in the same kernels as before,
-/// so that the same bits come out.
+/// A position's phase never changes while its token stays: when a sequence must be computed again, each row runs in the same
+/// kernels as before, so that the same bits come out. A sequence that is not running holds nothing: what it had is found
+/// again, if it is still there.
 #[derive(Debug)]
 pub(super) struct Sequence {
     tokens: Vec<u32>,
-    /// The tokens' phases: each span ends where the next begins, the last one with the tokens.
-    spans: Vec<Span>,
+    phases: Phases,
     /// Positions whose keys and values are in the cache once all steps so far have run. More than `tokens` while rows of
     /// tokens that only the device knows are in flight.
     cached: u32,
-    pub(super) table: Table,
-    /// Where states of recurrent layers were kept, in the order of positions. A sequence that is not running and has something
-    /// in the cache has its state in the last of them.
-    checkpoints: Vec<Checkpoint>,
-}
-
-/// The states of a sequence that had seen so many positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Checkpoint {
-    pub(super) positions: u32,
-    pub(super) state: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Span {
-    start: u32,
-    phase: Phase,
+    /// Of these, the positions that a sample has proven, here or where they were found.
+    proven: u32,
+    table: Table,
+    /// States of recurrent layers that were kept, by position, until what is before them is published.
+    states: Vec<(u32, State)>,
+    /// The states that were kept last while it decoded; new ones take their place.
+    rolling: Option<(u32, State)>,
+    /// Positions after which others may go on: what a window shows there is kept.
+    ends: Vec<u32>,
+    /// Where it left the blocks that others have, without what else is needed to go on there.
+    branch: Option<u32>,
+    /// Copies that brought what it has, by number, until they are known to have been made.
+    copies: Vec<u64>,
 }
 
 impl Sequence {
     pub(super) fn new(table: Table) -> Self {
-        Self { tokens: Vec::new(), spans: Vec::new(), cached: 0, table, checkpoints: Vec::new() }
+        Self {
+            tokens: Vec::new(),
+            phases: Phases::default(),
+            cached: 0,
+            proven: 0,
+            table,
+            states: Vec::new(),
+            rolling: None,
+            ends: Vec::new(),
+            branch: None,
+            copies: Vec::new(),
+        }
+    }
+
+    /// One with the same tokens, in the same phases, that holds nothing.
+    pub(super) fn fork(&self, table: Table) -> Self {
+        Self { tokens: self.tokens.clone(), phases: self.phases.clone(), ..Self::new(table) }
     }
 
     pub(super) fn len(&self) -> u32 {
@@ -49,93 +61,181 @@ impl Sequence {
         self.cached
     }
 
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    pub(super) fn phases(&self) -> &Phases {
+        &self.phases
+    }
+
+    /// All tokens that are known.
+    pub(super) fn all(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// The tokens of some positions, if they are known.
     pub(super) fn tokens(&self, range: Range<u32>) -> Option<&[u32]> {
         self.tokens.get(range.start as usize..range.end as usize)
     }
 
-    /// Switches to a new prompt: keeps the common prefix and adds the rest. The last position is computed in any case, for
-    /// its logits.
-    pub(super) fn resume(&mut self, prompt: &[u32], kv: &mut Kv) {
+    /// Switches to a new prompt: keeps the common prefix and adds the rest. `phases` are those of the prompt, if they are
+    /// given; else the common prefix has what it had.
+    pub(super) fn resume(&mut self, prompt: &[u32], phases: Option<Phases>) {
         let common = self.tokens.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        self.truncate(common as u32);
+        self.tokens.truncate(common);
+        self.phases.truncate(common as u32);
         self.push(&prompt[common..], Phase::Prefill);
-        self.truncate_to((common as u32).min(self.len() - 1), kv);
+        if let Some(phases) = phases {
+            self.phases = phases;
+        }
     }
 
     pub(super) fn push(&mut self, tokens: &[u32], phase: Phase) {
-        if !tokens.is_empty() && self.spans.last().is_none_or(|s| s.phase != phase) {
-            self.spans.push(Span { start: self.len(), phase });
-        }
+        self.phases.push(tokens.len() as u32, phase);
         self.tokens.extend_from_slice(tokens);
     }
 
-    fn truncate(&mut self, len: u32) {
-        self.tokens.truncate(len as usize);
-        self.spans.retain(|s| s.start < len);
-    }
-
-    /// Truncates the cache to the first `positions` positions. For a recurrent model that is not running, what lies after
-    /// the last checkpoint before them goes, too. For one with windows all goes, if the next row would not find what it
-    /// sees.
-    pub(super) fn truncate_to(&mut self, positions: u32, kv: &mut Kv) {
-        self.truncate_cache(positions, kv);
-        if !kv.window_is_resident(&self.table, self.cached) {
-            self.truncate_cache(0, kv);
+    /// Takes from the cache what was found of it there. The last position is computed in any case, for its logits.
+    pub(super) fn attach(&mut self, kv: &mut Kv, root: &[u32], hit: &Hit, owner: Option<u64>) -> Attached {
+        let attached = kv.attach(&mut self.table, root, hit, owner);
+        let mut phases = hit.phases.clone();
+        phases.truncate(attached.positions);
+        let rest = self.phases.decoded().into_iter().filter(|range| range.end > attached.positions);
+        for range in rest {
+            phases.push(range.start.saturating_sub(phases.len()), Phase::Prefill);
+            phases.push(range.end - phases.len(), Phase::Decode);
         }
+        phases.push(self.len() - phases.len(), Phase::Prefill);
+        self.phases = phases;
+        (self.cached, self.proven) = (attached.positions, attached.positions);
+        self.copies.extend(attached.copy);
+        self.copies.extend(attached.state.map(|state| state.copy));
+        self.branch = hit.branch;
+        self.ends = hit.branch.into_iter().chain([self.len()]).collect();
+        attached
     }
 
-    fn truncate_cache(&mut self, positions: u32, kv: &mut Kv) {
-        self.cached = self.cached.min(positions);
-        if kv.recurrent() {
-            while let Some(last) = self.checkpoints.pop_if(|last| last.positions > self.cached) {
-                kv.release_state(last.state);
-            }
-            self.cached = self.checkpoints.last().map_or(0, |last| last.positions);
-        }
-        kv.truncate(&mut self.table, self.cached);
+    /// It has what this copy brings.
+    pub(super) fn depends_on(&mut self, copy: u64) {
+        self.copies.push(copy);
     }
 
-    /// The checkpoints.
-    pub(super) fn checkpoints(&self) -> &[Checkpoint] {
-        &self.checkpoints
+    /// Whether it has what one of some copies was to bring.
+    pub(super) fn depends_on_any(&self, copies: &Range<u64>) -> bool {
+        self.copies.iter().any(|copy| copies.contains(copy))
     }
 
-    /// Records that the states at the present position are kept as checkpoint `state`.
-    pub(super) fn record_checkpoint(&mut self, state: u32) {
-        self.checkpoints.push(Checkpoint { positions: self.cached, state });
+    /// All copies before this one have been made.
+    pub(super) fn copies_made(&mut self, before: u64) {
+        self.copies.retain(|copy| *copy >= before);
     }
 
-    /// Evicts a checkpoint: of several, the one whose neighbours are nearest to each other, but not the last.
-    pub(super) fn evict_checkpoint(&mut self, kv: &mut Kv) {
-        let gap = |&i: &usize| {
-            let before = i.checked_sub(1).map_or(0, |i| self.checkpoints[i].positions);
-            self.checkpoints[i + 1].positions - before
-        };
-        let last = self.checkpoints.len().saturating_sub(1);
-        let at = (0..last).min_by_key(gap).unwrap_or(0);
-        if at < self.checkpoints.len() {
-            kv.release_state(self.checkpoints.remove(at).state);
-        }
+    /// Gives a running sequence the blocks for its first `positions` positions.
+    pub(super) fn grow(&mut self, kv: &mut Kv, positions: u32) -> bool {
+        kv.grow(&mut self.table, positions).is_ok()
     }
 
-    /// Gives all blocks back: everything must be computed again.
-    pub(super) fn evict(&mut self, kv: &mut Kv) {
-        self.truncate_to(0, kv);
+    /// The same in groups that see everything.
+    pub(super) fn reserve(&mut self, kv: &mut Kv) -> bool {
+        let positions = self.len();
+        kv.reserve(&mut self.table, positions).is_ok()
     }
 
     /// The next rows to compute, all of one phase, if there are known tokens that the cache lacks.
     pub(super) fn next_rows(&self) -> Option<(Phase, Range<u32>)> {
-        let start = self.cached;
-        let span = self.spans.partition_point(|s| s.start <= start).checked_sub(1)?;
-        let end = self.spans.get(span + 1).map_or(self.len(), |next| next.start);
-        (start < end).then_some((self.spans[span].phase, start..end))
+        self.phases.run(self.cached)
+    }
+
+    /// Where rows of a recurrent sequence end, so that its states are at the border of a block: at its branch, and where a
+    /// prompt is split anyway.
+    pub(super) fn split(&self, rows: Range<u32>, block: u32) -> Range<u32> {
+        let border = rows.end / block * block;
+        let end = match self.branch {
+            Some(branch) if branch > rows.start && branch < rows.end => branch,
+            _ if rows.end < self.len() && border > rows.start => border,
+            _ => rows.end,
+        };
+        rows.start..end
+    }
+
+    /// Whether states are to be kept where it has got to in its prompt: at its branch, and now and then on the way.
+    pub(super) fn keeps_state(&self, far: u32, block: u32) -> bool {
+        let last = self.states.last().map_or(0, |(pos, _)| *pos);
+        let border = self.cached.is_multiple_of(block);
+        self.branch == Some(self.cached) || (border && self.cached - last >= far)
     }
 
     /// Rows up to `positions` have been enqueued: later ones see no more than windows before them.
     pub(super) fn computed(&mut self, positions: u32, kv: &mut Kv) {
         self.cached = positions;
-        kv.release_outside_window(&mut self.table, positions);
+        kv.release_outside_window(&mut self.table, positions, &self.ends);
+    }
+
+    /// Keeps the states of a slot at the present position.
+    pub(super) fn keep_state(&mut self, kv: &mut Kv, slot: u32, slots: u32) {
+        if self.cached > 0
+            && self.states.iter().all(|(pos, _)| *pos != self.cached)
+            && let Some(state) = kv.copy_state(slot, slots)
+        {
+            self.states.push((self.cached, state));
+        }
+    }
+
+    /// Keeps the states of a slot at the present position, in place of those that were kept so before.
+    pub(super) fn roll_state(&mut self, kv: &mut Kv, slot: u32, slots: u32) {
+        if let Some((pos, state)) = self.rolling.take() {
+            match self.states.iter().position(|kept| *kept == (pos, state)) {
+                Some(at) => kv.release_state(self.states.swap_remove(at).1),
+                None => kv.drop_state(&self.table, pos, state),
+            }
+        }
+        self.keep_state(kv, slot, slots);
+        self.rolling = self.states.last().copied().filter(|(pos, _)| *pos == self.cached);
+    }
+
+    /// A sample has proven the first `positions` positions: others may find them. `prompt_ends` says whether that is the end
+    /// of the prompt.
+    pub(super) fn proven(&mut self, positions: u32, prompt_ends: bool, kv: &mut Kv) {
+        self.proven = positions;
+        kv.publish(&mut self.table, &self.tokens, &self.phases, positions, &mut self.states);
+        if prompt_ends {
+            let state = self.take_state(positions);
+            kv.keep_end(&self.table, &self.tokens, &self.phases, positions, state, None);
+        }
+    }
+
+    /// States that it keeps itself.
+    #[cfg(test)]
+    pub(super) fn states_kept(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    fn take_state(&mut self, positions: u32) -> Option<State> {
+        let at = self.states.iter().position(|(pos, _)| *pos == positions)?;
+        Some(self.states.swap_remove(at).1)
+    }
+
+    /// Lets the end of an answer be found, after `positions` positions, if they are proven: not where it was ended while it was
+    /// computed again. `slot` has the states there, if any.
+    pub(super) fn keep_end(&mut self, positions: u32, kv: &mut Kv, slot: Option<(u32, u32)>, owner: Option<u64>) {
+        if self.proven < positions {
+            return;
+        }
+        let state = self.take_state(positions).or_else(|| slot.and_then(|(slot, slots)| kv.copy_state(slot, slots)));
+        kv.publish(&mut self.table, &self.tokens, &self.phases, positions, &mut self.states);
+        kv.keep_end(&self.table, &self.tokens, &self.phases, positions, state, owner);
+    }
+
+    /// Gives back all that it holds: what is not published must be computed again.
+    pub(super) fn evict(&mut self, kv: &mut Kv) {
+        kv.release(&mut self.table);
+        self.states.drain(..).for_each(|(_, state)| kv.release_state(state));
+        self.rolling = None;
+        self.copies.clear();
+        self.ends.clear();
+        self.branch = None;
+        (self.cached, self.proven) = (0, 0);
     }
 }
 
@@ -144,17 +244,8 @@ mod tests {
     use super::*;
 
     fn rows(s: &Sequence) -> Vec<(Phase, Range<u32>)> {
-        let mut kv = Kv::new(1, 9, 4);
-        let mut copy = Sequence {
-            tokens: s.tokens.clone(),
-            spans: s.spans.clone(),
-            cached: s.cached,
-            table: kv.table(),
-            checkpoints: Vec::new(),
-        };
-        let mut rows = Vec::new();
-        while let Some((phase, range)) = copy.next_rows() {
-            copy.computed(range.end, &mut kv);
+        let mut rows: Vec<(Phase, Range<u32>)> = Vec::new();
+        while let Some((phase, range)) = s.phases.run(rows.last().map_or(s.cached, |(_, last)| last.end)) {
             rows.push((phase, range));
         }
         rows
@@ -162,72 +253,37 @@ mod tests {
 
     #[test]
     fn roles_are_replayed_as_they_were() {
-        let mut kv = Kv::new(1, 9, 4);
+        let mut kv = Kv::new(&[(9, None)], 4);
         let mut s = Sequence::new(kv.table());
-        s.resume(&[1, 2, 3, 4, 5], &mut kv);
+        s.resume(&[1, 2, 3, 4, 5], None);
         s.push(&[6], Phase::Decode);
         s.push(&[7], Phase::Decode);
         assert_eq!(rows(&s), [(Phase::Prefill, 0..5), (Phase::Decode, 5..7)]);
-        kv.grow(&mut s.table, 7).unwrap();
+        let find = |s: &Sequence, kv: &mut Kv| kv.find(&[], &s.tokens, Some(&s.phases), true);
+        let hit = find(&s, &mut kv);
+        s.attach(&mut kv, &[], &hit, Some(1));
+        assert!(s.grow(&mut kv, 7));
         s.computed(7, &mut kv);
+        s.proven(7, false, &mut kv);
+        s.keep_end(7, &mut kv, None, Some(1));
+        s.evict(&mut kv);
         // A second turn: everything but the last token is known from before.
-        s.resume(&[1, 2, 3, 4, 5, 6, 9, 9], &mut kv);
+        s.resume(&[1, 2, 3, 4, 5, 6, 9, 9], None);
+        let hit = find(&s, &mut kv);
+        s.attach(&mut kv, &[], &hit, Some(1));
         assert_eq!(s.cached(), 6);
         assert_eq!(rows(&s), [(Phase::Prefill, 6..8)]);
         s.evict(&mut kv);
-        assert_eq!(kv.free(), 9);
+        assert_eq!(kv.blocks()[0].in_use, 0);
         assert_eq!(rows(&s), [(Phase::Prefill, 0..5), (Phase::Decode, 5..6), (Phase::Prefill, 6..8)]);
     }
 
     #[test]
-    fn the_same_prompt_again_computes_its_last_token() {
-        let mut kv = Kv::new(1, 9, 4);
-        let mut s = Sequence::new(kv.table());
-        s.resume(&[1, 2, 3, 4, 5], &mut kv);
-        kv.grow(&mut s.table, 5).unwrap();
-        s.computed(5, &mut kv);
-        s.resume(&[1, 2, 3, 4, 5], &mut kv);
-        assert_eq!((s.cached(), s.table.blocks()), (4, 1));
-        s.resume(&[2], &mut kv);
-        assert_eq!((s.table.blocks(), rows(&s)), (0, vec![(Phase::Prefill, 0..1)]));
-    }
-
-    #[test]
-    fn states_go_back_to_the_last_checkpoint() {
-        let mut kv = Kv::new(1, 9, 4).with_states(3);
-        let mut s = Sequence::new(kv.table());
-        let keep = |s: &mut Sequence, kv: &mut Kv, positions| {
-            kv.grow(&mut s.table, positions).unwrap();
-            s.computed(positions, kv);
-            s.record_checkpoint(kv.take_state().unwrap());
-        };
-        s.resume(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &mut kv);
-        keep(&mut s, &mut kv, 2);
-        keep(&mut s, &mut kv, 6);
-        keep(&mut s, &mut kv, 9);
-        // The last position is computed again, and no state has seen the eight before it.
-        s.resume(&[1, 2, 3, 4, 5, 6, 7, 8, 9], &mut kv);
-        assert_eq!((s.cached(), s.table.blocks(), kv.states_kept()), (6, 2, 2));
-        s.resume(&[1, 2, 3, 9], &mut kv);
-        assert_eq!((s.cached(), kv.states_kept()), (2, 1));
-        s.resume(&[1, 9], &mut kv);
-        assert_eq!((s.cached(), kv.states_kept(), kv.free()), (0, 0, 9));
-    }
-
-    #[test]
-    fn thinning_keeps_the_last_and_spreads_the_others() {
-        let mut kv = Kv::new(0, 9, 4).with_states(9);
-        let mut s = Sequence::new(kv.table());
-        for positions in [10, 20, 22, 30, 40] {
-            s.computed(positions, &mut kv);
-            s.record_checkpoint(kv.take_state().unwrap());
-        }
-        let mut left = Vec::new();
-        while !s.checkpoints().is_empty() {
-            s.evict_checkpoint(&mut kv);
-            left.push(s.checkpoints().iter().map(|c| c.positions).collect::<Vec<_>>());
-        }
-        assert_eq!(left, [vec![10, 20, 30, 40], vec![20, 30, 40], vec![20, 40], vec![40], vec![]]);
-        assert_eq!(kv.states_kept(), 0);
+    fn states_are_kept_where_blocks_end() {
+        let mut s = Sequence::new(Kv::new(&[], 4).table());
+        s.resume(&[0; 30], None);
+        assert_eq!((s.split(0..30, 4), s.split(0..15, 4), s.split(4..7, 4)), (0..30, 0..12, 4..7));
+        s.branch = Some(8);
+        assert_eq!((s.split(0..30, 4), s.split(8..30, 4), s.split(0..8, 4)), (0..8, 8..30, 0..8));
     }
 }

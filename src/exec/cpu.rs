@@ -142,7 +142,7 @@ impl CpuExecutor {
         let mut caches = Vec::new();
         for cache in &program.caches {
             let (group, kv_heads, k_dim, v_dim, v_in_k) = match *cache {
-                CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } => {
+                CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, window: _ } => {
                     (group, kv_heads, k_dim, v_dim, v_in_k)
                 }
                 CacheSpec::State { len } => {
@@ -154,9 +154,10 @@ impl CpuExecutor {
             };
             let [kv_heads, k_dim, v_dim, block] = [kv_heads, k_dim, v_dim, limits.block].map(|d| d as usize);
             let shape = PageShape { kv_heads, k_dim, v_dim, v_in_k, block };
-            fits("the KV cache of a layer", shape.len() as u64 * u64::from(limits.blocks))?;
+            let blocks = limits.blocks_of(program.window(group));
+            fits("the KV cache of a layer", shape.len() as u64 * u64::from(blocks))?;
             let storage = options.kv.unwrap_or(options.numerics.kv());
-            caches.push(Cache::Pages(Pages::new(group.index(), shape, limits.blocks as usize, storage.bits())?));
+            caches.push(Cache::Pages(Pages::new(group.index(), shape, blocks as usize, storage.bits())?));
         }
         let mut values = Vec::new();
         for &len in &buffers.lens {
@@ -459,8 +460,9 @@ impl Executor for CpuExecutor {
                     continue;
                 }
             };
-            if group.0 >= self.program.groups || blocks.iter().any(|&block| block >= self.limits.blocks) {
-                let problem = format!("{} groups of {} blocks", self.program.groups, self.limits.blocks);
+            let most = self.limits.blocks_of(self.program.window(group));
+            if group.0 >= self.program.groups || blocks.iter().any(|&block| block >= most) {
+                let problem = format!("{} groups, {most} blocks in this one", self.program.groups);
                 return Err(Error::argument(format!("{op:?}"), problem));
             }
         }

@@ -57,7 +57,7 @@ pub struct Limits {
     pub outs: u32,
     /// Positions in a block of the KV cache.
     pub block: u32,
-    /// Blocks in each cache group.
+    /// Blocks in each cache group that sees everything; [`blocks_of`](Self::blocks_of) has those of the others.
     pub blocks: u32,
     /// Positions in a sequence.
     pub context: u32,
@@ -80,6 +80,20 @@ fn seeded(seed: u64, cache: u64, i: usize) -> f32 {
 }
 
 impl Limits {
+    /// Blocks of a windowed group that a sequence keeps before its window, to go back a little.
+    pub(crate) const MORE_BLOCKS: u32 = 4;
+
+    /// Blocks in a cache group whose layers see so many positions, or all: what as many sequences as there are slots need
+    /// within a window, the rows of a step, and as many windows again that are kept to be found. Never more than groups have
+    /// that see everything.
+    pub fn blocks_of(&self, window: Option<u32>) -> u32 {
+        let Some(window) = window else { return self.blocks };
+        // A window begins and ends within blocks.
+        let window = window.div_ceil(self.block).saturating_add(1);
+        let each = window.saturating_mul(2).saturating_add(Self::MORE_BLOCKS + 1);
+        self.seqs.saturating_mul(each).saturating_add(self.rows.div_ceil(self.block)).min(self.blocks)
+    }
+
     /// How many rows a value has capacity for, by what its rows stand for.
     pub(crate) fn rows_of(&self, rows: Rows) -> u32 {
         match rows {

@@ -119,11 +119,11 @@ impl Packed {
             for ((group, table), packed) in (0..).zip(seq.tables).zip(&mut batch.tables) {
                 let window = program.window(GroupId(group));
                 let seen = window.map_or(0, |window| (seq.pos + 1).saturating_sub(window) / limits.block) as usize;
-                let there = |(i, &b): (usize, &u32)| b < limits.blocks || (i < seen && b == FREED);
+                let most = limits.blocks_of(window);
+                let there = |(i, &b): (usize, &u32)| b < most || (i < seen && b == FREED);
                 let used = table.get(..blocks).filter(|t| t.iter().enumerate().all(there));
                 let Some(used) = used else {
-                    let problem =
-                        format!("needs {blocks} blocks below {}, its table has {}", limits.blocks, table.len());
+                    let problem = format!("needs {blocks} blocks below {most}, its table has {}", table.len());
                     return Err(Error::argument(name(), problem));
                 };
                 packed.extend(used.iter().map(|&block| if block == FREED { 0 } else { block }));

@@ -1,17 +1,36 @@
-//! The bookkeeping of the KV cache: which blocks of the executor's storage belong to which sequence.
+//! The bookkeeping of the KV cache: which blocks of the executor's storage hold what, and whose they are.
 //!
-//! Nothing here touches a device: a block is a number below [`Limits::blocks`](crate::exec::Limits), and what it holds is
-//! the executor's business. Blocks are counted by reference, so that sequences can come to share the blocks of a common
-//! prefix. A checkpoint of a recurrent model's states is a number, too.
+//! Nothing here touches a device: a block is a number below [`Limits::blocks_of`](crate::exec::Limits), and what it holds is
+//! the executor's business. A checkpoint of a recurrent model's states is a number, too.
+//!
+//! Blocks belong to their content. Once the step that wrote a block has proven good, the block is *published*: a node of an
+//! [index](index) holds it, and any sequence that begins with the same tokens, in the same phases, under the same salt and
+//! adapter, takes it instead of computing it. Nodes outlive the sequences that made them, until their blocks are needed.
+//!
+//! - A *hit* ends where every group has what a next token sees: all blocks in a group without a window, the last window in
+//!   one with, and a state where layers are recurrent. Where blocks reach further than that, the hit says so
+//!   ([`Hit::branch`]): whoever computes on from there keeps what is missing, so that the next one hits.
+//! - Within a block, a hit goes on in a copy of another block that begins alike.
+//! - *Eviction* takes what was used longest ago: in a group without a window whole nodes, children before parents; in one with
+//!   a window first the blocks that lay outside it when their sequence went on, then whole ends.
 
+mod index;
+mod phases;
 mod pool;
 mod table;
 
+pub use index::State;
+use index::{Index, NodeId};
+pub use phases::Phases;
 pub use pool::Pool;
 pub use table::Table;
 
-/// The pools of all cache groups, from which tables take their blocks.
-#[derive(Clone, Debug)]
+use crate::exec::{CacheOp, Limits};
+use crate::model::Program;
+use crate::ops::{FREED, GroupId};
+
+/// The pools of all cache groups, and the index of what their blocks hold.
+#[derive(Debug)]
 pub struct Kv {
     pools: Vec<Pool>,
     block: u32,
@@ -19,29 +38,90 @@ pub struct Kv {
     windows: Vec<Option<u32>>,
     /// Places for the checkpoints of states; none for models without recurrent layers.
     states: Option<Pool>,
+    index: Index,
+    /// Copies to be made before the next step.
+    copies: Vec<CacheOp>,
+    /// Copies that there were.
+    copied: u64,
+    counts: KvCounts,
+    /// Changes whenever something was published or given back.
+    version: u64,
 }
 
-/// A group has too few free blocks: not an error, but the moment to evict or to wait.
+/// What has become of blocks so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvCounts {
+    /// Tokens of prompts that were looked up.
+    pub queried: u64,
+    /// Of these, tokens that were found.
+    pub found: u64,
+    /// Blocks that were published.
+    pub published: u64,
+    /// Blocks and states that were evicted.
+    pub evicted: u64,
+}
+
+/// The blocks of a group, by who holds them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockCounts {
+    /// Held by nobody.
+    pub free: u32,
+    /// Used by running sequences.
+    pub in_use: u32,
+    /// Kept to be found again.
+    pub kept: u32,
+}
+
+/// A group has too few blocks that can be had: not an error, but the moment to preempt or to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBlocks {
-    /// Blocks that were needed in each group.
+    /// Blocks that were needed in the group.
     pub needed: u32,
-    /// Blocks that are free in the group with the fewest.
-    pub free: u32,
+    /// Blocks that are free there, or can be evicted.
+    pub available: u32,
+}
+
+/// What of some tokens is in the cache.
+#[derive(Clone, Debug, Default)]
+pub struct Hit {
+    path: Vec<NodeId>,
+    /// A node that begins with the tokens after the path, and how many of them.
+    part: Option<(NodeId, u32)>,
+    /// Positions that need not be computed.
+    pub positions: u32,
+    /// Where blocks reach to, if that is further: what other groups lack there is worth keeping.
+    pub branch: Option<u32>,
+    /// The phases that these positions were computed in.
+    pub phases: Phases,
+}
+
+/// What a table was given of a hit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attached {
+    /// Positions that need not be computed.
+    pub positions: u32,
+    /// The states to begin with.
+    pub state: Option<State>,
+    /// The number of the first copy that this needs, if any.
+    pub copy: Option<u64>,
 }
 
 impl Kv {
-    /// `groups` pools of `blocks` blocks of `block` positions.
-    pub fn new(groups: u32, blocks: u32, block: u32) -> Self {
-        assert!(block > 0, "a block holds at least one position");
-        let pools = (0..groups).map(|_| Pool::new(blocks)).collect();
-        Self { pools, block, windows: vec![None; groups as usize], states: None }
-    }
-
-    /// The same for a model whose groups see windows.
-    pub fn with_windows(self, windows: Vec<Option<u32>>) -> Self {
-        assert_eq!(windows.len(), self.pools.len(), "a window or none for each group");
-        Self { windows, ..self }
+    /// Pools of so many blocks of `block` positions, for groups that see so much.
+    pub fn new(pools: &[(u32, Option<u32>)], block: u32) -> Self {
+        assert!((1..=64).contains(&block), "a block holds 1 to 64 positions, not {block}");
+        let windows: Vec<_> = pools.iter().map(|(_, window)| *window).collect();
+        Self {
+            index: Index::new(&windows),
+            pools: pools.iter().map(|(blocks, _)| Pool::new(*blocks)).collect(),
+            block,
+            windows,
+            states: None,
+            copies: Vec::new(),
+            copied: 0,
+            counts: KvCounts::default(),
+            version: 0,
+        }
     }
 
     /// The same for a model with recurrent layers, with places for so many checkpoints.
@@ -49,26 +129,24 @@ impl Kv {
         Self { states: Some(Pool::new(checkpoints)), ..self }
     }
 
+    /// Of what an executor with these limits has for a program.
+    pub fn of(program: &Program, limits: &Limits) -> Self {
+        let pools: Vec<_> = program.windows().into_iter().map(|window| (limits.blocks_of(window), window)).collect();
+        let kv = Self::new(&pools, limits.block);
+        if program.state_bytes() > 0 { kv.with_states(limits.checkpoints) } else { kv }
+    }
+
+    /// For each group, a table of one sequence that has the whole cache: in a group with a window, positions take turns in
+    /// its blocks.
+    pub fn of_one(program: &Program, limits: &Limits) -> Vec<Vec<u32>> {
+        let blocks = limits.context.div_ceil(limits.block);
+        let table = |window| (0..blocks).map(|i| i % limits.blocks_of(window)).collect();
+        program.windows().into_iter().map(table).collect()
+    }
+
     /// Whether sequences have states, which cannot be truncated.
     pub fn recurrent(&self) -> bool {
         self.states.is_some()
-    }
-
-    /// A place for a checkpoint, if one is free.
-    pub fn take_state(&mut self) -> Option<u32> {
-        self.states.as_mut()?.alloc()
-    }
-
-    /// Gives the place of a checkpoint back.
-    pub fn release_state(&mut self, state: u32) {
-        if let Some(states) = &mut self.states {
-            states.release(state);
-        }
-    }
-
-    /// Checkpoints that are kept.
-    pub fn states_kept(&self) -> u32 {
-        self.states.as_ref().map_or(0, |states| states.capacity() - states.free())
     }
 
     /// Blocks that hold so many positions.
@@ -76,21 +154,33 @@ impl Kv {
         positions.div_ceil(self.block)
     }
 
-    /// Free blocks, in the group with the fewest. A model without caches has no end of them.
-    pub fn free(&self) -> u32 {
-        self.pools.iter().map(Pool::free).min().unwrap_or(u32::MAX)
-    }
-
-    /// All blocks of a group.
+    /// Positions that the groups that see everything have blocks for.
     pub fn capacity(&self) -> u32 {
-        self.pools.first().map_or(u32::MAX, Pool::capacity)
+        let full = self.pools.iter().zip(&self.windows).filter(|(_, window)| window.is_none());
+        full.map(|(pool, _)| pool.capacity().saturating_mul(self.block)).min().unwrap_or(u32::MAX)
     }
 
-    /// Blocks that would be free in the group with the fewest if some tables gave theirs back.
-    pub fn free_without<'a>(&self, tables: impl Iterator<Item = &'a Table> + Clone) -> u32 {
-        let of = |(group, pool): (usize, &Pool)| pool.free() + tables.clone().map(|t| t.held(group)).sum::<u32>();
-        self.pools.iter().enumerate().map(of).min().unwrap_or(u32::MAX)
+    /// What has become of blocks so far.
+    pub fn counts(&self) -> KvCounts {
+        self.counts
     }
+
+    /// The blocks of each group, by who holds them.
+    pub fn blocks(&self) -> Vec<BlockCounts> {
+        let of = |pool: &Pool| BlockCounts {
+            free: pool.free(),
+            in_use: pool.in_use(),
+            kept: pool.capacity() - pool.free() - pool.in_use(),
+        };
+        self.pools.iter().map(of).collect()
+    }
+
+    /// Changes whenever a search or an admission may come to another result.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    // --- tables -------------------------------------------------------------------------------------------------------
 
     /// A table that owns nothing.
     pub fn table(&self) -> Table {
@@ -99,145 +189,543 @@ impl Kv {
 
     /// Gives a table the blocks that hold its first `positions` positions: those of every group, or nothing.
     pub fn grow(&mut self, table: &mut Table, positions: u32) -> Result<(), OutOfBlocks> {
-        let needed = self.blocks_for(positions).saturating_sub(table.blocks());
-        let free = self.free();
-        if needed > free {
-            return Err(OutOfBlocks { needed, free });
+        self.grow_groups(table, positions, |_| true)
+    }
+
+    /// The same in groups that see everything. Others are better given their blocks as windows go on.
+    pub fn reserve(&mut self, table: &mut Table, positions: u32) -> Result<(), OutOfBlocks> {
+        self.grow_groups(table, positions, |window| window.is_none())
+    }
+
+    fn grow_groups(
+        &mut self,
+        table: &mut Table,
+        positions: u32,
+        takes: impl Fn(Option<u32>) -> bool,
+    ) -> Result<(), OutOfBlocks> {
+        let blocks = self.blocks_for(positions);
+        let needed = |table: &Table, group: usize| blocks.saturating_sub(table.groups[group].len() as u32);
+        let groups: Vec<usize> = (0..self.pools.len()).filter(|group| takes(self.windows[*group])).collect();
+        for &group in &groups {
+            let (needed, available) = (needed(table, group), self.pools[group].available());
+            if needed > available {
+                return Err(OutOfBlocks { needed, available });
+            }
         }
-        table.extend(&mut self.pools, needed);
+        for group in groups {
+            for _ in 0..needed(table, group) {
+                let block = self.alloc(group).expect("there are as many as can be evicted");
+                table.groups[group].push(block);
+            }
+        }
         Ok(())
     }
 
-    /// Removes the blocks that lie wholly after the first `positions` positions.
-    pub fn truncate(&mut self, table: &mut Table, positions: u32) {
-        let keep = self.blocks_for(positions);
-        table.truncate(&mut self.pools, keep);
+    /// A block of a group, evicted if none is free.
+    fn alloc(&mut self, group: usize) -> Option<u32> {
+        loop {
+            if let Some(block) = self.pools[group].alloc() {
+                return Some(block);
+            }
+            match self.windows[group] {
+                Some(_) => {
+                    let block = self.index.evict_window(group)?;
+                    self.pools[group].forget(block);
+                    self.counts.evicted += 1;
+                }
+                None => self.evict()?,
+            }
+        }
+    }
+
+    /// Evicts a whole node.
+    fn evict(&mut self) -> Option<()> {
+        let node = self.index.evict()?;
+        self.counts.evicted += node.0.len() as u64;
+        self.drop_node(node);
+        Some(())
+    }
+
+    fn drop_node(&mut self, (blocks, state): (Vec<(usize, u32)>, Option<State>)) {
+        blocks.into_iter().for_each(|(group, block)| self.pools[group].forget(block));
+        state.into_iter().for_each(|state| self.release_state(state));
     }
 
     /// Gives back the blocks that lie outside the windows of all rows from position `next` on.
     ///
-    /// A few more are kept, for a sequence that goes back a little: over tokens computed past its end, or because a
-    /// template writes the last turn differently.
-    pub fn release_outside_window(&mut self, table: &mut Table, next: u32) {
-        const MORE: u32 = 4;
-        for (group, window) in self.windows.iter().enumerate() {
-            if let Some(window) = window {
-                let unseen = (next + 1).saturating_sub(*window) / self.block;
-                table.free(&mut self.pools, group, unseen.saturating_sub(MORE));
+    /// A few more are kept, for a sequence that goes back a little: because a template writes the last turn differently. What
+    /// a next token at one of the positions `ends` would see is found again; of the rest, what is published is the first to be
+    /// evicted.
+    pub fn release_outside_window(&mut self, table: &mut Table, next: u32, ends: &[u32]) {
+        for group in 0..self.windows.len() {
+            let Some(window) = self.windows[group] else { continue };
+            let first = |pos: u32| (pos + 1).saturating_sub(window) / self.block;
+            let end = first(next).saturating_sub(Limits::MORE_BLOCKS).min(table.groups[group].len() as u32);
+            for i in table.freed[group]..end {
+                let warm = ends.iter().any(|&pos| (first(pos)..self.blocks_for(pos)).contains(&i));
+                let block = std::mem::replace(&mut table.groups[group][i as usize], FREED);
+                if let Some(&node) = table.path.get(i as usize) {
+                    self.index.leave_window(node, group, warm);
+                    self.pools[group].release(block);
+                } else if warm {
+                    table.kept.push((group, i, block));
+                } else {
+                    self.pools[group].release(block);
+                }
+                self.version += 1;
+            }
+            table.freed[group] = table.freed[group].max(end);
+        }
+    }
+
+    /// Takes all blocks away from a table. Those that are published are found again, until they are evicted.
+    pub fn release(&mut self, table: &mut Table) {
+        let end = table.published() * self.block;
+        for (i, &node) in table.path.iter().enumerate().rev() {
+            for group in (0..self.pools.len()).filter(|&group| self.windows[group].is_some()) {
+                if table.has(group, i as u32) {
+                    // What a next token sees is worth keeping, more than what was kept for going back.
+                    let first = (end + 1).saturating_sub(self.windows[group].unwrap_or(u32::MAX)) / self.block;
+                    self.index.leave_window(node, group, i as u32 >= first);
+                }
+            }
+            self.index.leave(node);
+        }
+        table.root.into_iter().for_each(|root| self.index.leave(root));
+        for (group, blocks) in table.groups.iter().enumerate() {
+            let held = blocks.iter().filter(|block| **block != FREED);
+            held.for_each(|block| self.pools[group].release(*block));
+        }
+        table.kept.iter().for_each(|(group, _, block)| self.pools[*group].release(*block));
+        *table = self.table();
+        self.version += 1;
+    }
+
+    // --- finding ------------------------------------------------------------------------------------------------------
+
+    /// What of a sequence's tokens is in the cache: of all but the last, whose logits nobody has. `root` says what such
+    /// sequences have in common. Where phases are given, each position must have been computed in its own; else each may have
+    /// been computed in either. A sequence that is kept `open` takes a part of a block however small it is.
+    pub fn find(&mut self, root: &[u32], tokens: &[u32], phases: Option<&Phases>, open: bool) -> Hit {
+        /// Paths that are tried where the same tokens were computed in different phases.
+        const PATHS: usize = 8;
+        let limit = (tokens.len() as u32).saturating_sub(1);
+        let Some(root) = self.index.get(None, 0, root) else { return Hit::default() };
+        let look = Look { root, tokens: &tokens[..limit as usize], phases, open };
+        let (mut path, mut others): (Vec<NodeId>, Vec<(usize, NodeId)>) = Default::default();
+        let (mut best, mut deepest, mut paths) = (Hit::default(), 0, 1);
+        loop {
+            while let Some(words) = look.block(path.len() as u32, self.block) {
+                let parent = path.last().copied().unwrap_or(root);
+                let start = path.len() as u32 * self.block;
+                let bits = phases.map_or(0, |phases| phases.bits(start..start + self.block));
+                let mut next = self.index.get(Some(parent), bits, words);
+                if phases.is_none() {
+                    for child in self.index.children(parent) {
+                        let same = self.index.is_block(child, self.block)
+                            && Some(child) != next
+                            && self.index.common(child, words, None) == self.block;
+                        if same && next.is_none() {
+                            next = Some(child);
+                        } else if same && paths < PATHS {
+                            others.push((path.len(), child));
+                            paths += 1;
+                        }
+                    }
+                }
+                match next {
+                    Some(next) => path.push(next),
+                    None => break,
+                }
+            }
+            deepest = deepest.max(path.len() as u32 * self.block);
+            let hit = self.usable(&look, &path);
+            if hit.positions > best.positions {
+                best = hit;
+            }
+            let Some((depth, other)) = others.pop() else { break };
+            path.truncate(depth);
+            path.push(other);
+        }
+        best.branch = (deepest > best.positions).then_some(deepest);
+        let mut bits = best.path.iter().map(|&node| (self.block, self.index.node(node).bits)).collect::<Vec<_>>();
+        bits.extend(best.part.map(|(node, count)| (count, self.index.node(node).bits)));
+        bits.into_iter().for_each(|(count, bits)| best.phases.push_bits(count, bits));
+        best
+    }
+
+    /// The longest beginning of a path, and perhaps a part of a block after it, that a next token can go on from.
+    fn usable(&self, look: &Look<'_>, path: &[NodeId]) -> Hit {
+        let mut len = path.len();
+        loop {
+            let end = len as u32 * self.block;
+            let parent = if len == 0 { look.root } else { path[len - 1] };
+            // States lie at the ends of prompts and answers, which may be anywhere on the path.
+            let part = if len == path.len() || self.recurrent() { self.part(look, parent, end) } else { None };
+            if let Some((node, count)) = part
+                && self.missing(&path[..len], end + count).is_none()
+            {
+                let (path, positions) = (path[..len].to_vec(), end + count);
+                return Hit { path, part: Some((node, count)), positions, ..Hit::default() };
+            }
+            match self.missing(&path[..len], end) {
+                // A window that is too long for this end is too long for all that still hold the block.
+                Some(missing) => len = missing,
+                None if !self.recurrent() || len == 0 || self.index.state(path[len - 1]).is_some() => {
+                    return Hit { path: path[..len].to_vec(), positions: end, ..Hit::default() };
+                }
+                None => len -= 1,
             }
         }
     }
 
-    /// Whether a row at position `next` finds all that it sees.
-    pub fn window_is_resident(&self, table: &Table, next: u32) -> bool {
-        let reaches = |(group, window): (usize, &Option<u32>)| {
-            let first = window.map_or(0, |window| (next + 1).saturating_sub(window));
-            table.freed(group) <= first / self.block
+    /// A node after `parent` that begins with the tokens from `end` on, and how many of them.
+    fn part(&self, look: &Look<'_>, parent: NodeId, end: u32) -> Option<(NodeId, u32)> {
+        let tokens = &look.tokens[end as usize..look.tokens.len().min((end + self.block) as usize)];
+        let bits = look.phases.map(|phases| phases.bits(end..end + self.block));
+        let usable = |id: NodeId| {
+            let (common, node) = (self.index.common(id, tokens, bits), self.index.node(id));
+            let there = node.blocks.iter().all(|held| held.block.is_some());
+            // A copy is made for what it saves. Most prompts begin with the same few tokens.
+            let enough = match self.recurrent() {
+                true => end + common == node.end && self.index.state(id).is_some(),
+                false => look.open || common >= self.block.div_ceil(2),
+            };
+            (there && common > 0 && enough).then_some((id, common))
         };
-        self.windows.iter().enumerate().all(reaches)
+        self.index.children(parent).filter_map(usable).max_by_key(|(_, common)| *common)
     }
 
-    /// Takes all blocks away.
-    pub fn release(&mut self, table: &mut Table) {
-        self.truncate(table, 0);
+    /// The block of a path that a token at position `next` sees and that is gone: the first of the latest in each group.
+    fn missing(&self, path: &[NodeId], next: u32) -> Option<usize> {
+        let latest = |(group, window): (usize, &Option<u32>)| {
+            let first = (next + 1).saturating_sub((*window)?) / self.block;
+            let gone = |i: &usize| self.index.node(path[*i]).blocks[group].block.is_none();
+            (first as usize..path.len()).rev().find(gone)
+        };
+        self.windows.iter().enumerate().filter_map(latest).min()
+    }
+
+    /// Whether there are blocks for a sequence of so many positions that begins with a hit and is computed by at most
+    /// `rows` positions at a time. With `spare`, a share of the pools stays available for sequences that grow.
+    pub fn fits(&self, hit: &Hit, positions: u32, rows: u32, spare: bool) -> bool {
+        /// A twentieth is enough that a sequence is rarely admitted only to be preempted.
+        const SPARE: u32 = 20;
+        let blocks = self.blocks_for(positions);
+        self.pools.iter().enumerate().all(|(group, pool)| {
+            let (first, total) = match self.windows[group] {
+                None => (0, blocks),
+                Some(window) => {
+                    let first = (hit.positions + 1).saturating_sub(window) / self.block;
+                    (
+                        first,
+                        blocks.min(window.div_ceil(self.block) + rows.div_ceil(self.block) + Limits::MORE_BLOCKS + 2),
+                    )
+                }
+            };
+            let used = |node: &&NodeId| {
+                let block = self.index.node(**node).blocks[group].block;
+                block.is_some_and(|block| pool.tables(block) > 0)
+            };
+            let shared = hit.path.iter().skip(first as usize).filter(used).count() as u32;
+            let spare = if spare { pool.capacity() / SPARE } else { 0 };
+            total.saturating_sub(shared) + spare <= pool.available()
+        })
+    }
+
+    /// Gives an empty table what a search just found.
+    pub fn attach(&mut self, table: &mut Table, root: &[u32], hit: &Hit, owner: Option<u64>) -> Attached {
+        let root_words = root;
+        let root = self.index.get_or_add(None, 0, root);
+        self.index.enter(root);
+        table.root = Some(root);
+        let mut attached = Attached { positions: hit.path.len() as u32 * self.block, state: None, copy: None };
+        for group in 0..self.pools.len() {
+            let window = self.windows[group].unwrap_or(u32::MAX);
+            let first = (hit.positions + 1).saturating_sub(window) / self.block;
+            table.freed[group] = first.min(hit.path.len() as u32);
+        }
+        for (i, &node) in hit.path.iter().enumerate() {
+            self.index.enter(node);
+            for group in 0..self.pools.len() {
+                let seen = i as u32 >= table.freed[group];
+                let block = self.index.node(node).blocks[group].block.filter(|_| seen);
+                if let Some(block) = block {
+                    self.pools[group].share(block);
+                    if self.windows[group].is_some() {
+                        self.index.enter_window(node, group);
+                    }
+                }
+                table.groups[group].push(block.unwrap_or(FREED));
+            }
+            table.path.push(node);
+        }
+        let last = match hit.part {
+            Some((node, count)) if self.attach_part(table, node, owner, &mut attached) => {
+                attached.positions += count;
+                attached.state.is_none().then_some(node)
+            }
+            // No block for the copy: from the end of the path, or before, where all is there that a token sees.
+            Some(_) => {
+                self.release(table);
+                let mut len = if self.recurrent() { 0 } else { hit.path.len() };
+                while let Some(missing) = self.missing(&hit.path[..len], len as u32 * self.block) {
+                    len = missing;
+                }
+                let path = hit.path[..len].to_vec();
+                return self.attach(
+                    table,
+                    root_words,
+                    &Hit { positions: len as u32 * self.block, path, ..Hit::default() },
+                    owner,
+                );
+            }
+            _ => hit.path.last().copied(),
+        };
+        if let Some(node) = last.filter(|_| self.recurrent()) {
+            attached.state = self.index.state(node);
+            self.index.touch_state(node);
+        }
+        attached
+    }
+
+    /// Gives a table the block of a node after its path: the block itself, if nobody else has it and the sequence left it
+    /// there, or a copy.
+    fn attach_part(&mut self, table: &mut Table, node: NodeId, owner: Option<u64>, attached: &mut Attached) -> bool {
+        let blocks: Vec<u32> = self.index.node(node).blocks.iter().filter_map(|held| held.block).collect();
+        let alone = |(pool, &block): (&Pool, &u32)| pool.tables(block) == 0 && pool.nodes(block) == 1;
+        let own = owner.is_some() && self.index.node(node).owner == owner;
+        if own && self.pools.iter().zip(&blocks).all(alone) {
+            for (group, &block) in blocks.iter().enumerate() {
+                self.pools[group].share(block);
+                table.groups[group].push(block);
+            }
+            attached.state = self.index.state(node);
+            let removed = self.index.remove(node);
+            self.drop_node(removed);
+            return true;
+        }
+        if self.pools.iter().any(|pool| pool.available() == 0) {
+            return false;
+        }
+        // In use for a moment, so that it is not evicted for its own copy.
+        self.index.enter(node);
+        self.pools.iter_mut().zip(&blocks).for_each(|(pool, block)| pool.share(*block));
+        let new: Vec<Option<u32>> = (0..self.pools.len()).map(|group| self.alloc(group)).collect();
+        self.index.leave(node);
+        self.pools.iter_mut().zip(&blocks).for_each(|(pool, block)| pool.release(*block));
+        if new.contains(&None) {
+            // The only block left was the one to be copied.
+            let got = new.iter().enumerate().filter_map(|(group, block)| block.map(|block| (group, block)));
+            got.for_each(|(group, block)| self.pools[group].release(block));
+            return false;
+        }
+        attached.copy = (!blocks.is_empty()).then_some(self.copied);
+        for (group, (from, to)) in blocks.into_iter().zip(new.into_iter().flatten()).enumerate() {
+            self.copy(CacheOp::Copy { group: GroupId(group as u32), from, to });
+            table.groups[group].push(to);
+        }
+        true
+    }
+
+    // --- publishing ---------------------------------------------------------------------------------------------------
+
+    /// Lets the full blocks of a table's first `proven` positions be found by others. `states` are those that the sequence
+    /// kept, by position; those at the ends of these blocks go to them.
+    pub fn publish(
+        &mut self,
+        table: &mut Table,
+        tokens: &[u32],
+        phases: &Phases,
+        proven: u32,
+        states: &mut Vec<(u32, State)>,
+    ) {
+        let Some(mut parent) = table.end() else { return };
+        for i in table.published()..proven / self.block {
+            let range = i * self.block..(i + 1) * self.block;
+            let words = &tokens[range.start as usize..range.end as usize];
+            let node = self.index.get_or_add(Some(parent), phases.bits(range.clone()), words);
+            self.index.enter(node);
+            for group in 0..self.pools.len() {
+                self.publish_block(table, node, group, i);
+            }
+            if let Some(at) = states.iter().position(|(pos, _)| *pos == range.end) {
+                self.keep_state(node, states.swap_remove(at).1);
+            }
+            table.path.push(node);
+            parent = node;
+            self.counts.published += 1;
+            self.version += 1;
+        }
+        self.bound_nodes();
+    }
+
+    /// Gives a node the block of a table that has its tokens, or the table the node's.
+    fn publish_block(&mut self, table: &mut Table, node: NodeId, group: usize, i: u32) {
+        let pool = &mut self.pools[group];
+        let known = self.index.node(node).blocks[group].block;
+        if table.has(group, i) {
+            let own = &mut table.groups[group][i as usize];
+            match known {
+                // The same content twice: steps in flight that read the own block run before it is written again.
+                Some(known) => {
+                    pool.share(known);
+                    pool.release(std::mem::replace(own, known));
+                }
+                None => {
+                    pool.keep(*own);
+                    self.index.set_block(node, group, *own);
+                }
+            }
+            if self.windows[group].is_some() {
+                self.index.enter_window(node, group);
+            }
+        } else if let Some(at) = table.kept.iter().position(|(of, at, _)| (*of, *at) == (group, i)) {
+            let (.., block) = table.kept.swap_remove(at);
+            if known.is_none() {
+                pool.keep(block);
+                self.index.set_block(node, group, block);
+            }
+            pool.release(block);
+        }
+    }
+
+    /// Lets the block after a table's published ones be found, whose first tokens up to `positions` are proven: the end of a
+    /// prompt, or of an answer (`owner` may go on in it). `state` are the states after them.
+    pub fn keep_end(
+        &mut self,
+        table: &Table,
+        tokens: &[u32],
+        phases: &Phases,
+        positions: u32,
+        state: Option<State>,
+        owner: Option<u64>,
+    ) {
+        let start = table.published() * self.block;
+        let parent = table.end().filter(|_| positions >= start && positions - start < self.block);
+        let (Some(parent), true) = (parent, state.is_some() || !self.recurrent()) else {
+            return state.into_iter().for_each(|state| self.release_state(state));
+        };
+        let node = if positions == start {
+            parent
+        } else {
+            let words = &tokens[start as usize..positions as usize];
+            let bits = Index::bits_of(positions - start, phases.bits(start..positions));
+            let node = self.index.get_or_add(Some(parent), bits, words);
+            for group in 0..self.pools.len() {
+                if self.index.node(node).blocks[group].block.is_none() && table.has(group, table.published()) {
+                    let block = table.groups[group][table.published() as usize];
+                    self.pools[group].keep(block);
+                    self.index.set_block(node, group, block);
+                }
+            }
+            self.index.set_owner(node, owner);
+            node
+        };
+        state.into_iter().for_each(|state| self.keep_state(node, state));
+        self.version += 1;
+    }
+
+    fn keep_state(&mut self, node: NodeId, state: State) {
+        // A root stands for no position, and its states are all zeros.
+        let old = if self.index.node(node).end == 0 { Some(state) } else { self.index.set_state(node, state, true) };
+        old.into_iter().for_each(|old| self.release_state(old));
+    }
+
+    /// Where no group holds blocks of all positions, nothing else bounds the number of nodes.
+    fn bound_nodes(&mut self) {
+        const MOST: u32 = 1 << 16;
+        while self.index.len() > MOST && self.evict().is_some() {}
+    }
+
+    /// Evicts all that nobody uses: the device has lost it.
+    pub fn clear(&mut self) {
+        while self.evict().is_some() {}
+    }
+
+    // --- states, and copies -------------------------------------------------------------------------------------------
+
+    /// Copies a slot's states to a checkpoint, evicted if none is free. `slots` states come before the checkpoints.
+    pub fn copy_state(&mut self, slot: u32, slots: u32) -> Option<State> {
+        let place = match self.states.as_mut()?.alloc() {
+            Some(place) => place,
+            None => {
+                let state = self.index.evict_state()?;
+                self.counts.evicted += 1;
+                self.release_state(state);
+                self.states.as_mut()?.alloc()?
+            }
+        };
+        let copy = self.copy(CacheOp::CopyState { from: slot, to: slots + place });
+        Some(State { place, copy })
+    }
+
+    /// Gives the place of states back.
+    pub fn release_state(&mut self, state: State) {
+        if let Some(states) = &mut self.states {
+            states.release(state.place);
+        }
+    }
+
+    /// Gives up states that a table's sequence kept at a position, if they are still there.
+    pub fn drop_state(&mut self, table: &Table, positions: u32, state: State) {
+        let node = (positions / self.block).checked_sub(1).and_then(|i| table.path.get(i as usize));
+        if let Some(&node) = node.filter(|node| self.index.state(**node) == Some(state)) {
+            self.index.take_state(node);
+            self.release_state(state);
+        }
+    }
+
+    /// Checkpoints that are kept.
+    pub fn states_kept(&self) -> u32 {
+        self.states.as_ref().map_or(0, |states| states.capacity() - states.free())
+    }
+
+    /// Orders a copy; returns its number.
+    pub fn copy(&mut self, op: CacheOp) -> u64 {
+        self.copies.push(op);
+        self.copied += 1;
+        self.copied - 1
+    }
+
+    /// The copies to be made before the next step.
+    pub fn take_copies(&mut self) -> Vec<CacheOp> {
+        std::mem::take(&mut self.copies)
+    }
+
+    /// Copies ordered so far: the number of the next one.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Forgets the states that some copies brought: the device has lost them.
+    pub fn retract(&mut self, copies: &std::ops::Range<u64>) {
+        let lost = self.index.retract_states(copies);
+        lost.into_iter().for_each(|state| self.release_state(state));
+    }
+
+    /// Counts a search of an admitted sequence.
+    pub fn count(&mut self, queried: u32, found: u32) {
+        self.counts.queried += u64::from(queried);
+        self.counts.found += u64::from(found);
+    }
+}
+
+/// What is looked for.
+struct Look<'a> {
+    root: NodeId,
+    /// The tokens that may be found.
+    tokens: &'a [u32],
+    phases: Option<&'a Phases>,
+    open: bool,
+}
+
+impl<'a> Look<'a> {
+    /// The tokens of a block, if there are that many.
+    fn block(&self, i: u32, block: u32) -> Option<&'a [u32]> {
+        self.tokens.get((i * block) as usize..((i + 1) * block) as usize)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::Random;
-
-    /// Pools and tables agree with plain counts: each sequence owns so many blocks of each group, and shares none.
-    #[test]
-    fn a_million_operations_agree_with_counting() {
-        let mut random = Random::new(7);
-        let (groups, blocks, block) = (2, 64, 4);
-        let mut kv = Kv::new(groups, blocks, block);
-        let mut tables: Vec<Table> = (0..12).map(|_| kv.table()).collect();
-        let mut held = [0u32; 12];
-        let mut refused = 0u32;
-        for op in 0..1_000_000 {
-            let i = random.below(12) as usize;
-            let positions = random.below(80);
-            let blocks_wanted = positions.div_ceil(block);
-            let free = blocks - held.iter().sum::<u32>();
-            match random.below(8) {
-                0 => {
-                    kv.release(&mut tables[i]);
-                    held[i] = 0;
-                }
-                1 | 2 => {
-                    kv.truncate(&mut tables[i], positions);
-                    held[i] = held[i].min(blocks_wanted);
-                }
-                _ => {
-                    let needed = blocks_wanted.saturating_sub(held[i]);
-                    let expected = if needed > free { Err(OutOfBlocks { needed, free }) } else { Ok(()) };
-                    assert_eq!(kv.grow(&mut tables[i], positions), expected);
-                    match expected {
-                        Ok(()) => held[i] += needed,
-                        Err(_) => refused += 1,
-                    }
-                }
-            }
-            assert_eq!(kv.free(), blocks - held.iter().sum::<u32>());
-            if op % 97 == 0 {
-                check_ownership(&tables, &held, groups, blocks);
-            }
-        }
-        assert!(refused > 1000, "the pool was never short: {refused}");
-        tables.iter_mut().for_each(|t| kv.release(t));
-        assert_eq!(kv.free(), blocks);
-    }
-
-    /// Whatever is given back, what rows see is there, and what a table holds is bounded.
-    #[test]
-    fn windows_bound_what_a_table_holds() {
-        let (block, window) = (4, 10);
-        let mut random = Random::new(5);
-        let mut kv = Kv::new(2, 64, block).with_windows(vec![None, Some(window)]);
-        let mut table = kv.table();
-        let (mut at, mut back) = (0u32, 0);
-        for _ in 0..20_000 {
-            let next =
-                if random.below(20) == 0 { at.saturating_sub(random.below(40)) } else { at + 1 + random.below(7) };
-            if next < at {
-                kv.truncate(&mut table, next);
-                back += 1;
-                if !kv.window_is_resident(&table, next) {
-                    kv.release(&mut table);
-                    at = 0;
-                    assert!(kv.window_is_resident(&table, 0));
-                    continue;
-                }
-            } else if kv.grow(&mut table, next).is_err() {
-                kv.release(&mut table);
-                at = 0;
-                continue;
-            }
-            at = next;
-            kv.release_outside_window(&mut table, at);
-            assert!(kv.window_is_resident(&table, at));
-            let seen = (at + 1).saturating_sub(window) / block..kv.blocks_for(at);
-            assert!(seen.clone().all(|i| table.group(1)[i as usize] != crate::ops::FREED));
-            assert!(table.held(1) <= seen.len() as u32 + 4 && table.held(0) == table.blocks());
-            assert_eq!(kv.free_without(std::iter::once(&table)), 64);
-        }
-        assert!(back > 500);
-        kv.release(&mut table);
-        assert_eq!(kv.free(), 64);
-    }
-
-    fn check_ownership(tables: &[Table], held: &[u32], groups: u32, blocks: u32) {
-        for group in 0..groups as usize {
-            let mut owned = vec![false; blocks as usize];
-            for (table, &held) in tables.iter().zip(held) {
-                assert_eq!(table.group(group).len(), held as usize);
-                for &block in table.group(group) {
-                    assert!(!std::mem::replace(&mut owned[block as usize], true), "block {block} has two owners");
-                }
-            }
-        }
-    }
-}
+mod tests;

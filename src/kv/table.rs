@@ -1,6 +1,6 @@
 //! The block table of a sequence.
 
-use super::Pool;
+use super::index::NodeId;
 use crate::ops::FREED;
 
 /// For each cache group, the blocks that hold a sequence's positions, in order.
@@ -9,14 +9,26 @@ use crate::ops::FREED;
 /// [`Kv::release`](super::Kv::release): one that is dropped leaks its blocks.
 #[derive(Debug)]
 pub struct Table {
-    groups: Vec<Vec<u32>>,
+    pub(super) groups: Vec<Vec<u32>>,
     /// For each group, how many blocks from the first on were given back.
-    freed: Vec<u32>,
+    pub(super) freed: Vec<u32>,
+    /// Blocks outside a window that shall be found again: of which group and where, until they are published.
+    pub(super) kept: Vec<(usize, u32, u32)>,
+    /// The node of each block, as far as they are found or published.
+    pub(super) path: Vec<NodeId>,
+    /// What the first block's node hangs from.
+    pub(super) root: Option<NodeId>,
 }
 
 impl Table {
     pub(super) fn new(groups: usize) -> Self {
-        Self { groups: vec![Vec::new(); groups], freed: vec![0; groups] }
+        Self {
+            groups: vec![Vec::new(); groups],
+            freed: vec![0; groups],
+            kept: Vec::new(),
+            path: Vec::new(),
+            root: None,
+        }
     }
 
     /// Blocks in each group, those that were given back among them.
@@ -26,12 +38,8 @@ impl Table {
 
     /// Blocks that a group holds.
     pub fn held(&self, group: usize) -> u32 {
-        self.groups[group].len() as u32 - self.freed[group]
-    }
-
-    /// How many blocks of a group, from the first on, were given back.
-    pub(super) fn freed(&self, group: usize) -> u32 {
-        self.freed[group]
+        let kept = self.kept.iter().filter(|(of, ..)| *of == group).count() as u32;
+        self.groups[group].len() as u32 - self.freed[group] + kept
     }
 
     /// The blocks of a group.
@@ -44,33 +52,18 @@ impl Table {
         self.groups.iter().map(Vec::as_slice)
     }
 
-    /// Adds blocks that the pools are known to have.
-    pub(super) fn extend(&mut self, pools: &mut [Pool], blocks: u32) {
-        for (table, pool) in self.groups.iter_mut().zip(pools) {
-            for _ in 0..blocks {
-                table.push(pool.alloc().expect("the caller has counted the free blocks"));
-            }
-        }
+    /// How many blocks, from the first on, can be found by others.
+    pub fn published(&self) -> u32 {
+        self.path.len() as u32
     }
 
-    /// Gives the first `blocks` blocks of a group back.
-    pub(super) fn free(&mut self, pools: &mut [Pool], group: usize, blocks: u32) {
-        let (table, freed) = (&mut self.groups[group], &mut self.freed[group]);
-        let end = blocks.min(table.len() as u32);
-        for block in &mut table[*freed as usize..(*freed).max(end) as usize] {
-            pools[group].release(std::mem::replace(block, FREED));
-        }
-        *freed = (*freed).max(end);
+    /// The node after which the next block's comes.
+    pub(super) fn end(&self) -> Option<NodeId> {
+        self.path.last().copied().or(self.root)
     }
 
-    pub(super) fn truncate(&mut self, pools: &mut [Pool], keep: u32) {
-        for ((table, freed), pool) in self.groups.iter_mut().zip(&mut self.freed).zip(pools) {
-            while table.len() > keep as usize {
-                if let Some(block) = table.pop().filter(|block| *block != FREED) {
-                    pool.release(block);
-                }
-            }
-            *freed = (*freed).min(table.len() as u32);
-        }
+    /// Whether a block of a group is there, not given back.
+    pub(super) fn has(&self, group: usize, index: u32) -> bool {
+        self.groups[group].get(index as usize).is_some_and(|block| *block != FREED)
     }
 }

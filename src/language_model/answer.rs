@@ -163,7 +163,7 @@ impl<E: Executor> AnswerStream<'_, E> {
             Event::Finished { request, reason: Finish::Error(error), .. } if request == self.request => {
                 self.fail(Arc::try_unwrap(error).unwrap_or_else(Error::Shared));
             }
-            Event::Finished { request, reason, usage } if request == self.request => {
+            Event::Finished { request, reason, usage, .. } if request == self.request => {
                 self.close();
                 self.over = true;
                 self.end = Some((self.stops.stopped().map_or(reason, Finish::StopString), usage));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::exec::{AnyExecutor, Executor, Outs, Phase, SeqStep, Step, StepOut, Token};
-use crate::kv::{Kv, Table};
+use crate::kv::Kv;
 use crate::model::{Model, Rows, WeightSource};
 use crate::ops::{Cost, KvStorage, Load, Op, SampleSpec};
 
@@ -49,7 +49,8 @@ impl Test {
 pub(super) struct Runner<'a> {
     pub(super) executor: &'a mut AnyExecutor,
     pub(super) model: &'a Model,
-    table: Table,
+    /// For each cache group, the blocks of all positions.
+    tables: Vec<Vec<u32>>,
     kv: KvStorage,
     /// Positions that hold a prompt.
     filled: u32,
@@ -58,12 +59,8 @@ pub(super) struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     pub(super) fn new(executor: &'a mut AnyExecutor, model: &'a Model, storage: KvStorage) -> Self {
-        let limits = executor.limits();
-        let mut kv = Kv::new(model.program.groups, limits.blocks, limits.block);
-        let mut table = kv.table();
-        // The executor has blocks for one sequence of its context.
-        let _ = kv.grow(&mut table, limits.context);
-        Self { executor, model, table, kv: storage, filled: 0, in_flight: 0 }
+        let tables = Kv::of_one(&model.program, &executor.limits());
+        Self { executor, model, tables, kv: storage, filled: 0, in_flight: 0 }
     }
 
     /// Fills the cache up to a test's depth, and runs what the test runs once.
@@ -121,7 +118,7 @@ impl<'a> Runner<'a> {
     }
 
     fn enqueue(&mut self, phase: Phase, tokens: &[Token], pos: u32, outs: Outs) -> Result<()> {
-        let tables: Vec<&[u32]> = self.table.groups().collect();
+        let tables: Vec<&[u32]> = self.tables.iter().map(Vec::as_slice).collect();
         let sample = (outs == Outs::Last).then_some(SampleSpec::GREEDY);
         let seq = SeqStep { outs, sample, ..SeqStep::new(0, phase, tokens, pos, &tables) };
         self.executor.enqueue(&Step { seqs: &[seq] })?;

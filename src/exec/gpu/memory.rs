@@ -130,7 +130,8 @@ pub(super) fn caches(
     let cache = |(id, spec): (u32, &CacheSpec)| match *spec {
         CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } => {
             let v_dim = if v_in_k { 0 } else { v_dim };
-            let shape = CacheShape { kv_heads, k_dim, v_dim, ..empty };
+            let blocks = limits.blocks_of(program.window(group));
+            let shape = CacheShape { kv_heads, k_dim, v_dim, blocks, ..empty };
             let fits = |blocks| format!("a context of {} positions fits", blocks * u64::from(limits.block));
             let buffer = buffer("kv", "the KV cache of a layer", shape.block_words() * 4, shape.bytes(), &fits)?;
             Ok(CacheBuffer { buffer, shape, group: group.0, state: 0 })

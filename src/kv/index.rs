@@ -1,0 +1,378 @@
+//! Blocks by what they hold: a tree of nodes, each a block of tokens behind its parent's.
+//!
+//! What a block holds is a function of everything before it: the salt and the adapter of the request, and for each token its
+//! id and the phase it ran in. A node's key is its parent, its tokens and their phases; keys are compared whole, never by a
+//! hash alone, so that no two contents can be taken for one another, whoever chose them.
+//!
+//! A node may have lost a part of what it stood for: the blocks of a windowed group, or the states of recurrent layers. Such
+//! parts are evicted on their own.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::phases::low_bits;
+
+/// The number of a node. It is used again once the node is gone, so only who uses a node may remember it.
+pub(super) type NodeId = u32;
+
+/// When something was used last, after whether it is worth keeping at all: the least is evicted first.
+type Stamp = (bool, u64);
+
+/// How many children of a node are looked at where tokens or phases are not known beforehand: the newest ones.
+const CHILDREN: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Node {
+    parent: Option<NodeId>,
+    key: Box<[u32]>,
+    /// How many tokens it has: those of a block, or fewer at the end of a prompt or an answer. A root has none.
+    len: u32,
+    /// Positions up to its end.
+    pub(super) end: u32,
+    /// The phase of each token, as [`Phases::bits`](super::Phases::bits) gives them.
+    pub(super) bits: u64,
+    /// For each cache group, what holds its tokens.
+    pub(super) blocks: Box<[Held]>,
+    /// The states of recurrent layers after its last token.
+    state: Option<State>,
+    state_stamp: Stamp,
+    /// Tables that use it, in part at least. Who uses a node uses its parent.
+    users: u32,
+    stamp: Stamp,
+    first_child: Option<NodeId>,
+    newer: Option<NodeId>,
+    older: Option<NodeId>,
+    /// The open sequence that left it at the end of a turn.
+    pub(super) owner: Option<u64>,
+}
+
+/// A node's block in a group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    pub(super) block: Option<u32>,
+    /// Of a windowed group: the tables that use it. Of others, those of the node.
+    users: u32,
+    stamp: Stamp,
+}
+
+/// States of recurrent layers: where they are kept, and the copy that brought them there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The checkpoint, from 0 on.
+    pub place: u32,
+    /// The number of the copy.
+    pub copy: u64,
+}
+
+/// What eviction takes apart from whole nodes.
+#[derive(Debug)]
+pub(super) struct Index {
+    nodes: Vec<Node>,
+    vacant: Vec<NodeId>,
+    by_key: HashMap<Box<[u32]>, NodeId>,
+    /// Nodes that nobody uses. Children come before parents, since who used a child used its parent no less recently.
+    idle: BTreeSet<(Stamp, NodeId)>,
+    /// For each windowed group, the nodes whose block nobody uses.
+    idle_windows: Vec<Option<BTreeSet<(Stamp, NodeId)>>>,
+    /// The nodes with states.
+    with_state: BTreeSet<(Stamp, NodeId)>,
+    clock: u64,
+    key: Vec<u32>,
+}
+
+impl Index {
+    pub(super) fn new(windows: &[Option<u32>]) -> Self {
+        Self {
+            nodes: Vec::new(),
+            vacant: Vec::new(),
+            by_key: HashMap::new(),
+            idle: BTreeSet::new(),
+            idle_windows: windows.iter().map(|window| window.map(|_| BTreeSet::new())).collect(),
+            with_state: BTreeSet::new(),
+            clock: 0,
+            key: Vec::new(),
+        }
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id as usize]
+    }
+
+    /// Nodes that there are.
+    pub(super) fn len(&self) -> u32 {
+        (self.nodes.len() - self.vacant.len()) as u32
+    }
+
+    fn stamp(&mut self, warm: bool) -> Stamp {
+        self.clock += 1;
+        (warm, self.clock)
+    }
+
+    /// The key of a node. A root has no parent, and words that say what its sequences have in common.
+    fn set_key(&mut self, parent: Option<NodeId>, bits: u64, words: &[u32]) {
+        self.key.clear();
+        match parent {
+            None => self.key.push(u32::MAX),
+            Some(parent) => self.key.extend([parent, bits as u32, (bits >> 32) as u32]),
+        }
+        self.key.extend_from_slice(words);
+    }
+
+    pub(super) fn get(&mut self, parent: Option<NodeId>, bits: u64, words: &[u32]) -> Option<NodeId> {
+        self.set_key(parent, bits, words);
+        self.by_key.get(self.key.as_slice()).copied()
+    }
+
+    /// The node of a key, made if there is none. It has no blocks then, and no users.
+    pub(super) fn get_or_add(&mut self, parent: Option<NodeId>, bits: u64, words: &[u32]) -> NodeId {
+        if let Some(id) = self.get(parent, bits, words) {
+            return id;
+        }
+        let (len, end) = match parent {
+            None => (0, 0),
+            Some(parent) => (words.len() as u32, self.node(parent).end + words.len() as u32),
+        };
+        let older = parent.and_then(|parent| self.node(parent).first_child);
+        let stamp = self.stamp(true);
+        let node = Node {
+            parent,
+            key: self.key.as_slice().into(),
+            len,
+            end,
+            bits,
+            blocks: vec![Held::default(); self.idle_windows.len()].into(),
+            state: None,
+            state_stamp: stamp,
+            users: 0,
+            stamp,
+            first_child: None,
+            newer: None,
+            older,
+            owner: None,
+        };
+        let key = node.key.clone();
+        let id = match self.vacant.pop() {
+            Some(id) => {
+                self.nodes[id as usize] = node;
+                id
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as NodeId - 1
+            }
+        };
+        if let Some(older) = older {
+            self.nodes[older as usize].newer = Some(id);
+        }
+        if let Some(parent) = parent {
+            self.nodes[parent as usize].first_child = Some(id);
+        }
+        self.by_key.insert(key, id);
+        self.idle.insert((stamp, id));
+        id
+    }
+
+    /// A node's newest children.
+    pub(super) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        let first = self.node(id).first_child;
+        std::iter::successors(first, |&child| self.node(child).older).take(CHILDREN)
+    }
+
+    /// How many of a node's tokens some tokens begin with; of their phases too, where they are given.
+    pub(super) fn common(&self, id: NodeId, tokens: &[u32], bits: Option<u64>) -> u32 {
+        let node = self.node(id);
+        let own = &node.key[node.key.len() - node.len as usize..];
+        let common = own.iter().zip(tokens).take_while(|(a, b)| a == b).count() as u32;
+        match bits {
+            Some(bits) => common.min((bits ^ node.bits).trailing_zeros()),
+            None => common,
+        }
+    }
+
+    /// Whether a node has all tokens of a block.
+    pub(super) fn is_block(&self, id: NodeId, block: u32) -> bool {
+        self.node(id).len == block
+    }
+
+    /// One more table uses a node.
+    pub(super) fn enter(&mut self, id: NodeId) {
+        let node = &mut self.nodes[id as usize];
+        if node.users == 0 {
+            self.idle.remove(&(node.stamp, id));
+        }
+        node.users += 1;
+    }
+
+    /// One table less uses a node.
+    pub(super) fn leave(&mut self, id: NodeId) {
+        let stamp = self.stamp(true);
+        let node = &mut self.nodes[id as usize];
+        node.users -= 1;
+        if node.users == 0 {
+            node.stamp = stamp;
+            self.idle.insert((stamp, id));
+        }
+    }
+
+    /// One more table uses a node's block of a windowed group.
+    pub(super) fn enter_window(&mut self, id: NodeId, group: usize) {
+        let held = &mut self.nodes[id as usize].blocks[group];
+        if let (0, Some(idle)) = (held.users, &mut self.idle_windows[group]) {
+            idle.remove(&(held.stamp, id));
+        }
+        held.users += 1;
+    }
+
+    /// One table less uses it. What is not worth keeping is evicted before anything else.
+    pub(super) fn leave_window(&mut self, id: NodeId, group: usize, warm: bool) {
+        let stamp = self.stamp(warm);
+        let held = &mut self.nodes[id as usize].blocks[group];
+        held.users -= 1;
+        if let (0, Some(idle)) = (held.users, &mut self.idle_windows[group]) {
+            held.stamp = stamp;
+            idle.insert((stamp, id));
+        }
+    }
+
+    /// A node that has no block of a group gets one, which nobody uses yet through it.
+    pub(super) fn set_block(&mut self, id: NodeId, group: usize, block: u32) {
+        let stamp = self.stamp(true);
+        let held = &mut self.nodes[id as usize].blocks[group];
+        debug_assert!(held.block.is_none() && held.users == 0);
+        (held.block, held.stamp) = (Some(block), stamp);
+        if let Some(idle) = &mut self.idle_windows[group] {
+            idle.insert((stamp, id));
+        }
+    }
+
+    /// Takes the block of a windowed group that is evicted first.
+    pub(super) fn evict_window(&mut self, group: usize) -> Option<u32> {
+        let (_, id) = self.idle_windows[group].as_mut()?.pop_first()?;
+        self.nodes[id as usize].blocks[group].block.take()
+    }
+
+    /// Takes the node that is evicted first: the blocks that it had in each group, and its states.
+    pub(super) fn evict(&mut self) -> Option<(Vec<(usize, u32)>, Option<State>)> {
+        let &(_, id) = self.idle.first()?;
+        Some(self.remove(id))
+    }
+
+    /// Removes a node that nobody uses.
+    pub(super) fn remove(&mut self, id: NodeId) -> (Vec<(usize, u32)>, Option<State>) {
+        let node = &self.nodes[id as usize];
+        assert!(node.users == 0 && node.first_child.is_none(), "node {id} is in use");
+        let (stamp, parent, newer, older) = (node.stamp, node.parent, node.newer, node.older);
+        self.idle.remove(&(stamp, id));
+        let mut blocks = Vec::new();
+        for (group, held) in node.blocks.iter().enumerate() {
+            if let Some(block) = held.block {
+                blocks.push((group, block));
+                if let Some(idle) = &mut self.idle_windows[group] {
+                    idle.remove(&(held.stamp, id));
+                }
+            }
+        }
+        if let Some(newer) = newer {
+            self.nodes[newer as usize].older = older;
+        } else if let Some(parent) = parent {
+            self.nodes[parent as usize].first_child = older;
+        }
+        if let Some(older) = older {
+            self.nodes[older as usize].newer = newer;
+        }
+        let state = self.take_state(id);
+        let key = std::mem::take(&mut self.nodes[id as usize].key);
+        self.by_key.remove(&key);
+        self.vacant.push(id);
+        (blocks, state)
+    }
+
+    pub(super) fn set_owner(&mut self, id: NodeId, owner: Option<u64>) {
+        self.nodes[id as usize].owner = owner;
+    }
+
+    pub(super) fn state(&self, id: NodeId) -> Option<State> {
+        self.node(id).state
+    }
+
+    /// Gives a node states; returns those that it had.
+    pub(super) fn set_state(&mut self, id: NodeId, state: State, warm: bool) -> Option<State> {
+        let old = self.take_state(id);
+        let stamp = self.stamp(warm);
+        let node = &mut self.nodes[id as usize];
+        (node.state, node.state_stamp) = (Some(state), stamp);
+        self.with_state.insert((stamp, id));
+        old
+    }
+
+    /// A node's states were used.
+    pub(super) fn touch_state(&mut self, id: NodeId) {
+        if let Some(state) = self.node(id).state {
+            self.set_state(id, state, true);
+        }
+    }
+
+    pub(super) fn take_state(&mut self, id: NodeId) -> Option<State> {
+        let node = &mut self.nodes[id as usize];
+        let state = node.state.take()?;
+        self.with_state.remove(&(node.state_stamp, id));
+        Some(state)
+    }
+
+    /// Takes the states that are evicted first.
+    pub(super) fn evict_state(&mut self) -> Option<State> {
+        let &(_, id) = self.with_state.first()?;
+        self.take_state(id)
+    }
+
+    /// Takes the states that some copies brought.
+    pub(super) fn retract_states(&mut self, copies: &std::ops::Range<u64>) -> Vec<State> {
+        let lost = |id: &NodeId| self.node(*id).state.is_some_and(|state| copies.contains(&state.copy));
+        let nodes: Vec<NodeId> = self.with_state.iter().map(|(_, id)| *id).filter(lost).collect();
+        nodes.into_iter().filter_map(|id| self.take_state(id)).collect()
+    }
+
+    /// A key's bits, without those past its tokens.
+    pub(super) fn bits_of(len: u32, bits: u64) -> u64 {
+        bits & low_bits(len)
+    }
+
+    #[cfg(test)]
+    pub(super) fn states(&self) -> u32 {
+        self.with_state.len() as u32
+    }
+
+    /// Checks what must hold between the nodes, and calls `held` with each block that a node keeps.
+    #[cfg(test)]
+    pub(super) fn check(&self, mut held: impl FnMut(usize, u32)) {
+        let vacant: std::collections::HashSet<_> = self.vacant.iter().copied().collect();
+        assert_eq!(self.by_key.len(), self.nodes.len() - vacant.len());
+        let mut children = vec![0; self.nodes.len()];
+        let mut states = 0;
+        for id in (0..self.nodes.len() as NodeId).filter(|id| !vacant.contains(id)) {
+            let node = self.node(id);
+            assert_eq!(self.by_key.get(&node.key), Some(&id));
+            assert_eq!(self.idle.contains(&(node.stamp, id)), node.users == 0);
+            if let Some(parent) = node.parent {
+                assert!(!vacant.contains(&parent), "a node without its parent");
+                assert!(self.node(parent).users >= u32::from(node.users > 0));
+                children[parent as usize] += 1;
+                if node.users == 0 && self.node(parent).users == 0 {
+                    assert!(node.stamp < self.node(parent).stamp, "a parent goes before its child");
+                }
+            }
+            for (group, of) in node.blocks.iter().enumerate() {
+                of.block.into_iter().for_each(|block| held(group, block));
+                if let Some(idle) = &self.idle_windows[group] {
+                    assert_eq!(idle.contains(&(of.stamp, id)), of.block.is_some() && of.users == 0);
+                    assert!(of.users <= node.users && (of.users == 0 || of.block.is_some()));
+                }
+            }
+            states += usize::from(node.state.is_some());
+        }
+        assert_eq!(self.with_state.len(), states);
+        for (id, count) in children.iter().enumerate().filter(|(id, _)| !vacant.contains(&(*id as NodeId))) {
+            let first = self.node(id as NodeId).first_child;
+            assert_eq!(std::iter::successors(first, |&child| self.node(child).older).count(), *count);
+        }
+    }
+}
