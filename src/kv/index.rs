@@ -63,7 +63,15 @@ pub struct State {
     pub copy: u64,
 }
 
-/// What eviction takes apart from whole nodes.
+/// What a node had that is no more.
+#[derive(Debug)]
+pub(super) struct Removed {
+    /// By group.
+    pub(super) blocks: Vec<(usize, u32)>,
+    pub(super) state: Option<State>,
+}
+
+/// The tree, and what of it is evicted next.
 #[derive(Debug)]
 pub(super) struct Index {
     nodes: Vec<Node>,
@@ -250,14 +258,14 @@ impl Index {
         self.nodes[id as usize].blocks[group].block.take()
     }
 
-    /// Takes the node that is evicted first: the blocks that it had in each group, and its states.
-    pub(super) fn evict(&mut self) -> Option<(Vec<(usize, u32)>, Option<State>)> {
+    /// Takes the node that is evicted first.
+    pub(super) fn evict(&mut self) -> Option<Removed> {
         let &(_, id) = self.idle.first()?;
         Some(self.remove(id))
     }
 
     /// Removes a node that nobody uses.
-    pub(super) fn remove(&mut self, id: NodeId) -> (Vec<(usize, u32)>, Option<State>) {
+    pub(super) fn remove(&mut self, id: NodeId) -> Removed {
         let node = &self.nodes[id as usize];
         assert!(node.users == 0 && node.first_child.is_none(), "node {id} is in use");
         let (stamp, parent, newer, older) = (node.stamp, node.parent, node.newer, node.older);
@@ -283,7 +291,7 @@ impl Index {
         let key = std::mem::take(&mut self.nodes[id as usize].key);
         self.by_key.remove(&key);
         self.vacant.push(id);
-        (blocks, state)
+        Removed { blocks, state }
     }
 
     pub(super) fn set_owner(&mut self, id: NodeId, owner: Option<u64>) {

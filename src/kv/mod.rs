@@ -20,7 +20,7 @@ mod pool;
 mod table;
 
 pub use index::State;
-use index::{Index, NodeId};
+use index::{Index, NodeId, Removed};
 pub use phases::Phases;
 pub use pool::Pool;
 pub use table::Table;
@@ -241,12 +241,12 @@ impl Kv {
     /// Evicts a whole node.
     fn evict(&mut self) -> Option<()> {
         let node = self.index.evict()?;
-        self.counts.evicted += node.0.len() as u64;
+        self.counts.evicted += node.blocks.len() as u64;
         self.drop_node(node);
         Some(())
     }
 
-    fn drop_node(&mut self, (blocks, state): (Vec<(usize, u32)>, Option<State>)) {
+    fn drop_node(&mut self, Removed { blocks, state }: Removed) {
         blocks.into_iter().for_each(|(group, block)| self.pools[group].forget(block));
         state.into_iter().for_each(|state| self.release_state(state));
     }

@@ -117,7 +117,8 @@ impl World {
         }
         let decoded = random.below(tokens.len() as u32);
         let end = decoded + random.below(6);
-        let stated = Phases::new(tokens.len() as u32, &[decoded..end.min(tokens.len() as u32)]);
+        let decoded = decoded..end.min(tokens.len() as u32);
+        let stated = Phases::new(tokens.len() as u32, &[decoded]);
         let any = random.below(2) == 0;
         let owner = Some(u64::from(random.below(3)));
         let open = random.below(2) == 0;
@@ -262,7 +263,8 @@ fn a_key_says_salt_and_phases() {
     let mut kv = kv(None, 32);
     let tokens: Vec<u32> = (0..17).collect();
     let prefill = Phases::new(17, &[]);
-    let mixed = Phases::new(17, &[6..12]);
+    let answer = 6..12;
+    let mixed = Phases::new(17, &[answer]);
     publish(&mut kv, &[1, 4, 7], &tokens, &mixed);
     assert_eq!(found(&mut kv, &[1, 4, 7], &tokens, Some(&mixed)), 16);
     // As prefill it has the first block only, and half of the next.

@@ -12,6 +12,7 @@ mod mutations;
 mod real;
 mod runner;
 mod shapes;
+mod sharing;
 mod turns;
 
 use std::path::Path;
@@ -88,6 +89,8 @@ on_every_device! {
     golden::tiny_models_match,
     golden::stories_match,
     real::smollm2_matches,
+    sharing::exact_requests_have_the_same_bits,
+    sharing::answers_are_replayed,
 }
 
 /// On a software adapter these take many minutes.

@@ -48,10 +48,14 @@ impl<D: Device> Runner<D> {
         };
         let mut exec = D::load(model, numerics, limits)?;
         D::poison(&mut exec);
-        // A step that is coprime to the number of blocks visits all of them, far from their order.
-        let step = (blocks / 2 + 1..).find(|step| gcd(*step, blocks) == 1).unwrap();
-        let table = |group| (0..blocks).map(move |i| ((i + group) as u64 * u64::from(step) % u64::from(blocks)) as u32);
-        let tables = (0..model.program.groups).map(|group| table(group).collect()).collect();
+        let table = |(group, window): (u32, Option<u32>)| {
+            let own = limits.blocks_of(window);
+            // A step that is coprime to the number of blocks visits all of them, far from their order. Where a window has fewer
+            // than there are positions, it begins again.
+            let step = (own / 2 + 1..).find(|step| gcd(*step, own) == 1).unwrap();
+            (0..blocks).map(|i| (u64::from(i + group) * u64::from(step) % u64::from(own)) as u32).collect()
+        };
+        let tables = (0..).zip(model.program.windows()).map(table).collect();
         Ok(Self { exec, tables, pos: 0 })
     }
 
