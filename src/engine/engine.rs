@@ -122,6 +122,11 @@ impl<E: Executor> Engine<E> {
         &self.executor
     }
 
+    /// The executor, for another engine: what its caches hold is forgotten.
+    pub fn into_executor(self) -> E {
+        self.executor
+    }
+
     /// The executor, to use it otherwise while the engine is not [`busy`](Engine::busy).
     pub fn executor_mut(&mut self) -> &mut E {
         &mut self.executor

@@ -151,7 +151,7 @@ impl WebEngine {
             context: options.context,
             // A step cannot be stopped: on a software adapter a token takes some 20 ms of a model of 135M parameters.
             prefill_tokens: if kind == Kind::Software { 16 } else { 256 },
-            state_bytes: 0,
+            state_bytes: 64 << 20, // of a tab's memory, for hybrid models' conversations
             self_test_results: options
                 .self_test
                 .unwrap_or(kind != Kind::Software)

@@ -1,0 +1,64 @@
+//! What shared blocks save, and what they cost, on the CPU.
+//!
+//! `cargo bench --bench sharing -- [160M] [Q4_0] [2048]`: a shape, a type of weights, the tokens that prompts share. Each round
+//! asks three times on a new engine: prompts that begin alike and end otherwise; then as many that have nothing in common, with
+//! a salt each and without. Times are to the first token, in milliseconds, lowest and median of the rounds.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use wgslm::engine::{Engine, Event, Request};
+use wgslm::exec::{AnyExecutor, DeviceChoice, Options};
+use wgslm::file::Shape;
+use wgslm::model::Model;
+use wgslm::quant::FileType;
+
+const ROUNDS: usize = 5;
+/// Tokens after those that are shared.
+const OWN: u32 = 16;
+
+fn main() {
+    let mut args = std::env::args().skip(1).filter(|a| a != "--bench");
+    let shape: Shape = args.next().as_deref().unwrap_or("160M").parse().expect("a shape");
+    let quant: FileType = args.next().as_deref().unwrap_or("Q4_0").parse().expect("a type of weights");
+    let shared: u32 = args.next().map_or(2048, |n| n.parse().expect("a number of tokens"));
+    let model = shape.model_file(quant, 1).expect("random weights");
+    let model = pollster::block_on(Model::open(model)).expect("a model");
+    let context = shared + 4 * OWN;
+    let options = Options { device: DeviceChoice::Cpu, context, seqs: 4, ..Options::default() };
+    let mut executor = Some(pollster::block_on(AnyExecutor::open(&model, &options, &mut |_| {})).expect("an executor"));
+
+    let token = |seed: u32, i: u32| (i * 7919 + seed * 104_729) % model.program.vocab;
+    let prompt = |first: u32, own: u32| -> Vec<u32> {
+        (0..shared).map(|i| token(first, i)).chain((0..OWN).map(|i| token(own, i))).collect()
+    };
+    let mut times: Vec<[Vec<f64>; 3]> = vec![Default::default(); 2];
+    for round in 0..ROUNDS as u32 {
+        for (case, times) in times.iter_mut().enumerate() {
+            let mut engine = Engine::new(executor.take().expect("it is given back"), &model.program);
+            for (i, times) in times.iter_mut().enumerate() {
+                let first = if case == 0 { round } else { 100 + 3 * round + i as u32 };
+                let salt = (case == 1).then(|| Arc::from(i.to_le_bytes()));
+                let request = Request { max_tokens: Some(4), salt, ..Request::new(prompt(first, 7 + i as u32)) };
+                let start = Instant::now();
+                engine.submit(request).expect("it fits");
+                let mut seen = false;
+                while engine.busy() {
+                    for event in pollster::block_on(engine.step()).expect("steps") {
+                        if matches!(event, Event::Token { .. }) && !std::mem::replace(&mut seen, true) {
+                            times.push(start.elapsed().as_secs_f64() * 1e3);
+                        }
+                    }
+                }
+            }
+            executor = Some(engine.into_executor());
+        }
+    }
+    println!("{}, {shared} + {OWN} tokens", executor.expect("it was given back").device());
+    for (name, times) in ["shared", "apart"].iter().zip(&mut times) {
+        for (nth, times) in ["first", "second", "third"].iter().zip(times) {
+            times.sort_by(f64::total_cmp);
+            println!("{name:<8} {nth:<8} {:8.1} {:8.1}", times[0], times[ROUNDS / 2]);
+        }
+    }
+}
