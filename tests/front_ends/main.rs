@@ -1,4 +1,5 @@
 //! Tests of the binary, as users meet it: on a command line, and in a terminal.
 
 mod cli;
+mod hub;
 mod repl;
