@@ -10,7 +10,7 @@ use super::{inspect, memory, models, open, self_test_results, term};
 use crate::exec::{DeviceChoice, Numerics, Options};
 use crate::file::ModelFile;
 use crate::gpu::{AdapterSummary, Choice, Device, Kind};
-use crate::hub::{self, Hub};
+use crate::hub;
 use crate::model::Model;
 
 #[derive(Debug, clap::Args)]

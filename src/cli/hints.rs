@@ -161,6 +161,8 @@ pub(super) fn parse() -> Result<Args, ExitCode> {
         ErrorKind::UnknownArgument
         | ErrorKind::InvalidValue
         | ErrorKind::ValueValidation
+        // -mu is -m with a value, once more.
+        | ErrorKind::ArgumentConflict
         | ErrorKind::TooManyValues
         | ErrorKind::WrongNumberOfValues
         | ErrorKind::NoEquals => {

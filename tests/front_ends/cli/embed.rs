@@ -198,7 +198,8 @@ fn plain_lines_and_arguments_are_texts() {
     assert_eq!(ok(folder.embed(&[], "w7 w8\r\n\n9\n")), json);
     assert_eq!(ok(folder.embed(&["w7 w8", "9"], "\"not read\"")), json);
     // Numbers have no more digits than 32 bits need.
-    let digits = json.split(['[', ',', ']']).filter(|n| n.contains('.')).map(|n| n.chars().filter(char::is_ascii_digit).count());
+    let digits =
+        json.split(['[', ',', ']']).filter(|n| n.contains('.')).map(|n| n.chars().filter(char::is_ascii_digit).count());
     assert!(digits.max().unwrap() <= 13, "{json}");
     fails(folder.embed(&["w7", "--input", "x"], ""), 2, &["cannot be used with"]);
 }

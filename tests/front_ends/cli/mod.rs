@@ -507,9 +507,14 @@ fn the_first_word_is_a_model_or_a_prompt() {
         output(run)
     };
     let expected = ok(run(&["-m", "model.gguf", "The dog"]));
-    for args in [&["model.gguf", "The dog"][..], &["./org/repo", "The dog"], &["one", "The dog"], &["one", "-p", "The dog"],
-        &["-p", "The dog", "-m", "one"], &["-m", "org/repo", "The dog"]]
-    {
+    for args in [
+        &["model.gguf", "The dog"][..],
+        &["./org/repo", "The dog"],
+        &["one", "The dog"],
+        &["one", "-p", "The dog"],
+        &["-p", "The dog", "-m", "one"],
+        &["-m", "org/repo", "The dog"],
+    ] {
         assert_eq!(ok(run(args)), expected, "{args:?}");
     }
     let mut by_variable = command(&["run", "--device", "cpu", "-n", "8", "--temp", "0", "The dog"]);
@@ -520,7 +525,11 @@ fn the_first_word_is_a_model_or_a_prompt() {
         assert!(!ok(run(&[prompt])).is_empty(), "{prompt}");
     }
     fails(run(&["org/repo", "The dog"]), 2, &["./org/repo is the one that is here", "hf.co/org/repo the other"]);
-    fails(run(&["llama3.2"]), 3, &["llama3.2 is neither a file nor a model", "bartowski/Llama-3.2", "wgslm run -p llama3.2"]);
+    fails(
+        run(&["llama3.2"]),
+        3,
+        &["llama3.2 is neither a file nor a model", "bartowski/Llama-3.2", "wgslm run -p llama3.2"],
+    );
     fails(run(&["qwen3:4b", "Hello"]), 3, &["qwen3:4b", "Qwen/Qwen3-4B-GGUF"]);
     fails(run(&["and/or"]), 3, &["and/or is not in the cache", "wgslm run -p and/or"]);
     fails(run(&["missing.gguf", "x"]), 3, &["missing.gguf: there is no such file"]);
@@ -540,7 +549,7 @@ fn a_folder_with_one_gguf_file_is_a_model() {
     fails(output(command(&["tokenize", "-m", at])), 2, &["nor a GGUF file"]);
     std::fs::copy(data(Q8_0), dir.join("b.gguf")).unwrap();
     std::fs::write(dir.join("mmproj-b.gguf"), "not a model by itself").unwrap();
-    assert_eq!(ok(fed(command(&["tokenize", "-m", at]), b"Once")), "350\n");
+    assert_eq!(ok(fed(command(&["tokenize", "-m", at]), b"Once upon")), "350,354,404\n");
     std::fs::copy(data(Q8_0), dir.join("a.gguf")).unwrap();
     fails(output(command(&["tokenize", "-m", at])), 2, &["several models", "a.gguf, b.gguf"]);
 }
