@@ -169,7 +169,8 @@ fn list(names: impl Iterator<Item = String>) -> String {
 
 /// The GGUF models among paths, in the order of their names. What only goes with a model (images, importance matrices) is none.
 fn ggufs(paths: &[&str]) -> Vec<Gguf> {
-    let mut found: BTreeMap<(String, u32), (Vec<(u32, usize)>, String)> = BTreeMap::new();
+    // By folder and name, and the number of parts.
+    let mut found: BTreeMap<(String, u32), Parts> = BTreeMap::new();
     for (i, path) in paths.iter().enumerate() {
         let name = path.rsplit('/').next().unwrap_or(path);
         let lower = name.to_ascii_lowercase();
@@ -178,19 +179,25 @@ fn ggufs(paths: &[&str]) -> Vec<Gguf> {
         }
         let folder = &path[..path.len() - name.len()];
         let stem = &name[..name.len() - ".gguf".len()];
-        let (stem, part, parts) = match split(stem) {
-            Some((stem, part, parts)) => (stem, part, parts),
-            None => (stem, 1, 0),
-        };
-        let (all, _) = found.entry((format!("{folder}{stem}"), parts)).or_insert_with(|| (Vec::new(), stem.to_owned()));
-        all.push((part, i));
+        let (stem, part, parts) = split(stem).unwrap_or((stem, 1, 0));
+        let model = found.entry((format!("{folder}{stem}"), parts)).or_default();
+        stem.clone_into(&mut model.stem);
+        model.files.push((part, i));
     }
-    let gguf = |((_, parts), (mut all, stem)): ((String, u32), (Vec<(u32, usize)>, String))| {
-        all.sort_unstable();
-        let complete = parts == 0 || all.iter().map(|(part, _)| *part).eq(1..=parts);
-        Gguf { files: all.into_iter().map(|(_, i)| i).collect(), quant: quant(&stem), stem, complete }
+    let gguf = |((_, count), mut parts): ((String, u32), Parts)| {
+        parts.files.sort_unstable();
+        let complete = count == 0 || parts.files.iter().map(|(part, _)| *part).eq(1..=count);
+        let files = parts.files.into_iter().map(|(_, i)| i).collect();
+        Gguf { files, quant: quant(&parts.stem), stem: parts.stem, complete }
     };
     found.into_iter().map(gguf).collect()
+}
+
+/// The files of a model, with the numbers of the parts that they are.
+#[derive(Default)]
+struct Parts {
+    stem: String,
+    files: Vec<(u32, usize)>,
 }
 
 /// `NAME-00002-of-00003` as name, part and parts.

@@ -62,20 +62,16 @@ impl Reference {
         if let Some(rest) = strip_scheme(text, &lower, "hf://") {
             return repo(rest).map(|repo| Some(Self::Repo(repo)));
         }
-        let own = endpoint.trim_end_matches('/');
-        if text.get(..own.len()).is_some_and(|start| start.eq_ignore_ascii_case(own)) {
-            if let Some(rest) = text[own.len()..].strip_prefix('/') {
-                return repo(rest).map(|repo| Some(Self::Repo(repo)));
-            }
-        }
         let scheme = ["https://", "http://"].into_iter().find(|scheme| lower.starts_with(scheme));
         let bare = &text[scheme.map_or(0, str::len)..];
-        for host in HOSTS {
-            if bare.get(..host.len()).is_some_and(|start| start.eq_ignore_ascii_case(host)) {
-                if let Some(rest) = bare[host.len()..].strip_prefix('/') {
-                    return repo(rest).map(|repo| Some(Self::Repo(repo)));
-                }
-            }
+        let below = |text: &'_ str, host: &str| -> Option<usize> {
+            let start = text.get(..host.len()).filter(|start| start.eq_ignore_ascii_case(host))?;
+            text[start.len()..].starts_with('/').then_some(start.len() + 1)
+        };
+        let own = below(text, endpoint.trim_end_matches('/')).map(|at| &text[at..]);
+        let known = || HOSTS.iter().find_map(|host| below(bare, host)).map(|at| &bare[at..]);
+        if let Some(rest) = own.or_else(known) {
+            return repo(rest).map(|repo| Some(Self::Repo(repo)));
         }
         if scheme.is_some() {
             return url(text).map(|url| Some(Self::Url(url)));
