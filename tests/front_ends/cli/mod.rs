@@ -549,7 +549,7 @@ fn a_folder_with_one_gguf_file_is_a_model() {
     fails(output(command(&["tokenize", "-m", at])), 2, &["nor a GGUF file"]);
     std::fs::copy(data(Q8_0), dir.join("b.gguf")).unwrap();
     std::fs::write(dir.join("mmproj-b.gguf"), "not a model by itself").unwrap();
-    assert_eq!(ok(fed(command(&["tokenize", "-m", at]), b"Once upon")), "350,354,404\n");
+    assert_eq!(ok(fed(command(&["tokenize", "-m", at]), b"Once upon")), "350,354,404,284\n");
     std::fs::copy(data(Q8_0), dir.join("a.gguf")).unwrap();
     fails(output(command(&["tokenize", "-m", at])), 2, &["several models", "a.gguf, b.gguf"]);
 }
