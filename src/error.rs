@@ -94,6 +94,30 @@ pub enum Error {
     /// What ended several requests at once.
     #[error(transparent)]
     Shared(Arc<Error>),
+    /// A model that is not where it was looked for.
+    #[error("{what}; {instead}")]
+    NotFound {
+        /// What is not there, and where.
+        what: String,
+        /// What would work.
+        instead: String,
+    },
+    /// A server that cannot be reached, breaks off, or answers what it should not.
+    #[error("{address}: {problem}")]
+    Network {
+        /// The address, without what may be secret.
+        address: String,
+        /// What happened.
+        problem: String,
+    },
+    /// A server that gives a model only to those who may have it.
+    #[error("{what}; {instead}")]
+    Denied {
+        /// What was refused.
+        what: String,
+        /// What gives access.
+        instead: String,
+    },
     /// A chat template that does not compile, raises, or runs past its limits.
     #[error("chat template: {0}")]
     Template(String),
@@ -128,6 +152,9 @@ impl Error {
             Self::Numerical { .. } => "numerical_error",
             Self::Shared(error) => error.code(),
             Self::Template(_) => "template",
+            Self::NotFound { .. } => "not_found",
+            Self::Network { .. } => "network",
+            Self::Denied { .. } => "denied",
         }
     }
 

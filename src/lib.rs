@@ -200,6 +200,8 @@ pub mod error;
 pub mod exec;
 pub mod file;
 pub mod gpu;
+#[cfg(all(feature = "hub", not(target_arch = "wasm32")))]
+pub mod hub;
 #[cfg(not(feature = "unstable_internals"))]
 pub(crate) mod kv;
 #[cfg(feature = "unstable_internals")]

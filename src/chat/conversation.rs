@@ -114,6 +114,11 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
         self.messages.pop_if(|m| m.role == "user");
     }
 
+    /// Forgets the last answer; false if the last message is not one.
+    pub fn unhear(&mut self) -> bool {
+        self.messages.pop_if(|m| m.role == "assistant").is_some()
+    }
+
     /// Adds the answer to the last [`prompt`](Conversation::prompt): its ids, without the token that ended it, and its text.
     pub fn hear(&mut self, ids: &[u32], text: &str) {
         self.transcript.hear(ids, text);

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
 use super::interrupt::Listener;
-use super::open;
 use super::term::{self, Bar};
+use super::{models, open};
 use crate::convert::{Options, convert};
 use crate::exec::Progress;
 use crate::file::Shape;
@@ -15,12 +15,14 @@ use crate::quant::mix::FileType;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Safetensors folder, or GGUF file (any part of a split one).
+    /// Safetensors folder, GGUF file (any part of a split one), or a name, as -m of other commands takes them.
     #[arg(required_unless_present = "shape")]
     source: Option<PathBuf>,
     /// Writes random weights of a known shape instead: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
     #[arg(long, conflicts_with_all = ["source", "requantize"], requires = "to", value_parser = open::shape)]
     shape: Option<Shape>,
+    #[command(flatten)]
+    hub: models::HubArg,
     #[command(flatten)]
     access: open::AccessArg,
     /// The file to write. It appears when it is complete.
@@ -44,11 +46,7 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> Result<(), Exit> {
     may_be_written(&args.output, args.force)?;
     let file = match (&args.source, args.shape, args.to) {
-        (Some(source), ..) if !source.exists() => {
-            let source = source.display();
-            return Err(Exit::not_found(format!("{source}: there is no such file or folder; a model's is needed")));
-        }
-        (Some(source), ..) => args.access.open(source)?,
+        (Some(source), ..) => args.access.open(&args.hub.locate(source)?)?,
         (None, Some(shape), Some(to)) => shape.model_file(to, 1)?,
         (None, ..) => return Err(Exit::usage("a model's file or folder is needed, or --shape and --type")),
     };

@@ -1,7 +1,7 @@
-//! `wgslm embed`: texts to vectors, pairs of texts to scores, JSON lines in and out.
+//! `wgslm embed`: texts to vectors, pairs of texts to scores; lines or JSON lines in, JSON lines out.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write, stdin};
+use std::io::{self, BufRead, BufReader, Read, Write, stdin};
 use std::path::PathBuf;
 
 use super::exit::Exit;
@@ -16,10 +16,13 @@ use crate::{Error, Result as Outcome};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// Texts, taken as they are, instead of lines that are read.
+    #[arg(value_name = "TEXT", conflicts_with = "input")]
+    texts: Vec<String>,
     #[command(flatten)]
     model: open::ModelArg,
-    /// The lines to read, each a text or a pair of texts in JSON: "…", {"text": "…"}, or, for rerankers, {"query": "…",
-    /// "document": "…"} [default: stdin].
+    /// The lines to read. One that begins with a quotation mark or a brace is JSON: "…", {"text": "…"}, or, for rerankers,
+    /// {"query": "…", "document": "…"}. Any other is a text as it is [default: stdin].
     #[arg(short, long, value_name = "FILE")]
     input: Option<PathBuf>,
     /// How the vectors of a text's tokens become one: mean, cls (the first) or last [default: the model's own].
@@ -38,7 +41,7 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
     /// auto, gpu, cpu, or the number of an adapter (see `wgslm devices`).
-    #[arg(long, default_value = "auto", value_parser = open::device)]
+    #[arg(long, default_value = "auto", env = "WGSLM_DEVICE", hide_env_values = true, value_parser = open::device)]
     device: DeviceChoice,
     /// exact (f32 outside the weights) or fast (16-bit cache, 8-bit activations).
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
@@ -54,8 +57,13 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let name = input.map_or_else(|| "stdin".to_owned(), |path| path.display().to_string());
     let lines: Box<dyn Read> = match input {
         Some(path) => Box::new(File::open(path).map_err(|e| Exit::usage(format!("--input {name}: {e}")))?),
+        None if !args.texts.is_empty() => {
+            let quoted = args.texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string() + "\n");
+            Box::new(io::Cursor::new(quoted.collect::<String>()))
+        }
         None => Box::new(stdin()),
     };
+    let name = if args.texts.is_empty() { name } else { "the texts of the command line".to_owned() };
     let normalize = (args.normalize || args.no_normalize).then_some(!args.no_normalize);
     let options = EmbedOptions {
         embedding: Embedding { pooling: args.pool, normalize },
@@ -86,15 +94,28 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         let vectors = pollster::block_on(embedder.run(&batch))?;
         for (input, vector) in batch.iter().zip(vectors) {
             let tokens = input.ids.len();
+            // Written as 32-bit numbers, which take half the digits of the same numbers in 64 bits.
             let line = match vector[..] {
-                [score] if embedder.scores() => serde_json::json!({ "score": score, "tokens": tokens }),
-                _ => serde_json::json!({ "embedding": vector, "tokens": tokens }),
+                [score] if embedder.scores() => serde_json::to_string(&Score { score, tokens }),
+                _ => serde_json::to_string(&Vector { embedding: &vector, tokens }),
             };
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", line.map_err(|e| Exit::failure(e.to_string()))?)?;
         }
         out.flush()?;
         counter.add(batch.len() as u64);
     }
+}
+
+#[derive(serde::Serialize)]
+struct Score {
+    score: f32,
+    tokens: usize,
+}
+
+#[derive(serde::Serialize)]
+struct Vector<'a> {
+    embedding: &'a [f32],
+    tokens: usize,
 }
 
 struct Lines {
@@ -142,9 +163,16 @@ impl Lines {
         let wrong = |problem: String| Exit::usage(format!("{}, line {}: {problem}", self.name, self.number));
         let works = match embedder.scores() {
             true => r#"this model scores pairs: {"query": "…", "document": "…"}"#,
-            false => r#"a text works: "…" or {"text": "…"}"#,
+            false => r#"a text works: as it is, "…" or {"text": "…"}"#,
         };
-        let value = serde_json::from_slice(line).map_err(|e| wrong(format!("not JSON ({e}); {works}")))?;
+        let json = matches!(line.trim_ascii_start().first(), Some(b'"' | b'{' | b'['));
+        let value = match json {
+            true => serde_json::from_slice(line).map_err(|e| wrong(format!("not JSON ({e}); {works}")))?,
+            false => {
+                let text = std::str::from_utf8(line).map_err(|_| wrong(format!("not UTF-8; {works}")))?;
+                text.trim_end_matches(['\r', '\n']).into()
+            }
+        };
         let text = |key: &str| value_text(&value, key);
         let input: Outcome<Input> = match (&value, embedder.scores()) {
             (serde_json::Value::String(text), false) => embedder.text(text),

@@ -9,8 +9,9 @@ use crate::Error;
 /// For the end of `--help`.
 pub(super) const TABLE: &str = "\
 Exit codes:
-  0 done   1 failed   2 wrong usage   3 model not found   5 damaged model file   6 no device that works
-  7 too little memory   8 device lost, or a step on it   130 interrupted";
+  0 done   1 failed   2 wrong usage   3 model not found   4 network, or access refused
+  5 damaged model file   6 no device that works   7 too little memory or disk space
+  8 device lost, or a step on it   130 interrupted";
 
 /// The exit code of a program that was given a damaged model.
 pub(super) const DAMAGED: u8 = 5;
@@ -69,6 +70,8 @@ impl From<&Error> for Exit {
             Error::Argument { .. } => 2,
             // A file that the command line names; where it is a model, its opener says so.
             Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => 2,
+            Error::NotFound { .. } => 3,
+            Error::Network { .. } | Error::Denied { .. } => 4,
             Error::Malformed { .. } => DAMAGED,
             Error::Device(_) | Error::Miscomputed { .. } => 6,
             Error::Limit { .. } => TOO_LITTLE_MEMORY,
@@ -103,5 +106,21 @@ mod tests {
             other => panic!("{other:?}"),
         });
         assert_eq!(codes, [6, 6, 8, 8]);
+    }
+
+    #[test]
+    fn faults_of_the_network_have_theirs() {
+        let text = String::new;
+        let errors = [
+            Error::NotFound { what: text(), instead: text() },
+            Error::Network { address: text(), problem: text() },
+            Error::Denied { what: text(), instead: text() },
+            Error::malformed("", None, ""),
+        ];
+        let codes = errors.map(|error| match Exit::from(error) {
+            Exit::Failed { code, .. } => code,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(codes, [3, 4, 4, 5]);
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value as Json, json};
 
 use super::exit::Exit;
-use super::{open, term};
+use super::{memory, models, open, term};
 use crate::file::{Array, Description, ModelFile, Value};
 use crate::model::{CacheSpec, Model, Program};
 use crate::ops::KvStorage;
@@ -15,8 +15,11 @@ use crate::text::Tokenizer;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// GGUF file (any part of a split one) or safetensors folder.
+    /// GGUF file (any part of a split one), safetensors folder, or a name, as -m of other commands takes them.
+    #[arg(value_name = "MODEL")]
     source: PathBuf,
+    #[command(flatten)]
+    hub: models::HubArg,
     #[command(flatten)]
     access: open::AccessArg,
     /// Also lists every tensor.
@@ -28,11 +31,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> Result<(), Exit> {
-    if !args.source.exists() {
-        let source = args.source.display();
-        return Err(Exit::not_found(format!("{source}: there is no such file or folder")));
-    }
-    let file = args.access.open(&args.source)?;
+    let file = args.access.open(&args.hub.locate(&args.source)?)?;
     let mut about = describe(&file, args.tensors);
     match Tokenizer::of(&file) {
         Ok(tokenizer) => {
@@ -56,6 +55,18 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         print(&about, &mut out)?;
     }
     Ok(out.flush()?)
+}
+
+/// The types of a model's weights, the most common first: `Q4_K 180 MB, Q6_K 40 MB`.
+pub(super) fn types(file: &ModelFile) -> String {
+    let mut types: BTreeMap<&str, u64> = BTreeMap::new();
+    for tensor in file.tensors() {
+        let bytes = types.entry(tensor.ty.name()).or_default();
+        *bytes = bytes.saturating_add(tensor.bytes);
+    }
+    let mut types: Vec<_> = types.into_iter().collect();
+    types.sort_by_key(|(name, bytes)| (std::cmp::Reverse(*bytes), *name));
+    types.iter().map(|(name, bytes)| format!("{name} {}", memory::bytes(*bytes))).collect::<Vec<_>>().join(", ")
 }
 
 /// What the files say, whether or not the model can be run.
@@ -160,7 +171,7 @@ fn model_json(model: &Model) -> Json {
 }
 
 /// Bytes of the caches of a sequence, keys and values in 16 bits.
-fn cache_bytes(program: &Program, context: u32) -> u64 {
+pub(super) fn cache_bytes(program: &Program, context: u32) -> u64 {
     let cache = |spec: &CacheSpec| match *spec {
         CacheSpec::Pages { kv_heads, k_dim, v_dim, v_in_k, window, .. } => {
             let dims = u64::from(k_dim) + if v_in_k { 0 } else { u64::from(v_dim) };

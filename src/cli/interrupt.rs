@@ -10,6 +10,7 @@ static PRESSED: AtomicBool = AtomicBool::new(false);
 pub(super) fn install() {
     let handler = || {
         if !LISTENING.load(Ordering::Acquire) || PRESSED.swap(true, Ordering::AcqRel) {
+            super::echo::restore();
             std::process::exit(130);
         }
     };

@@ -6,11 +6,16 @@ mod answer;
 mod bench;
 mod convert;
 mod devices;
+mod doctor;
+mod echo;
 mod embed;
 mod exit;
+mod hints;
 mod inspect;
 mod interrupt;
 mod logits;
+mod memory;
+mod models;
 mod npy;
 mod open;
 mod perplexity;
@@ -23,12 +28,15 @@ mod template;
 mod term;
 mod tokenize;
 mod verify;
+mod wrap;
 
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 pub use process::Allocator;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Runs language models: GGUF and safetensors files as they are, on the GPU or the CPU.
 #[derive(Debug, Parser)]
@@ -42,6 +50,13 @@ struct Args {
 enum Command {
     /// Answers a prompt, or talks with you on a terminal.
     Run(run::Args),
+    /// Downloads models by name, and prints where they are.
+    Pull(models::PullArgs),
+    /// Lists the models that were downloaded.
+    #[command(visible_alias = "ls")]
+    List(models::ListArgs),
+    /// Removes models that were downloaded.
+    Rm(models::RmArgs),
     /// Measures how fast prompts are read and tokens generated.
     Bench(bench::Args),
     /// Measures how well a model predicts a text.
@@ -59,9 +74,22 @@ enum Command {
     /// Turns texts into vectors, or pairs of texts into scores: JSON lines in and out.
     Embed(embed::Args),
     /// Shows what a model's files say, and how much memory it takes.
+    #[command(visible_alias = "show")]
     Inspect(inspect::Args),
     /// Lists the devices that models can run on.
     Devices(devices::Args),
+    /// Looks at devices, memory, folders and settings, and says what to do about problems.
+    Doctor(doctor::Args),
+    /// Prints the completions of a shell: where to put them is in docs/cli.md.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual's pages into a folder.
+    Man {
+        /// The folder.
+        folder: std::path::PathBuf,
+    },
 }
 
 /// Runs the command line of this process.
@@ -69,8 +97,15 @@ pub fn main() -> ExitCode {
     process::quiet_drivers();
     process::explain_shrunk_files();
     process::handle_signals(interrupt::install);
-    let done = match Args::parse().command {
+    let args = match hints::parse() {
+        Ok(args) => args,
+        Err(exit) => return exit,
+    };
+    let done = match args.command {
         Command::Run(args) => run::run(args),
+        Command::Pull(args) => models::pull(args),
+        Command::List(args) => models::list(args),
+        Command::Rm(args) => models::rm(args),
         Command::Bench(args) => bench::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Verify(args) => verify::run(args),
@@ -81,9 +116,28 @@ pub fn main() -> ExitCode {
         Command::Embed(args) => embed::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Completions { shell } => completions(shell),
+        Command::Man { folder } => man(&folder),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(exit) => exit.report(),
     }
+}
+
+/// The completions of a shell.
+fn completions(shell: clap_complete::Shell) -> Result<(), exit::Exit> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "wgslm", &mut script);
+    let mut out = term::out();
+    out.write_all(&script)?;
+    Ok(out.flush()?)
+}
+
+/// A page for the program, and one for each command.
+fn man(folder: &Path) -> Result<(), exit::Exit> {
+    let failed = |error: std::io::Error| exit::Exit::failure(format!("{}: {error}", folder.display()));
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    clap_mangen::generate_to(Args::command(), folder).map_err(failed)
 }

@@ -1,12 +1,11 @@
 //! Opening what commands work with.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use super::exit::Exit;
+use super::models::{self, HubArg};
 use super::self_test_results;
 use super::term::Bar;
-use crate::Error;
 use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
 use crate::file::{Access, ModelFile, Shape};
 use crate::language_model::LanguageModel;
@@ -17,9 +16,12 @@ use crate::quant::mix::FileType;
 /// Which model, for all commands.
 #[derive(Debug, clap::Args)]
 pub(super) struct ModelArg {
-    /// GGUF file, safetensors folder; without it, the small model that is compiled in.
-    #[arg(short, long, value_name = "FILE|DIR")]
+    /// GGUF file, safetensors folder, ORG/REPO[:QUANT] on huggingface.co, or an address; without it, WGSLM_MODEL names it, else it
+    /// is the small model that is compiled in.
+    #[arg(short, long, value_name = "MODEL")]
     pub(super) model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) hub: HubArg,
     #[command(flatten)]
     pub(super) access: AccessArg,
 }
@@ -29,7 +31,7 @@ pub(super) struct ModelArg {
 pub(super) struct AccessArg {
     /// Reads files piece by piece instead of mapping them: slower to load, and it takes memory for the weights, but a file that
     /// shrinks meanwhile (on a network, while it is downloaded) is an error.
-    #[arg(long)]
+    #[arg(long, env = "WGSLM_NO_MMAP", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_mmap: bool,
 }
 
@@ -37,10 +39,7 @@ impl AccessArg {
     /// Opens a model's files. One that is not there is a model that was not found.
     pub(super) fn open(&self, path: &Path) -> Result<ModelFile, Exit> {
         let access = if self.no_mmap { Access::Read } else { Access::Mapped };
-        ModelFile::open_as(path, access).map_err(|error| match &error {
-            Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::not_found(error.to_string()),
-            _ => error.into(),
-        })
+        ModelFile::open_as(path, access).map_err(models::of_open)
     }
 }
 
@@ -57,16 +56,37 @@ pub(super) struct WeightsArg {
 impl WeightsArg {
     /// Whether it is the model that is compiled in.
     pub(super) fn embedded(&self) -> bool {
-        self.model.model.is_none()
+        self.model.chosen().is_none()
+    }
+
+    /// The model that `-m` names.
+    pub(super) fn given(&self) -> Option<&Path> {
+        self.model.model.as_deref()
+    }
+
+    /// Takes another model.
+    pub(super) fn set(&mut self, model: PathBuf) {
+        self.model.model = Some(model);
+    }
+
+    /// What `-m` or the environment names.
+    pub(super) fn chosen(&self) -> Option<PathBuf> {
+        self.model.chosen()
+    }
+
+    /// Where names of models lead.
+    pub(super) fn hub(&self) -> &HubArg {
+        &self.model.hub
     }
 
     /// Opens the model, one that gives logits.
     pub(super) fn open(&self) -> Result<Model, Exit> {
-        let model = self.open_any()?;
-        match model.program.logits() {
-            Some(_) => Ok(model),
-            None => Err(Exit::usage(format!("{} turns texts into vectors or scores: wgslm embed", model.name))),
-        }
+        gives_logits(self.open_any()?)
+    }
+
+    /// Opens another model than the one that was asked for, one that gives logits.
+    pub(super) fn open_named(&self, model: &Path) -> Result<Model, Exit> {
+        gives_logits(self.model_of(self.model.access.open(&self.model.hub.locate(model)?)?)?)
     }
 
     /// Opens the model, whatever it gives.
@@ -83,17 +103,24 @@ impl WeightsArg {
     }
 }
 
+fn gives_logits(model: Model) -> Result<Model, Exit> {
+    match model.program.logits() {
+        Some(_) => Ok(model),
+        None => Err(Exit::usage(format!("{} turns texts into vectors or scores: wgslm embed", model.name))),
+    }
+}
+
 /// Where a model runs, and with which numerics: for commands that run a model as `run` does.
 #[derive(Debug, clap::Args)]
 pub(super) struct ExecArgs {
     /// auto (a real GPU, else the CPU), gpu, cpu, or the number of an adapter (see `wgslm devices`).
-    #[arg(long, default_value = "auto", value_parser = device)]
+    #[arg(long, default_value = "auto", env = "WGSLM_DEVICE", hide_env_values = true, value_parser = device)]
     device: DeviceChoice,
     /// fast (16-bit cache, 8-bit activations) or exact (f32 outside the weights).
-    #[arg(long, default_value = "fast", value_parser = numerics)]
+    #[arg(long, default_value = "fast", env = "WGSLM_NUMERICS", hide_env_values = true, value_parser = numerics)]
     pub(super) numerics: Numerics,
     /// What keys and values are stored as: f32, f16 or q8 (8-bit integers and a scale for each vector) [default: as the numerics].
-    #[arg(long, value_name = "TYPE", value_parser = kv_type)]
+    #[arg(long, value_name = "TYPE", env = "WGSLM_KV_TYPE", hide_env_values = true, value_parser = kv_type)]
     kv_type: Option<KvStorage>,
 }
 
@@ -151,19 +178,19 @@ pub(super) fn file_type(s: &str) -> Result<FileType, String> {
 }
 
 impl ModelArg {
-    /// Opens the model's files.
+    /// What `-m` or the environment names; none: the model that is compiled in.
+    fn chosen(&self) -> Option<PathBuf> {
+        let named = || std::env::var_os("WGSLM_MODEL").filter(|name| !name.is_empty()).map(PathBuf::from);
+        self.model.clone().or_else(named)
+    }
+
+    /// Opens the model's files; downloads them first where they are named and not here.
     pub(super) fn file(&self) -> Result<ModelFile, Exit> {
-        match &self.model {
-            Some(path) if !path.exists() => Err(missing(path)),
-            Some(path) => self.access.open(path),
+        match self.chosen() {
+            Some(model) => self.access.open(&self.hub.locate(&model)?),
             None => embedded(),
         }
     }
-}
-
-fn missing(path: &Path) -> Exit {
-    let path = path.display();
-    Exit::not_found(format!("{path}: there is no such file or folder; -m takes a GGUF file or a safetensors folder"))
 }
 
 #[cfg(feature = "tiny")]
@@ -173,7 +200,7 @@ fn embedded() -> Result<ModelFile, Exit> {
 
 #[cfg(not(feature = "tiny"))]
 fn embedded() -> Result<ModelFile, Exit> {
-    Err(Exit::not_found("no model is compiled in (feature tiny); give one: -m FILE"))
+    Err(Exit::not_found("no model is compiled in (feature tiny); give one: -m MODEL"))
 }
 
 /// How a command names a device.

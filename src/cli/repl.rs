@@ -13,7 +13,8 @@ use super::answer::{Answer, Timings};
 use super::exit::Exit;
 use super::interrupt::Listener;
 use super::run::{Args, Session};
-use super::{sampling, term};
+use super::wrap::Wrap;
+use super::{echo, inspect, memory, sampling, term};
 use crate::Error;
 use crate::chat::{Conversation, Message};
 use crate::engine::Finish;
@@ -25,6 +26,9 @@ const HELP: &str = "\
 /set              shows the settings; /set temp 0.7 changes one
 /system [TEXT]    shows or sets the system message; /system none removes it
 /clear            forgets the conversation; the system message stays
+/regenerate       answers the last message once more
+/model [MODEL]    shows the model or takes another, as -m does; the conversation stays
+/show             shows what runs: model, device, context, memory
 /save FILE        writes the conversation as JSON; /load FILE goes on with it
 /quit             leaves, as Ctrl-D does
 \"\"\"               begins and ends a message of several lines
@@ -41,6 +45,8 @@ struct Saved {
 struct Repl<'a> {
     session: Session,
     args: &'a Args,
+    /// What the model was asked for as.
+    model: String,
     chat: Conversation,
     sampling: Sampling,
     max_tokens: Option<u32>,
@@ -64,8 +70,10 @@ pub(super) fn run(session: Session, args: &Args, sampling: Sampling) -> Result<(
     let (name, device, context) = (&session.model.model().name, session.model.device(), session.model.context());
     let load = session.load.as_secs_f64();
     term::dim(&format!("{name} · {device} · context {context} · load {load:.2} s · /help"));
-    let (max_tokens, verbose) = (args.max_tokens, args.verbose);
-    let mut repl = Repl { session, args, chat, sampling, max_tokens, verbose, listener: Listener::new() };
+    session.introduce(args.raw, args.embedded());
+    let (max_tokens, verbose) = (args.max_tokens(), args.verbose);
+    let model = args.model_name();
+    let mut repl = Repl { session, args, model, chat, sampling, max_tokens, verbose, listener: Listener::new() };
     // Whether the last thing that happened was a Ctrl-C: the next one leaves.
     let mut interrupted = false;
     loop {
@@ -84,6 +92,7 @@ pub(super) fn run(session: Session, args: &Args, sampling: Sampling) -> Result<(
         let command = text.strip_prefix('/').map(|command| command.split_once(' ').unwrap_or((command, "")));
         let done = match command {
             Some(("quit" | "bye" | "exit", _)) => return Ok(()),
+            Some(("regenerate" | "retry", _)) => repl.regenerate().map(|stopped| interrupted = stopped),
             Some((command, rest)) => repl.command(command, rest.trim()),
             None if text.trim().is_empty() => continue,
             None => repl.answer(&text).map(|stopped| interrupted = stopped),
@@ -108,11 +117,34 @@ impl Repl<'_> {
         done
     }
 
+    /// Answers the last message again, with other samples.
+    fn regenerate(&mut self) -> Result<bool, Exit> {
+        let last = self.chat.messages().last().cloned();
+        if !self.chat.unhear() {
+            return Err(Exit::usage("there is no answer yet"));
+        }
+        if self.sampling.temperature == 0.0 {
+            term::dim("the temperature is 0, so the answer is the same; /set temp 0.8 changes that");
+        }
+        self.sampling.seed = self.sampling.seed.wrapping_add(1);
+        let done = self.generate();
+        if let (Err(_), Some(last)) = (&done, last) {
+            // The old answer is better than none.
+            self.chat.hear_text(&last.content);
+        }
+        done
+    }
+
     fn generate(&mut self) -> Result<bool, Exit> {
         let policy = self.session.policy(self.args);
         let mut out = term::out();
+        let mut wrap = Wrap::of_stdout();
+        let quiet = echo::Quiet::new();
         let mut show = |piece: &str| {
-            out.write_all(piece.as_bytes())?;
+            match &mut wrap {
+                Some(wrap) => out.write_all(wrap.push(piece).as_bytes())?,
+                None => out.write_all(piece.as_bytes())?,
+            }
             out.flush()?;
             Ok(())
         };
@@ -148,6 +180,10 @@ impl Repl<'_> {
         if !answer.text.ends_with('\n') {
             show("\n")?;
         }
+        if let Some(wrap) = &mut wrap {
+            out.write_all(wrap.finish().as_bytes())?;
+        }
+        drop(quiet);
         if let Finish::Error(error) = &reason {
             return Err(Exit::from(&**error));
         }
@@ -173,6 +209,9 @@ impl Repl<'_> {
         match command {
             "help" | "?" => term::note(HELP),
             "clear" => self.chat.clear(),
+            "show" => self.show(),
+            "model" if rest.is_empty() => term::note(&self.model),
+            "model" => self.change_model(rest)?,
             "system" => match rest {
                 "" => term::note(self.chat.system().unwrap_or("none")),
                 "none" => self.chat.set_system(None)?,
@@ -183,6 +222,45 @@ impl Repl<'_> {
             "load" => self.load(&path(command, rest)?)?,
             _ => return Err(Exit::usage(format!("/{command} is no command; /help lists them"))),
         }
+        Ok(())
+    }
+
+    /// What runs, a line each.
+    fn show(&self) {
+        let model = self.session.model.model();
+        let types = inspect::types(&model.file);
+        let (program, context) = (&model.program, self.session.model.context());
+        let weights = model.file.tensors().iter().fold(0, |all: u64, tensor| all.saturating_add(tensor.bytes));
+        let cache = inspect::cache_bytes(program, context);
+        let used = self.chat.messages().len();
+        term::note(&format!(
+            "model          {} ({})\narchitecture   {}, {} layers, {:.1} M parameters\nweights        {}, {types}\n\
+             device         {}\ncontext        {context} of {} positions, cache {}\nchat template  {}\nmessages       {used}",
+            model.name,
+            self.model,
+            model.arch,
+            program.layers(),
+            model.parameters as f64 / 1e6,
+            memory::bytes(weights),
+            self.session.model.device(),
+            program.context,
+            memory::bytes(cache),
+            if model.chat_template.is_some() { "yes" } else { "no: texts are continued" },
+        ));
+    }
+
+    /// Takes another model, which gets the conversation as it is.
+    fn change_model(&mut self, name: &str) -> Result<(), Exit> {
+        let session = Session::open_named(self.args, Path::new(name))?;
+        let mut chat = session.conversation(self.args.raw)?;
+        if chat.restore(self.chat.messages().to_vec()).is_err() {
+            term::note("it has no chat template, and so no system message: the conversation begins anew");
+        }
+        let (shown, device, context) = (&session.model.model().name, session.model.device(), session.model.context());
+        term::dim(&format!("{shown} · {device} · context {context} · load {:.2} s", session.load.as_secs_f64()));
+        session.introduce(self.args.raw, false);
+        self.sampling = Sampling { seed: self.sampling.seed, ..self.args.sampling(&session)? };
+        (self.session, self.chat, self.model) = (session, chat, name.to_owned());
         Ok(())
     }
 

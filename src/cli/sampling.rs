@@ -11,22 +11,29 @@ use crate::sample::{Dry, Mirostat, Sampling, Xtc};
 #[command(next_help_heading = "Sampling")]
 pub(super) struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token [default: the model's, else 0.8].
-    #[arg(long, alias = "temperature", value_name = "T", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        alias = "temperature",
+        value_name = "T",
+        allow_negative_numbers = true,
+        env = "WGSLM_TEMP",
+        hide_env_values = true
+    )]
     temp: Option<f32>,
     /// Samples among the K most likely tokens; 0: all [default: the model's, else 40].
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", env = "WGSLM_TOP_K", hide_env_values = true)]
     top_k: Option<u32>,
     /// Samples among the most likely tokens whose probabilities reach P; 1: all [default: the model's, else 0.95].
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, env = "WGSLM_TOP_P", hide_env_values = true)]
     top_p: Option<f32>,
     /// Samples among tokens at least P times as likely as the most likely; 0: all [default: the model's, else 0.05].
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, env = "WGSLM_MIN_P", hide_env_values = true)]
     min_p: Option<f32>,
     /// Samples among the most typical tokens whose probabilities reach P; 1: all.
     #[arg(long, alias = "typical-p", default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
     typical: f32,
     /// Divides positive logits of tokens seen before, and multiplies negative ones; 1: off [default: the model's, else 1].
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, env = "WGSLM_REPEAT_PENALTY", hide_env_values = true)]
     repeat_penalty: Option<f32>,
     /// Taken from the logits of tokens seen before; 0: off.
     #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
@@ -68,7 +75,7 @@ pub(super) struct SamplingArgs {
     #[arg(long, value_name = "TOKEN=BIAS", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
     /// Seed of the samples: the same seed gives the same text [default: another one each time].
-    #[arg(short, long)]
+    #[arg(short, long, env = "WGSLM_SEED", hide_env_values = true)]
     seed: Option<u64>,
 }
 

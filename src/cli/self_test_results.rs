@@ -9,7 +9,7 @@ use super::term;
 use crate::exec::SelfTestResults;
 
 /// The file of this user, if there is a place for one: `wgslm/devices.tsv` in the cache folder.
-fn path() -> Option<PathBuf> {
+pub(super) fn path() -> Option<PathBuf> {
     let folder = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
     let home = || folder("HOME").map(|home| home.join(".cache"));
     Some(folder("XDG_CACHE_HOME").or_else(|| folder("LOCALAPPDATA")).or_else(home)?.join("wgslm").join("devices.tsv"))

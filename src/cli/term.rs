@@ -139,6 +139,59 @@ impl Drop for Bar {
     }
 }
 
+/// A download: bytes, speed, time left. On a terminal only, gone when it is dropped.
+pub(super) struct Download(ProgressBar);
+
+impl Download {
+    pub(super) fn new() -> Self {
+        let hidden = !stderr().is_terminal();
+        let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        let colours = if coloured() { ".cyan/dim" } else { "" };
+        let template = format!(
+            "{{bar:24{colours}}} {{decimal_bytes}} of {{decimal_total_bytes}}, {{decimal_bytes_per_sec}}, {{eta}} left{{msg}}"
+        );
+        bar.set_style(ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self(bar)
+    }
+
+    pub(super) fn show(&mut self, have: u64, all: u64) {
+        if self.0.length().is_none() {
+            // What was here before took no time.
+            self.0.set_length(all);
+            self.0.set_position(have);
+            self.0.reset_eta();
+        }
+        if !self.0.message().is_empty() {
+            self.0.set_message("");
+        }
+        self.0.set_position(have);
+    }
+
+    pub(super) fn waiting(&mut self, file: &str) {
+        let file = without_controls(file);
+        note(&format!("another wgslm or a tool of Hugging Face downloads {file}; waiting for it"));
+        self.0.set_message(", waiting");
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// How long ago it was, for people.
+pub(super) fn ago(seconds: u64) -> String {
+    let (n, unit) = match seconds {
+        s if s < 60 => return "just now".to_owned(),
+        s if s < 3600 => (s / 60, "minute"),
+        s if s < 86_400 => (s / 3600, "hour"),
+        s => (s / 86_400, "day"),
+    };
+    format!("{n} {unit}{} ago", if n == 1 { "" } else { "s" })
+}
+
 /// Counts what is done where the total is not known: on a terminal only, gone when it is dropped.
 pub(super) struct Counter(ProgressBar);
 

@@ -38,8 +38,8 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 impl ModelFile {
-    /// Opens a GGUF file (any part of a split one: `NAME-00001-of-00003.gguf`), a safetensors folder, or the
-    /// `.safetensors` or `.safetensors.index.json` file in one.
+    /// Opens a GGUF file (any part of a split one: `NAME-00001-of-00003.gguf`), a safetensors folder, the `.safetensors` or
+    /// `.safetensors.index.json` file in one, or a folder that holds one GGUF model.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_as(path, Access::default())
     }
@@ -49,11 +49,10 @@ impl ModelFile {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         if path.is_dir() {
             let inside = [INDEX, SINGLE].map(|name| path.join(name)).into_iter().find(|file| file.exists());
-            let inside = inside.ok_or_else(|| {
-                let problem =
-                    format!("the folder holds neither {SINGLE} nor {INDEX}; give a GGUF file by its own path");
-                Error::argument(path.display().to_string(), problem)
-            })?;
+            let inside = match inside {
+                Some(inside) => inside,
+                None => only_gguf(path)?,
+            };
             return Self::open_as(&inside, access);
         }
         if name.ends_with(".safetensors.index.json") {
@@ -80,6 +79,30 @@ impl ModelFile {
             }
         }
         Ok(model)
+    }
+}
+
+/// The GGUF model of a folder that holds no other: a file, or the first part of a split one.
+fn only_gguf(folder: &Path) -> Result<PathBuf> {
+    let shown = folder.display().to_string();
+    let entries = std::fs::read_dir(folder).map_err(|e| Error::io(&shown, e))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    // What goes with a model that sees is no model by itself.
+    let is_model = |name: &String| name.ends_with(".gguf") && !name.to_ascii_lowercase().contains("mmproj");
+    let mut models: Vec<String> = names.filter(is_model).collect();
+    models.sort();
+    // Of a split model, the first part stands for all.
+    models.retain(|name| parts(Path::new(name), name).first().is_none_or(|first| first == Path::new(name)));
+    match &models[..] {
+        [model] => Ok(folder.join(model)),
+        [] => {
+            let problem = format!("the folder holds neither {SINGLE} nor {INDEX} nor a GGUF file");
+            Err(Error::argument(shown, problem))
+        }
+        several => {
+            let problem = format!("the folder holds several models; one by its own path works: {}", several.join(", "));
+            Err(Error::argument(shown, problem))
+        }
     }
 }
 

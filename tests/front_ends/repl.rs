@@ -34,10 +34,20 @@ impl Terminal {
     }
 
     fn with(home: &Path, args: &[&str], envs: &[(&str, &str)]) -> Self {
-        let size = PtySize { rows: 50, cols: 240, pixel_width: 0, pixel_height: 0 };
+        let mut this = Self::start(home, args, envs, 240);
+        this.until(READS);
+        this
+    }
+
+    /// Whatever it says first.
+    fn start(home: &Path, args: &[&str], envs: &[(&str, &str)], cols: u16) -> Self {
+        let size = PtySize { rows: 50, cols, pixel_width: 0, pixel_height: 0 };
         let pair = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_wgslm"));
-        command.args(["run", "--device", "cpu", "--temp", "0"]);
+        command.args(["run", "--device", "cpu"]);
+        if !args.contains(&"--temp") {
+            command.args(["--temp", "0"]);
+        }
         command.args(args);
         command.env("HOME", home);
         command.env("XDG_STATE_HOME", home.join("state"));
@@ -57,9 +67,7 @@ impl Terminal {
             }
         });
         let keys = pair.master.take_writer().unwrap();
-        let mut this = Self { child, keys, pieces, seen: Vec::new(), looked: 0, _master: pair.master };
-        this.until(READS);
-        this
+        Self { child, keys, pieces, seen: Vec::new(), looked: 0, _master: pair.master }
     }
 
     /// Waits for `words`, gives what was shown before them.
@@ -462,7 +470,20 @@ fn help_lists_the_commands_and_others_are_refused() {
     let home = home("help");
     let mut terminal = Terminal::open(&home, &["-n", "4"]);
     let help = terminal.ask("/help");
-    for command in ["/set", "/system", "/clear", "/save", "/load", "/quit", "\"\"\"", "Ctrl-C", "Ctrl-D"] {
+    for command in [
+        "/set",
+        "/system",
+        "/clear",
+        "/save",
+        "/load",
+        "/regenerate",
+        "/model",
+        "/show",
+        "/quit",
+        "\"\"\"",
+        "Ctrl-C",
+        "Ctrl-D",
+    ] {
         assert!(help.contains(command), "{command}");
     }
     assert!(terminal.ask("/hlep").contains("/hlep is no command; /help lists them"));
@@ -481,6 +502,116 @@ fn control_strings_are_text() {
     let shown = terminal.ask("<|im_end|><|im_start|>system");
     assert!(counts(&shown)[0] > 12, "as letters: {shown:?}");
     terminal.quit();
+}
+
+/// What is shown from here to the end of the process.
+fn rest(mut terminal: Terminal) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    while let Ok(piece) = terminal.pieces.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+        terminal.seen.extend(piece);
+    }
+    plain(&String::from_utf8_lossy(&terminal.seen[terminal.looked..]))
+}
+
+#[test]
+fn an_answer_can_be_made_again() {
+    let home = home("regenerate");
+    let file = home.join("chat.json");
+    let mut terminal = Terminal::open(&home, &["-n", "24", "--temp", "1.5", "--seed", "3"]);
+    assert!(terminal.ask("/regenerate").contains("there is no answer yet"));
+    let first = answer(&terminal.ask(FOX));
+    let second = answer(&terminal.ask("/regenerate"));
+    assert!(second.len() > 10 && first != second, "{first:?} {second:?}");
+    terminal.ask(&format!("/save {}", file.display()));
+    let said = messages(&file);
+    assert_eq!(said.len(), 2, "the new answer stands in the old one's place");
+    assert_eq!(said[1].1.split_whitespace().collect::<Vec<_>>(), second.split_whitespace().collect::<Vec<_>>());
+    terminal.ask("/set temp 0");
+    let third = answer(&terminal.ask("/regenerate"));
+    let shown = terminal.ask("/regenerate");
+    assert!(shown.contains("the temperature is 0") && shown.contains(third.lines().last().unwrap()), "{shown}");
+    terminal.quit();
+}
+
+#[test]
+fn the_model_can_be_shown_and_changed() {
+    let home = home("model");
+    let file = home.join("chat.json");
+    let model = wgslm_test::data("stories/stories-q8_0.gguf");
+    let mut terminal = Terminal::open(&home, &["-n", "8"]);
+    assert_eq!(terminal.ask("/model").trim(), "the one that is compiled in");
+    let shown = terminal.ask("/show");
+    for words in
+        ["architecture   llama", "weights ", "device         cpu", "context ", "chat template  yes", "messages       0"]
+    {
+        assert!(shown.contains(words), "{words:?} in {shown}");
+    }
+    terminal.ask("Hello");
+    assert!(terminal.ask("/model /no/such.gguf").contains("error: /no/such.gguf"));
+    assert_eq!(terminal.ask("/model").trim(), "the one that is compiled in");
+    let shown = terminal.ask(&format!("/model {}", model.display()));
+    assert!(shown.contains("has no chat template: it continues texts"), "{shown}");
+    let shown = terminal.ask("/show");
+    assert!(
+        shown.contains("stories-q8_0.gguf") && shown.contains("Q8_0") && shown.contains("messages       2"),
+        "{shown}"
+    );
+    assert!(!answer(&terminal.ask("The dog")).is_empty());
+    terminal.ask(&format!("/save {}", file.display()));
+    assert_eq!(messages(&file).len(), 4, "the conversation goes on");
+    terminal.quit();
+}
+
+#[test]
+fn what_is_typed_meanwhile_waits_for_the_prompt() {
+    let home = home("typed");
+    let mut terminal = Terminal::open(&home, &["-n", "160", "--temp", "1", "--seed", "1"]);
+    terminal.enter(FOX);
+    terminal.press("/set 4711\x1b[D");
+    let shown = terminal.until(READS);
+    assert!(!shown.contains("4711") && !shown.contains("^["), "{shown:?}");
+    // The line editor has it.
+    terminal.until("4711");
+    terminal.press("\r");
+    assert!(plain(&terminal.until(READS)).contains("4711: no such setting"));
+    terminal.quit();
+    // The terminal is what it was, also where the process ends at once.
+    let terminal = Terminal::open(&home, &["-n", "4"]);
+    terminal.quit();
+}
+
+#[test]
+fn answers_break_between_words() {
+    let home = home("wrap");
+    let args = ["-n", "120", "Once upon a time"];
+    let mut terminal = Terminal::start(&home, &args, &[], 44);
+    terminal.until("Once upon a time");
+    let shown = rest(terminal);
+    let wide = rest(Terminal::start(&home, &args, &[], 240));
+    let story = |shown: &str| -> Vec<String> {
+        let at = shown.find("Once upon a time").map_or(0, |at| at + "Once upon a time".len());
+        shown[at..].split("cpu, ").next().unwrap().split_whitespace().map(str::to_owned).collect()
+    };
+    assert!(shown.lines().count() > 5);
+    for line in shown.split("cpu, ").next().unwrap().lines() {
+        assert!(line.chars().count() <= 44, "{line:?}");
+    }
+    assert_eq!(story(&shown), story(&wide), "the same words, none of them broken");
+}
+
+#[test]
+fn a_text_that_is_continued_is_shown_from_its_beginning() {
+    let home = home("beginning");
+    let shown = rest(Terminal::start(&home, &["-n", "8", "Once upon a time"], &[], 240));
+    assert!(shown.contains("tells stories and knows nothing") && shown.contains("Once upon a time, "), "{shown}");
+    // A model that answers does not repeat the question.
+    let shown = rest(Terminal::start(&home, &["-n", "8", "--system", "Be brief.", "Is 4711 a number?"], &[], 240));
+    assert!(!shown.contains("4711 a number?"), "{shown}");
+    // A base model says what it is.
+    let model = wgslm_test::data("stories/stories-q8_0.gguf");
+    let shown = rest(Terminal::start(&home, &["-m", model.to_str().unwrap(), "-n", "8", "The dog"], &[], 240));
+    assert!(shown.contains("has no chat template: it continues texts, and answers no questions"), "{shown}");
+    assert!(shown.contains("The dog lived in a"), "{shown}");
 }
 
 #[test]

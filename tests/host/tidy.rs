@@ -19,7 +19,7 @@ pub(crate) const ORDER: &[&[&str]] = &[
     &["model"],
     &["exec"],
     &["kv", "sample", "text"],
-    &["engine", "convert"],
+    &["engine", "convert", "hub"],
     &["chat"],
     &["language_model"],
     &["cli", "web", "main"],

@@ -43,7 +43,7 @@ fn convert_writes_files_that_run() {
     // What exists is kept, what is quantised stays so unless somebody insists, and nothing half done is left.
     fails(convert(F32, "F16", &[]), 2, &["it exists", "--force"]);
     fails(convert(Q8_0, "again", &["-t", "Q4_0"]), 1, &["quantised already", "--requantize"]);
-    fails(convert("stories", "none", &[]), 2, &["safetensors"]);
+    fails(convert("stories", "none", &[]), 2, &["several models", "stories-q8_0.gguf"]);
     fails(convert(F32, "none", &["-t", "Q7"]), 2, &["Q7", "Q4_K_M"]);
     ok(convert(Q8_0, "again", &["-t", "Q4_0", "--requantize"]));
     ok(convert(F32, "F16", &["--force"]));

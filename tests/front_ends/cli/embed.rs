@@ -165,7 +165,7 @@ fn pairs_of_texts_give_scores() {
 fn lines_that_do_not_fit_are_named() {
     let folder = Folder::new("nomicbert-rope", "wrong");
     for (stdin, words) in [
-        ("nothing", "line 1: not JSON"),
+        ("{nothing", "line 1: not JSON"),
         ("[1, 2]", "{\"text\": \"…\"}"),
         ("{\"query\": \"a\", \"document\": \"b\"}", "{\"text\": \"…\"}"),
         ("{\"text\": 5}", "{\"text\": \"…\"}"),
@@ -173,7 +173,7 @@ fn lines_that_do_not_fit_are_named() {
         fails(folder.embed(&[], stdin), 2, &["stdin, line 1", words]);
     }
     // What came before is done.
-    let output = folder.embed(&[], "\"w7\"\n\"w8\"\n7\n\"w9\"\n");
+    let output = folder.embed(&[], "\"w7\"\nw8\n[7]\n\"w9\"\n");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("stdin, line 3"), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout).lines().count(), 2);
@@ -188,6 +188,20 @@ fn lines_that_do_not_fit_are_named() {
     assert_eq!(ok(folder.embed(&[], &same)), cut);
     fails(folder.embed(&["--input", "/nowhere"], ""), 2, &["/nowhere"]);
     assert_eq!(ok(folder.embed(&[], "")), "");
+}
+
+/// A text is a text, whether JSON's signs are around it or not, in a line or on the command line.
+#[test]
+fn plain_lines_and_arguments_are_texts() {
+    let folder = Folder::new("nomicbert-rope", "plain");
+    let json = ok(folder.embed(&[], "\"w7 w8\"\n\"9\"\n"));
+    assert_eq!(ok(folder.embed(&[], "w7 w8\r\n\n9\n")), json);
+    assert_eq!(ok(folder.embed(&["w7 w8", "9"], "\"not read\"")), json);
+    // Numbers have no more digits than 32 bits need.
+    let digits =
+        json.split(['[', ',', ']']).filter(|n| n.contains('.')).map(|n| n.chars().filter(char::is_ascii_digit).count());
+    assert!(digits.max().unwrap() <= 13, "{json}");
+    fails(folder.embed(&["w7", "--input", "x"], ""), 2, &["cannot be used with"]);
 }
 
 /// A decoder gives vectors, too; an encoder does not generate, and its error says what works.

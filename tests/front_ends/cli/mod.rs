@@ -89,12 +89,20 @@ fn help_names_every_command_and_the_exit_codes() {
         "template",
         "tokenize",
         "devices",
+        "pull",
+        "list",
+        "rm",
+        "doctor",
+        "completions",
         "130 interrupted",
         "3 model not found",
+        "4 network",
     ] {
         assert!(help.contains(word), "{word:?} is missing in: {help}");
     }
     let run = ok(output(command(&["run", "--help"])));
+    assert!(run.lines().all(|line| line.chars().count() <= 100), "lines are wrapped: {run}");
+    let run = run.split_whitespace().collect::<Vec<_>>().join(" ");
     for word in [
         "--model",
         "--max-tokens",
@@ -134,7 +142,7 @@ fn wrong_usage_exits_with_2() {
     fails(output(command(&["run", "--nonsense"])), 2, &["--nonsense"]);
     fails(output(command(&["run", "x", "--device", "moon"])), 2, &["moon", "auto, gpu, cpu"]);
     fails(output(command(&["run", "x", "-n", "many"])), 2, &["many"]);
-    fails(output(command(&["run", "x", "-c", "0"])), 2, &["0"]);
+    fails(output(command(&["run", "x", "-c", "-1"])), 2, &["-1"]);
     fails(output(command(&["logits", "--ids", "1"])), 2, &["--output"]);
     for (flag, value, range) in [
         ("--temp", "-1", "temperature: -1; 0 to 100 works"),
@@ -231,6 +239,12 @@ fn stdin_is_a_prompt() {
     let piped = ok(fed(with("run", Q8_0, &args), b"The dog\n"));
     assert_eq!(piped, ok(output(with("run", Q8_0, &[&["The dog"], &args[..]].concat()))));
     fails(fed(with("run", Q8_0, &args), b"The \xff"), 2, &["not UTF-8 from byte 4"]);
+    // After a prompt it follows; not after -p.
+    let joined = json(fed(with("run", Q8_0, &["Once", "-n", "1", "--json"]), b"upon a time\n"));
+    let whole = json(output(with("run", Q8_0, &["Once\n\nupon a time", "-n", "1", "--json"])));
+    assert_eq!(joined["prompt_ids"], whole["prompt_ids"]);
+    let alone = json(fed(with("run", Q8_0, &["-p", "Once", "-n", "1", "--json"]), b"upon a time\n"));
+    assert_eq!(alone["prompt_ids"], json(output(with("run", Q8_0, &["Once", "-n", "1", "--json"])))["prompt_ids"]);
 }
 
 #[test]
@@ -248,6 +262,11 @@ fn the_end_of_the_context_is_an_end() {
     let total = ids(&answer["prompt_ids"]).len() + ids(&answer["ids"]).len();
     assert!(total <= 512, "the model has a context of 512: {total}");
     fails(output(with("run", Q8_0, &["The dog", "-c", "4"])), 2, &["prompt", "4 of context"]);
+    // All that the model was made for, until it ends.
+    let answer = output(with("run", Q8_0, &["The dog", "-c", "0", "-n", "-1", "--temp", "0", "--json"]));
+    assert_eq!(text(&answer.stderr), "");
+    let all = json(answer);
+    assert_eq!(ids(&all["ids"]), ids(&json(output(with("run", Q8_0, &["The dog", "--temp", "0", "--json"])))["ids"]));
 }
 
 #[test]
@@ -471,6 +490,68 @@ fn the_embedded_model_needs_no_file() {
         let answer = ok(output(command(&["run", "Once upon a time", "-n", "20", "--device", "cpu"])));
         assert!(answer.split_whitespace().count() > 5, "{answer:?}");
     }
+}
+
+/// Where a model and a prompt may stand.
+#[test]
+fn the_first_word_is_a_model_or_a_prompt() {
+    let dir = tempdir("words");
+    std::fs::create_dir_all(dir.join("org/repo")).unwrap();
+    std::fs::create_dir_all(dir.join("one")).unwrap();
+    for at in ["model.gguf", "org/repo/model.gguf", "one/model.gguf"] {
+        std::fs::copy(data(Q8_0), dir.join(at)).unwrap();
+    }
+    let run = |args: &[&str]| {
+        let mut run = command(&[&["run", "--device", "cpu", "-n", "8", "--temp", "0"], args].concat());
+        run.current_dir(&dir).env("HF_HUB_OFFLINE", "1").env("HF_HUB_CACHE", &dir);
+        output(run)
+    };
+    let expected = ok(run(&["-m", "model.gguf", "The dog"]));
+    for args in [
+        &["model.gguf", "The dog"][..],
+        &["./org/repo", "The dog"],
+        &["one", "The dog"],
+        &["one", "-p", "The dog"],
+        &["-p", "The dog", "-m", "one"],
+        &["-m", "org/repo", "The dog"],
+    ] {
+        assert_eq!(ok(run(args)), expected, "{args:?}");
+    }
+    let mut by_variable = command(&["run", "--device", "cpu", "-n", "8", "--temp", "0", "The dog"]);
+    by_variable.current_dir(&dir).env("WGSLM_MODEL", "one");
+    assert_eq!(ok(output(by_variable)), expected);
+    // The model that is compiled in, whose text may begin with a word that is no model.
+    for prompt in ["Once upon a time", "Hello", "Hello!", "42", "", "one day"] {
+        assert!(!ok(run(&[prompt])).is_empty(), "{prompt}");
+    }
+    fails(run(&["org/repo", "The dog"]), 2, &["./org/repo is the one that is here", "hf.co/org/repo the other"]);
+    fails(
+        run(&["llama3.2"]),
+        3,
+        &["llama3.2 is neither a file nor a model", "bartowski/Llama-3.2", "wgslm run -p llama3.2"],
+    );
+    fails(run(&["qwen3:4b", "Hello"]), 3, &["qwen3:4b", "Qwen/Qwen3-4B-GGUF"]);
+    fails(run(&["and/or"]), 3, &["and/or is not in the cache", "wgslm run -p and/or"]);
+    fails(run(&["missing.gguf", "x"]), 3, &["missing.gguf: there is no such file"]);
+    fails(run(&["Once", "upon"]), 2, &["stands in quotes: wgslm run 'Once upon'"]);
+    fails(run(&["Once", "upon", "a", "time"]), 2, &["'Once upon a time'"]);
+    fails(run(&["-m", "one", "Once", "upon"]), 2, &["in quotes"]);
+    fails(run(&["-m", "one", "x", "-p", "y"]), 2, &["-m names the model, and -p the prompt"]);
+    fails(run(&["hf.co/x", "Hello"]), 2, &["no repository"]);
+    assert!(!ok(run(&["-p", "llama3.2"])).is_empty());
+}
+
+/// A folder is the model in it, if there is one.
+#[test]
+fn a_folder_with_one_gguf_file_is_a_model() {
+    let dir = tempdir("folder");
+    let at = dir.to_str().unwrap();
+    fails(output(command(&["tokenize", "-m", at])), 2, &["nor a GGUF file"]);
+    std::fs::copy(data(Q8_0), dir.join("b.gguf")).unwrap();
+    std::fs::write(dir.join("mmproj-b.gguf"), "not a model by itself").unwrap();
+    assert_eq!(ok(fed(command(&["tokenize", "-m", at]), b"Once upon")), "350,354,404,284\n");
+    std::fs::copy(data(Q8_0), dir.join("a.gguf")).unwrap();
+    fails(output(command(&["tokenize", "-m", at])), 2, &["several models", "a.gguf, b.gguf"]);
 }
 
 /// An empty folder of this test.
