@@ -10,7 +10,7 @@ use super::open;
 use super::term::{self, Bar};
 use crate::convert::{Options, convert};
 use crate::exec::Progress;
-use crate::file::Shape;
+use crate::model::KnownShape;
 use crate::quant::mix::FileType;
 
 #[derive(Debug, clap::Args)]
@@ -18,9 +18,10 @@ pub(super) struct Args {
     /// Safetensors folder, or GGUF file (any part of a split one).
     #[arg(required_unless_present = "shape")]
     source: Option<PathBuf>,
-    /// Writes random weights of a known shape instead: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
+    /// Writes random weights of a known shape instead: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B;
+    /// and one of each kind: moe, latent, hybrid, delta, recurrent, windows, sinks, learned-positions, encoder.
     #[arg(long, conflicts_with_all = ["source", "requantize"], requires = "to", value_parser = open::shape)]
-    shape: Option<Shape>,
+    shape: Option<KnownShape>,
     #[command(flatten)]
     access: open::AccessArg,
     /// The file to write. It appears when it is complete.
@@ -49,7 +50,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             return Err(Exit::not_found(format!("{source}: there is no such file or folder; a model's is needed")));
         }
         (Some(source), ..) => args.access.open(source)?,
-        (None, Some(shape), Some(to)) => shape.model_file(to, 1)?,
+        (None, Some(shape), Some(to)) => pollster::block_on(shape.model_file(to, 1))?,
         (None, ..) => return Err(Exit::usage("a model's file or folder is needed, or --shape and --type")),
     };
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
