@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use wgslm::engine::{Engine, Event, Request};
 use wgslm::exec::{AnyExecutor, DeviceChoice, Options};
-use wgslm::file::Shape;
+use wgslm::model::KnownShape;
 use wgslm::model::Model;
-use wgslm::quant::FileType;
+use wgslm::quant::mix::FileType;
 
 const ROUNDS: usize = 5;
 /// Tokens after those that are shared.
@@ -19,10 +19,10 @@ const OWN: u32 = 16;
 
 fn main() {
     let mut args = std::env::args().skip(1).filter(|a| a != "--bench");
-    let shape: Shape = args.next().as_deref().unwrap_or("160M").parse().expect("a shape");
+    let shape: KnownShape = args.next().as_deref().unwrap_or("160M").parse().expect("a shape");
     let quant: FileType = args.next().as_deref().unwrap_or("Q4_0").parse().expect("a type of weights");
     let shared: u32 = args.next().map_or(2048, |n| n.parse().expect("a number of tokens"));
-    let model = shape.model_file(quant, 1).expect("random weights");
+    let model = pollster::block_on(shape.model_file(quant, 1)).expect("random weights");
     let model = pollster::block_on(Model::open(model)).expect("a model");
     let context = shared + 4 * OWN;
     let options = Options { device: DeviceChoice::Cpu, context, seqs: 4, ..Options::default() };

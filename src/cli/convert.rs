@@ -10,7 +10,7 @@ use super::term::{self, Bar};
 use super::{models, open};
 use crate::convert::{Options, convert};
 use crate::exec::Progress;
-use crate::file::Shape;
+use crate::model::KnownShape;
 use crate::quant::mix::FileType;
 
 #[derive(Debug, clap::Args)]
@@ -18,9 +18,10 @@ pub(super) struct Args {
     /// Safetensors folder, GGUF file (any part of a split one), or a name, as -m of other commands takes them.
     #[arg(required_unless_present = "shape")]
     source: Option<PathBuf>,
-    /// Writes random weights of a known shape instead: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
+    /// Writes random weights of a known shape instead: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B;
+    /// and one of each kind: moe, latent, hybrid, delta, recurrent, windows, sinks, learned-positions, encoder.
     #[arg(long, conflicts_with_all = ["source", "requantize"], requires = "to", value_parser = open::shape)]
-    shape: Option<Shape>,
+    shape: Option<KnownShape>,
     #[command(flatten)]
     hub: models::HubArg,
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     may_be_written(&args.output, args.force)?;
     let file = match (&args.source, args.shape, args.to) {
         (Some(source), ..) => args.access.open(&args.hub.locate(source)?)?,
-        (None, Some(shape), Some(to)) => shape.model_file(to, 1)?,
+        (None, Some(shape), Some(to)) => pollster::block_on(shape.model_file(to, 1))?,
         (None, ..) => return Err(Exit::usage("a model's file or folder is needed, or --shape and --type")),
     };
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);

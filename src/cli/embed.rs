@@ -46,6 +46,9 @@ pub(super) struct Args {
     /// exact (f32 outside the weights) or fast (16-bit cache, 8-bit activations).
     #[arg(long, default_value = "exact", value_parser = open::numerics)]
     numerics: Numerics,
+    /// Threads of the CPU at most; without it, as many as prove to be fastest.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
 }
 
 fn pooling(s: &str) -> Result<Pooling, String> {
@@ -77,6 +80,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
             let run = Options {
                 device: args.device,
                 numerics: args.numerics,
+                threads: args.threads.map(usize::from).map(open::at_most_the_cores),
                 self_test_results: Some(self_test_results),
                 ..Options::default()
             };

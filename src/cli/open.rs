@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use super::exit::Exit;
 use super::models::{self, HubArg};
 use super::self_test_results;
-use super::term::Bar;
+use super::term::{self, Bar};
 use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
-use crate::file::{Access, ModelFile, Shape};
+use crate::file::{Access, ModelFile};
 use crate::language_model::LanguageModel;
-use crate::model::Model;
+use crate::model::{KnownShape, Model};
 use crate::ops::KvStorage;
 use crate::quant::mix::FileType;
 
@@ -127,6 +127,7 @@ pub(super) struct ExecArgs {
 impl ExecArgs {
     /// `base`, where and as it was asked for.
     pub(super) fn options(&self, threads: Option<usize>, base: Options) -> Options {
+        let threads = threads.map(at_most_the_cores);
         Options { device: self.device.clone(), numerics: self.numerics, kv: self.kv_type, threads, ..base }
     }
 
@@ -136,39 +137,41 @@ impl ExecArgs {
     }
 }
 
+/// Threads that were asked for; says so where there are fewer cores, which is how many the CPU uses at most.
+pub(super) fn at_most_the_cores(threads: usize) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if threads > cores {
+        term::note(&format!("--threads {threads}: there are {cores} cores, so no more threads than these work"));
+    }
+    threads
+}
+
 /// Which model, or the shape of one.
 #[derive(Debug, clap::Args)]
 pub(super) struct SourceArg {
     #[command(flatten)]
     weights: WeightsArg,
-    /// Random weights of a known shape: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B.
+    /// Random weights of a known shape: tiny, 160M, Llama-3.2-1B, Qwen3-0.6B, Llama-3-8B, Qwen3-30B-A3B;
+    /// and one of each kind: moe, latent, hybrid, delta, recurrent, windows, sinks, learned-positions, encoder.
     #[arg(long, conflicts_with = "model", value_parser = shape)]
-    shape: Option<Shape>,
+    shape: Option<KnownShape>,
     /// What the weights of a shape are stored as: a type that convert writes.
     #[arg(long, value_name = "TYPE", requires = "shape", default_value = "Q4_K_M", value_parser = file_type)]
     quant: FileType,
 }
 
 impl SourceArg {
-    /// Opens the model, one that gives logits.
-    pub(super) fn open(&self) -> Result<Model, Exit> {
-        match &self.shape {
-            None => self.weights.open(),
-            Some(_) => self.open_any(),
-        }
-    }
-
     /// Opens the model, whatever it gives.
     pub(super) fn open_any(&self) -> Result<Model, Exit> {
         match &self.shape {
             None => self.weights.open_any(),
-            Some(shape) => self.weights.model_of(shape.model_file(self.quant, 1)?),
+            Some(shape) => self.weights.model_of(pollster::block_on(shape.model_file(self.quant, 1))?),
         }
     }
 }
 
 /// How a command names a shape.
-pub(super) fn shape(s: &str) -> Result<Shape, String> {
+pub(super) fn shape(s: &str) -> Result<KnownShape, String> {
     s.parse().map_err(|error: crate::Error| error.to_string())
 }
 

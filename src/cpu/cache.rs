@@ -21,7 +21,7 @@ impl States {
         Ok(Self { len, store: Shared::zeroed("the states of a layer", len * count)? })
     }
 
-    /// A part of a state that one thread uses before the next barrier.
+    /// A part of a state that one share uses in a region.
     #[allow(clippy::mut_from_ref, reason = "the rule of a shared buffer: members take disjoint parts")]
     pub(crate) fn part(&self, state: usize, start: usize, len: usize) -> &mut [f32] {
         let start = state * self.len + start;

@@ -16,4 +16,4 @@ pub(crate) use memory::is_answered;
 pub(crate) use memory::zeros;
 pub(crate) use pages::{FloatRows, Kind, PageShape, Pages};
 pub(crate) use shared::Shared;
-pub(crate) use thread_pool::{Job, PoolThread, ThreadPool};
+pub(crate) use thread_pool::{Job, MOST_SHARES, Share, ThreadPool};

@@ -1,9 +1,9 @@
 //! A buffer that all threads of a thread pool read and write.
 //!
-//! The rule that every user keeps, as a GPU kernel would: between two barriers an element is written by at most one
-//! thread, and read by others only if nobody writes it. What is whose follows from [`PoolThread::share`](super::PoolThread) and
-//! from the program's order (`exec/cpu.rs` puts a barrier wherever a node touches what another wrote). All accesses are
-//! checked against the buffer's bounds, so a mistake in a shape is a panic, never a stray write.
+//! The rule that every user keeps, as a GPU kernel would: within a region an element is written by at most one share, and
+//! read by others only if nobody writes it. What is whose follows from [`Share`](super::Share) and from the program's order (in
+//! `exec/cpu.rs` every node is a region). All accesses are checked against the buffer's bounds, so a mistake in a shape is a
+//! panic, never a stray write.
 #![allow(unsafe_code, reason = "disjoint parts of one buffer are written by several threads")]
 
 use std::cell::UnsafeCell;
@@ -46,11 +46,11 @@ impl<T: Copy + Zeroable> Shared<T> {
     /// Writes one element.
     #[inline]
     pub(crate) fn set(&self, at: usize, value: T) {
-        // SAFETY: only this thread uses it now (module rule).
+        // SAFETY: only this share uses it now (module rule).
         unsafe { *self.data[at].get() = value }
     }
 
-    /// Elements that nobody writes before the next barrier.
+    /// Elements that nobody writes in this region.
     #[inline]
     pub(crate) fn slice(&self, range: Range<usize>) -> &[T] {
         let part = &self.data[range];
@@ -58,7 +58,7 @@ impl<T: Copy + Zeroable> Shared<T> {
         unsafe { std::slice::from_raw_parts(part.as_ptr().cast(), part.len()) }
     }
 
-    /// Elements that only this thread uses before the next barrier.
+    /// Elements that only this share uses in this region.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "disjointness is the module's rule")]
     pub(crate) fn slice_mut(&self, range: Range<usize>) -> &mut [T] {

@@ -62,6 +62,11 @@ widened! {
 }
 
 widened! {
+    /// `x[i] = e^x[i]` in f64 for x of at most 0: two units in the last place from exact; 0 where it is below 2^-1022.
+    pub(crate) fn exp_of_negatives(x: &mut [f64]) = exp_of_negatives_body;
+}
+
+widened! {
     /// `x[i] = x[i] / (1 + e^-x[i])`
     pub(crate) fn silu(x: &mut [f32]) = silu_body;
 }
@@ -187,6 +192,39 @@ fn exp(x: f32) -> f32 {
     if x < LOWEST { 0.0 } else { y }
 }
 
+/// As [`exp`], with a Taylor polynomial that is exact to f64 for |r| <= ln 2 / 2.
+#[inline(always)]
+fn exp_of_negatives_body(x: &mut [f64]) {
+    const ROUND: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+    const LOWEST: f64 = -708.396_418_532_264_1; // ln 2^-1022
+    for x in x {
+        let clamped = if *x < LOWEST { LOWEST } else { *x };
+        let whole = clamped * std::f64::consts::LOG2_E + ROUND;
+        let n = whole - ROUND;
+        let r = clamped - n * 6.931_471_803_691_238e-1 - n * 1.908_214_929_270_587_7e-10; // ln 2 in two parts
+        let mut p = 1.0 / 6_227_020_800.0; // 1 / 13!
+        for c in [
+            1.0 / 479_001_600.0,
+            1.0 / 39_916_800.0,
+            1.0 / 3_628_800.0,
+            1.0 / 362_880.0,
+            1.0 / 40_320.0,
+            1.0 / 5_040.0,
+            1.0 / 720.0,
+            1.0 / 120.0,
+            1.0 / 24.0,
+            1.0 / 6.0,
+            0.5,
+            1.0,
+            1.0,
+        ] {
+            p = p * r + c;
+        }
+        let power = f64::from_bits((whole.to_bits() << 52).wrapping_add(1023 << 52));
+        *x = if *x < LOWEST { 0.0 } else { p * power };
+    }
+}
+
 #[inline(always)]
 fn silu_body(x: &mut [f32]) {
     for x in x {
@@ -288,6 +326,20 @@ mod tests {
         exp_below(&mut special, 0.0);
         assert_eq!(special[..3], [1.0, 0.0, 0.0]);
         assert!(special[3].is_nan());
+    }
+
+    #[test]
+    fn exponentials_in_f64_are_within_two_units_of_the_last_place() {
+        let exact: Vec<f64> = (0..200_000).map(|i| f64::from(i) * -0.0036).collect();
+        let mut x = exact.clone();
+        exp_of_negatives(&mut x);
+        for (y, x) in x.iter().zip(exact) {
+            let exact = if x < -708.4 { 0.0 } else { x.exp() };
+            assert!((y - exact).abs() <= 4.5e-16 * exact, "{y} for e^{x}");
+        }
+        let mut special = [0.0, -1e300, f64::NEG_INFINITY];
+        exp_of_negatives(&mut special);
+        assert_eq!(special, [1.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The CPU executor: a thread pool walks the program, and each thread does its share of every op.
+//! The CPU executor: a thread pool walks the program, and its threads do shares of every op.
 //!
 //! A step that was enqueued waits, packed, until [`poll`](Executor::poll) runs it. There is no background thread, so a step
 //! never competes with the caller for a core, and nothing ever blocks. All memory is made once, for the limits; a decoding
@@ -11,24 +11,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::packed::{Batch, Packed};
-use super::threads::ThreadPools;
+use super::threads::Threads;
 use super::{
     CacheOp, Executor, Limits, Numerics, Outs, PerPhase, Phase, Sampled, Step, StepOut, Ticket, Timing, seeded,
 };
-use crate::cpu::{Cache, Job, PageShape, Pages, PoolThread, Shared, States, bandwidth, zeros};
+use crate::cpu::{Cache, Job, MOST_SHARES, PageShape, Pages, Share, Shared, States, bandwidth, zeros};
 use crate::file::CountFn;
 use crate::model::{CacheSpec, FuseFor, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, StepRows};
 use crate::ops::sample::{Best, Picker, logprobs};
-use crate::ops::{CpuWeights, KvStorage, Op, Operand, RING, RowEntry, ValueId};
-use crate::quant::Simd;
+use crate::ops::{CpuWeights, KvStorage, Load, Op, RING, RowEntry, Rows, ValueId};
+use crate::quant::{LANES, Simd};
 use crate::{Error, Result};
 
 /// How a CPU executor is made.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuOptions {
-    /// Threads, the caller among them; none: as many as prove to be fastest, measured separately for prefill and decode
-    /// rows.
+    /// Threads at most, the caller among them, and never more than there are cores; none: as many as there are. Of these, as many
+    /// work as prove to be fastest, for prefill and decode rows apart, and as long as they are.
     pub threads: Option<usize>,
     /// Fast: a KV cache in f16, int8 activations.
     pub numerics: Numerics,
@@ -54,7 +54,7 @@ pub struct CpuExecutor {
     limits: Limits,
     program: Program,
     weights: Arc<CpuWeights>,
-    thread_pools: ThreadPools,
+    threads: Threads,
     /// Fast numerics: the instructions for integer dot products.
     int8: Option<Simd>,
     /// One a phase.
@@ -66,7 +66,7 @@ pub struct CpuExecutor {
     scratch: Shared<f32>,
     scratch_len: usize,
     rows: Vec<RowEntry>,
-    /// (samples, threads)
+    /// (samples, [`SAMPLE_SHARES`])
     bests: Shared<Best>,
     /// The tokens sampled last for each slot, by position.
     sampled: Vec<u32>,
@@ -88,8 +88,9 @@ pub struct CpuExecutor {
 struct Schedule {
     program: Program,
     places: Vec<Place>,
-    /// Whether a barrier comes before each node.
-    barriers: Vec<bool>,
+    /// One a node.
+    efforts: Vec<Effort>,
+    effort: Effort,
     logits: Option<usize>,
     pooled: Option<usize>,
 }
@@ -132,11 +133,11 @@ impl CpuExecutor {
         let mut buffers = Buffers { lens: Vec::new(), keep: options.keep_values };
         let mut plan = |phase| {
             let fused = if options.fuse { fuse(program, phase, FuseFor::CPU) } else { program.clone() };
-            Schedule::new(fused, &limits, &mut buffers)
+            Schedule::new(fused, &weights, &limits, &mut buffers)
         };
         let schedules = PerPhase::by(&mut plan);
         let int8 = (options.numerics == Numerics::Fast).then(Simd::best);
-        let thread_pools = ThreadPools::new(options.threads, &weights, int8);
+        let threads = Threads::new(options.threads, &weights, int8);
         let scratch_len =
             schedules.each().into_iter().map(|plan| plan.scratch(&limits)).max().unwrap_or(0).next_multiple_of(16);
         let mut caches = Vec::new();
@@ -165,7 +166,7 @@ impl CpuExecutor {
             values.push(Shared::zeroed(VALUE, fits(VALUE, len)?)?);
         }
         const SCRATCH: &str = "scratch memory";
-        let scratch = Shared::zeroed(SCRATCH, fits(SCRATCH, scratch_len as u64 * thread_pools.most() as u64)?)?;
+        let scratch = Shared::zeroed(SCRATCH, fits(SCRATCH, scratch_len as u64 * threads.most() as u64)?)?;
         let seqs = 2 * limits.seqs as usize;
         let waiting =
             || Box::new(Waiting { packed: Packed::with_capacity(program, &limits), seqs: Vec::with_capacity(seqs) });
@@ -181,7 +182,7 @@ impl CpuExecutor {
             scratch,
             scratch_len,
             rows: Vec::with_capacity(limits.rows as usize),
-            bests: Shared::zeroed("the samples of a step", limits.seqs as usize * thread_pools.most())?,
+            bests: Shared::zeroed("the samples of a step", limits.seqs as usize * SAMPLE_SHARES)?,
             sampled: zeros("the tokens sampled last", limits.seqs as usize * RING as usize)?,
             picker: Picker::default(),
             queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
@@ -190,7 +191,7 @@ impl CpuExecutor {
             out: StepOut { sampled: Vec::with_capacity(seqs), ..StepOut::default() },
             last: [0; 3],
             marks: Vec::new(),
-            thread_pools,
+            threads,
         })
     }
 
@@ -293,46 +294,54 @@ impl CpuExecutor {
         let vocab = self.program.vocab as usize;
         let plain = || batch.samples.iter().enumerate().filter(|(_, sample)| sample.is_plain());
         let samples = plain().next().is_some();
-        let (marks, timed) = (&*self.marks, !self.marks.is_empty());
-        let started = timed.then(Instant::now);
-        let mark = |thread: &PoolThread<'_>, i: usize| {
-            if let (Some(started), Some(mark), 0) = (started, marks.get(i), thread.index) {
+        let marks = &*self.marks;
+        // Browsers have no clock of this kind, and one thread.
+        let started = (!marks.is_empty() || self.threads.learns(phase)).then(Instant::now);
+        let mark = |i: usize| {
+            if let (Some(started), Some(mark)) = (started, marks.get(i)) {
                 mark.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
             }
         };
-        let job: &Job<'_> = &|thread| {
-            let places = &plan.places;
-            let run = CpuRun { thread, step, weights, values, places, caches, int8, scratch, scratch_len };
-            for (i, (node, barrier)) in plan.program.nodes.iter().zip(&plan.barriers).enumerate() {
-                if *barrier {
-                    thread.barrier();
-                }
-                mark(thread, i);
-                node.op.cpu(&run);
-            }
-            if timed || samples {
-                thread.barrier();
-            }
-            mark(thread, plan.program.nodes.len());
-            let Some(logits) = plan.logits.filter(|_| samples) else { return };
-            let own = thread.share(vocab, 16);
-            for (d, sample) in plain() {
-                let row = sample.out as usize * vocab;
-                let part = values[logits].slice(row + own.start..row + own.end);
-                let best = Best::of(part, own.start as u32, sample.inv_temperature(), sample.key());
-                bests.set(d * thread.count + thread.index, best);
-            }
+        let nodes = plan.program.nodes.len();
+        let wanted = self.threads.wanted();
+        let rows = self.last;
+        let shares = |region: usize, threads: usize| {
+            mark(region);
+            let Some(node) = plan.program.nodes.get(region) else { return SAMPLE_SHARES };
+            let own = node.op.writes().map_or(rows[0], |v| rows[plan.program.value(v).rows as usize]);
+            // Work is divided as if all threads that were asked for were there.
+            if threads == 1 { 1 } else { plan.efforts[region].shares(&node.op, own, wanted) }
         };
-        self.thread_pools.of(phase).run(job);
-        if let (Some(started), Some(mark)) = (started, marks.get(plan.program.nodes.len() + 1)) {
-            mark.store(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let work = |region: usize, share: &Share| {
+            let Some(node) = plan.program.nodes.get(region) else {
+                let Some(logits) = plan.logits else { return };
+                let own = share.of(vocab, 16);
+                for (d, sample) in plain() {
+                    let row = sample.out as usize * vocab;
+                    let part = values[logits].slice(row + own.start..row + own.end);
+                    let best = Best::of(part, own.start as u32, sample.inv_temperature(), sample.key());
+                    bests.set(d * SAMPLE_SHARES + share.index, best);
+                }
+                return;
+            };
+            let (share, places) = (*share, &*plan.places);
+            node.op.cpu(&CpuRun { share, step, weights, values, places, caches, int8, scratch, scratch_len });
+        };
+        let (pool, threads) = self.threads.of(phase);
+        pool.run(threads, &Job { regions: nodes + usize::from(samples), shares: &shares, work: &work });
+        if !samples {
+            mark(nodes);
+        }
+        mark(nodes + 1);
+        let work = plan.effort.seconds(rows);
+        if let Some(started) = started {
+            self.threads.note(phase, started.elapsed(), work);
         }
     }
 
     /// Collects the results of a sequence, one of `seqs`, of the batch that just ran.
     fn collect(&mut self, seq: &SeqOuts, batch: &Batch, seqs: usize) {
         let vocab = self.program.vocab as usize;
-        let members = self.thread_pools.count(seq.phase);
         let plan = &self.schedules[seq.phase];
         if let (Some([d, at]), Some(logits)) = (seq.sampled, plan.logits) {
             let sample = &batch.samples[d];
@@ -342,7 +351,7 @@ impl CpuExecutor {
             let token = if ended.is_some() {
                 None
             } else if sample.is_plain() {
-                let parts = self.bests.slice(d * members..(d + 1) * members);
+                let parts = self.bests.slice(d * SAMPLE_SHARES..(d + 1) * SAMPLE_SHARES);
                 parts.iter().copied().fold(Best::NONE, Best::max).sampled()
             } else {
                 self.picker.pick(sample, &batch.lists, ring, row)
@@ -367,9 +376,9 @@ impl CpuExecutor {
         }
     }
 
-    /// Threads that work together at the rows of a phase.
+    /// Threads that work together at the rows of a phase, as far as is known now.
     pub fn threads(&self, phase: Phase) -> usize {
-        self.thread_pools.count(phase)
+        self.threads.count(phase)
     }
 
     /// Whether [`CpuExecutor::timings`] reports where the time of a step goes.
@@ -393,7 +402,8 @@ impl CpuExecutor {
 
     /// Bytes a second that the decode threads read from memory.
     pub fn bandwidth(&mut self) -> f64 {
-        bandwidth(self.thread_pools.of(Phase::Decode))
+        let (pool, threads) = self.threads.of(Phase::Decode);
+        bandwidth(pool, threads)
     }
 
     fn change_cache(&mut self, op: CacheOp) {
@@ -418,7 +428,7 @@ impl Executor for CpuExecutor {
     }
 
     fn device(&self) -> String {
-        let [prefill, threads] = [Phase::Prefill, Phase::Decode].map(|phase| self.thread_pools.count(phase));
+        let [prefill, threads] = [Phase::Prefill, Phase::Decode].map(|phase| self.threads.count(phase));
         let prefill = if prefill == threads { String::new() } else { format!(" ({prefill} for prompts)") };
         format!("cpu, {threads} thread{}{prefill}", if threads == 1 { "" } else { "s" })
     }
@@ -598,7 +608,7 @@ impl Buffers {
 }
 
 impl Schedule {
-    fn new(program: Program, limits: &Limits, buffers: &mut Buffers) -> Self {
+    fn new(program: Program, weights: &CpuWeights, limits: &Limits, buffers: &mut Buffers) -> Self {
         let len = |id: ValueId| {
             let value = program.value(id);
             u64::from(limits.rows_of(value.rows)) * u64::from(value.width)
@@ -636,9 +646,10 @@ impl Schedule {
                 node.op.writes().into_iter().for_each(give_back);
             }
         }
-        let barriers = barriers(&program, &places);
+        let efforts: Vec<_> = program.nodes.iter().map(|node| Effort::of(&node.op, &program, weights)).collect();
+        let effort = efforts.iter().fold(Effort::default(), |sum, one| sum.plus(one));
         let [logits, pooled] = [program.logits(), program.pooled()].map(|v| Some(places[v?.index()].buffer));
-        Self { program, places, barriers, logits, pooled }
+        Self { program, places, efforts, effort, logits, pooled }
     }
 
     /// Numbers that a thread needs as scratch memory.
@@ -648,36 +659,67 @@ impl Schedule {
     }
 }
 
-/// Where barriers are needed: before a node that touches what another wrote since the last one, or writes what another read.
-fn barriers(program: &Program, places: &[Place]) -> Vec<bool> {
-    /// A buffer, or a cache.
-    type Thing = (bool, usize);
-    let (mut read, mut written): (Vec<Thing>, Vec<Thing>) = (Vec::new(), Vec::new());
-    let needed = program.nodes.iter().map(|node| {
-        let (mut reads, mut writes): (Vec<Thing>, Vec<Thing>) = (Vec::new(), Vec::new());
-        node.op.operands(&mut |access, operand| {
-            let thing = match operand {
-                Operand::Value(value) => (false, places[value.index()].buffer),
-                Operand::Cache(cache) => (true, cache.index()),
-                // Values that no op writes.
-                Operand::Weight(_) | Operand::Vector(_) | Operand::Rope(_) => return,
-            };
-            if access.reads() {
-                reads.push(thing);
-            }
-            if access.writes() {
-                writes.push(thing);
-            }
-        });
-        let clash =
-            reads.iter().any(|r| written.contains(r)) || writes.iter().any(|w| written.contains(w) || read.contains(w));
-        if clash {
-            read.clear();
-            written.clear();
+/// Shares of the region in which tokens are drawn.
+const SAMPLE_SHARES: usize = 16;
+/// How long a share takes at least, in predicted seconds: a hundred times what claiming it does.
+const SHARE: f64 = 10e-6;
+/// Shares a thread at most: what a late one keeps others from is so small a part.
+const SHARES: usize = 8;
+/// Rows of W that products of many rows unpack together.
+const PANELS: usize = 128;
+
+/// About how long one thread takes for a node, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Effort {
+    /// To read the weights.
+    weights: f64,
+    /// For each row of a step, output row and sequence.
+    rows: [f64; 3],
+}
+
+impl Effort {
+    fn of(op: &Op, program: &Program, weights: &CpuWeights) -> Self {
+        const BYTES: f64 = 10e9;
+        const FLOPS: f64 = 80e9;
+        const ELEMENTS: f64 = 2e9;
+        let load = Load { rows: 1, pos: 0, kv: KvStorage::F16 };
+        let cost = op.cost(&load, 1, &|weight| weights.matrices[weight.index()].view().format);
+        let mut effort = Self { weights: cost.bytes / BYTES, rows: [0.0; 3] };
+        let value = op.writes().map(|v| program.value(v));
+        let (rows, width) = value.map_or((Rows::Step, 0), |value| (value.rows, value.width));
+        effort.rows[rows as usize] = cost.flops / FLOPS + f64::from(width) / ELEMENTS;
+        effort
+    }
+
+    fn plus(self, other: &Self) -> Self {
+        Self {
+            weights: self.weights + other.weights,
+            rows: std::array::from_fn(|kind| self.rows[kind] + other.rows[kind]),
         }
-        read.append(&mut reads);
-        written.append(&mut writes);
-        clash
-    });
-    needed.collect()
+    }
+
+    /// Of one thread, for so many rows of each kind.
+    fn seconds(&self, rows: [usize; 3]) -> f64 {
+        self.weights + self.rows.iter().zip(rows).map(|(each, rows)| each * rows as f64).sum::<f64>()
+    }
+
+    /// Into how many shares a node's work on so many rows is divided for some threads.
+    fn shares(&self, op: &Op, rows: usize, threads: usize) -> usize {
+        // Columns that a share must have to be worth its beginning.
+        let n = match op {
+            Op::Linear(op) => op.parts.iter().map(|part| part.n).max().unwrap_or(1),
+            Op::ExpertLinear(op) => op.n,
+            Op::HeadLinear(op) => op.n,
+            // Their costs are not known: they depend on what came before.
+            Op::Attend(_) | Op::Scan(_) | Op::Delta(_) => return threads * if rows > 1 { SHARES / 2 } else { 1 },
+            _ => u32::MAX,
+        };
+        let seconds = self.weights + self.rows.iter().sum::<f64>() * rows as f64;
+        if seconds < SHARE / 8.0 {
+            return 1;
+        }
+        let each = if rows > 3 { PANELS } else { 2 * LANES };
+        let most = (n as usize / (each * threads)).clamp(1, SHARES);
+        (threads * ((seconds / (SHARE * threads as f64)) as usize).clamp(1, most)).min(MOST_SHARES)
+    }
 }

@@ -39,6 +39,7 @@ pub use folder::Access;
 pub use mapped::MappedFile;
 pub use metadata::{Array, FromValue, Metadata, Strings, Value};
 pub use model_file::{Description, ModelFile, Texts};
+pub(crate) use random::random_model;
 pub use shape::Shape;
 #[cfg(not(target_arch = "wasm32"))]
 pub use source::PlainFile;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::model_file::{Description, ModelFile};
 use super::source::{ByteSource, ReadFuture};
-use super::tensor::TensorInfo;
+use super::tensor::{TensorInfo, TensorType};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -14,11 +15,30 @@ const UNITS: usize = 256;
 /// Standard deviation of weights, as in models before they are trained.
 const SIGMA: f64 = 0.02;
 
+/// A model of random weights: the names, dimensions (outermost first) and formats of its tensors.
+pub(crate) fn random_model(
+    name: &str,
+    description: Description,
+    tensors: Vec<(String, Vec<u64>, BlockFormat)>,
+    seed: u64,
+) -> Result<ModelFile> {
+    let mut infos = Vec::with_capacity(tensors.len());
+    let mut offset = 0;
+    for (name, shape, format) in tensors {
+        let (k, rows) = shape.split_last().map_or((1, 1), |(&k, outer)| (k, outer.iter().product::<u64>()));
+        let bytes = format.row_bytes(k)? * rows;
+        infos.push(TensorInfo { name, ty: TensorType::Block(format), shape, file: 0, offset, bytes });
+        offset += bytes;
+    }
+    let source = Random::new(name, seed, &infos)?;
+    ModelFile::new(description, infos, vec![Box::new(source)])
+}
+
 /// A file of random weights. The same tensors and seed always give the same bytes, in whatever pieces they are read.
 ///
 /// Encoding billions of numbers would take minutes; here a few thousand are encoded for each format, and blocks are sampled from
-/// those. Vectors (norms, in models) are ones.
-pub(super) struct Random {
+/// those. Vectors (norms, in models) are ones, and the decays of recurrent layers minus ones: else their states would grow.
+struct Random {
     name: String,
     len: u64,
     seed: u64,
@@ -34,20 +54,22 @@ struct TensorBytes {
 }
 
 enum Kind {
-    Ones,
+    /// The same number everywhere.
+    All(f32),
     Blocks(BlockFormat),
 }
 
 impl Random {
     /// Tensors that are contiguous from byte 0 on.
-    pub(super) fn new(name: &str, seed: u64, tensors: &[TensorInfo]) -> Result<Self> {
+    fn new(name: &str, seed: u64, tensors: &[TensorInfo]) -> Result<Self> {
         let mut pools = HashMap::new();
         let mut ranges = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             let format = tensor.format()?;
-            let ones = tensor.shape.len() == 1 && format == BlockFormat::F32;
-            let kind = if ones { Kind::Ones } else { Kind::Blocks(format) };
-            if !ones && !pools.contains_key(&format) {
+            let decays = tensor.name.ends_with("ssm_a");
+            let same = format == BlockFormat::F32 && (tensor.shape.len() == 1 || decays);
+            let kind = if same { Kind::All(if decays { -1.0 } else { 1.0 }) } else { Kind::Blocks(format) };
+            if !same && !pools.contains_key(&format) {
                 pools.insert(format, pool(format, seed)?);
             }
             ranges.push(TensorBytes { start: tensor.offset, end: tensor.offset + tensor.bytes, kind });
@@ -68,9 +90,9 @@ impl Random {
             let here = out.len().min((span.end - at) as usize);
             let (part, rest) = out.split_at_mut(here);
             match span.kind {
-                Kind::Ones => {
-                    let ones = 1f32.to_le_bytes();
-                    part.iter_mut().zip((at - span.start) as usize % 4..).for_each(|(byte, i)| *byte = ones[i % 4]);
+                Kind::All(number) => {
+                    let all = number.to_le_bytes();
+                    part.iter_mut().zip((at - span.start) as usize % 4..).for_each(|(byte, i)| *byte = all[i % 4]);
                 }
                 Kind::Blocks(format) => self.blocks(format, span.start, at, part),
             }

@@ -2,8 +2,7 @@
 
 use super::metadata::{Array, Metadata, Value};
 use super::model_file::{Description, ModelFile};
-use super::random::Random;
-use super::tensor::{TensorInfo, TensorType};
+use super::random::random_model;
 use crate::quant::mix::{FileType, TensorContext};
 use crate::{Error, Result};
 
@@ -121,27 +120,29 @@ impl Shape {
     /// A model of this shape as a GGUF file of a type would have it. Its weights, sampled by `seed`, are made
     /// when they are read.
     pub fn model_file(&self, to: FileType, seed: u64) -> Result<ModelFile> {
-        let mut tensors = Vec::new();
-        let mut offset = 0;
-        for (name, shape) in self.tensors() {
-            let group = self.heads / self.kv_heads;
+        let group = self.heads / self.kv_heads;
+        let tensors = self.tensors().into_iter().map(|(name, shape)| {
             let context = TensorContext { name: &name, shape: &shape, layers: self.layers, group, tied: self.tied };
             let format = to.format_of(&context);
-            let (k, rows) = shape.split_last().map_or((1, 1), |(&k, outer)| (k, outer.iter().product::<u64>()));
-            let bytes = format.row_bytes(k)? * rows;
-            tensors.push(TensorInfo { name, ty: TensorType::Block(format), shape, file: 0, offset, bytes });
-            offset += bytes;
-        }
-        let source = Random::new(&format!("{} {}, random", self.name, to.name), seed, &tensors)?;
-        ModelFile::new(Description::Gguf(self.metadata(to)), tensors, vec![Box::new(source)])
+            (name, shape, format)
+        });
+        let name = format!("{} {}, random", self.name, to.name);
+        random_model(&name, Description::Gguf(self.metadata(to)), tensors.collect(), seed)
+    }
+
+    /// What is the same in the metadata of every model with random weights: names, types, and a vocabulary.
+    pub(crate) fn labels(name: &str, to: FileType, vocab: u32) -> Metadata {
+        let mut meta = Metadata::default();
+        meta.insert("general.name", Value::Str(name.to_owned()));
+        meta.insert("general.file_type", Value::U32(to.number));
+        meta.insert("general.quantization_version", Value::U32(2));
+        vocabulary(vocab, &mut meta);
+        meta
     }
 
     fn metadata(&self, to: FileType) -> Metadata {
-        let mut meta = Metadata::default();
+        let mut meta = Self::labels(self.name, to, self.vocab);
         meta.insert("general.architecture", Value::Str(self.arch.to_owned()));
-        meta.insert("general.name", Value::Str(self.name.to_owned()));
-        meta.insert("general.file_type", Value::U32(to.number));
-        meta.insert("general.quantization_version", Value::U32(2));
         let mut set = |key: &str, value| meta.insert(format!("{}.{key}", self.arch), value);
         for (key, number) in [
             ("vocab_size", self.vocab),
@@ -166,31 +167,7 @@ impl Shape {
         }
         set("attention.layer_norm_rms_epsilon", Value::F32(self.eps));
         set("rope.freq_base", Value::F32(self.theta));
-        self.vocabulary(&mut meta);
         meta
-    }
-
-    /// A vocabulary of bytes and words, only since llama.cpp runs no model without one.
-    fn vocabulary(&self, meta: &mut Metadata) {
-        let (marks, bytes) = (["<unk>", "<s>", "</s>"], 0..=255u8);
-        let first = marks.len() + bytes.len();
-        let mut tokens: Vec<String> = marks.map(str::to_owned).into();
-        tokens.extend(bytes.map(|byte| format!("<0x{byte:02X}>")));
-        tokens.extend((first..self.vocab as usize).map(|i| format!("t{i}")));
-        let types = (0..self.vocab as usize).map(|i| match i {
-            0 => 2,
-            1..=2 => 3,
-            _ if i < first => 6,
-            _ => 1,
-        });
-        let mut set = |key: &str, value| meta.insert(format!("tokenizer.ggml.{key}"), value);
-        set("model", Value::Str("llama".to_owned()));
-        set("tokens", Value::Array(Array::Str(tokens.iter().collect())));
-        set("scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
-        set("token_type", Value::Array(Array::I32(types.collect())));
-        set("unknown_token_id", Value::U32(0));
-        set("bos_token_id", Value::U32(1));
-        set("eos_token_id", Value::U32(2));
     }
 
     /// Names in GGUF files, and dimensions, outermost first.
@@ -230,6 +207,29 @@ impl Shape {
         }
         all
     }
+}
+
+/// A vocabulary of bytes and words, only since llama.cpp runs no model without one.
+fn vocabulary(vocab: u32, meta: &mut Metadata) {
+    let (marks, bytes) = (["<unk>", "<s>", "</s>"], 0..=255u8);
+    let first = marks.len() + bytes.len();
+    let mut tokens: Vec<String> = marks.map(str::to_owned).into();
+    tokens.extend(bytes.map(|byte| format!("<0x{byte:02X}>")));
+    tokens.extend((first..vocab as usize).map(|i| format!("t{i}")));
+    let types = (0..vocab as usize).map(|i| match i {
+        0 => 2,
+        1..=2 => 3,
+        _ if i < first => 6,
+        _ => 1,
+    });
+    let mut set = |key: &str, value| meta.insert(format!("tokenizer.ggml.{key}"), value);
+    set("model", Value::Str("llama".to_owned()));
+    set("tokens", Value::Array(Array::Str(tokens.iter().collect())));
+    set("scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
+    set("token_type", Value::Array(Array::I32(types.collect())));
+    set("unknown_token_id", Value::U32(0));
+    set("bos_token_id", Value::U32(1));
+    set("eos_token_id", Value::U32(2));
 }
 
 impl std::str::FromStr for Shape {

@@ -8,6 +8,7 @@ mod files;
 mod fuse;
 mod layers;
 mod program;
+mod shapes;
 mod to_gguf;
 
 internal!(use builder::{Builder, KeyHeads, StoredDecays});
@@ -18,4 +19,5 @@ internal!(use files::{Located, MatrixAt, VectorAt});
 internal!(use fuse::{FuseFor, as_vectors, fuse});
 pub use program::Program;
 internal!(use program::{CacheSpec, Node, Out, RopeTable, Rows, Runs, Value, VectorSpec, WeightSpec});
+pub use shapes::KnownShape;
 internal!(use to_gguf::{Conversion, Converted, ElementsFn});

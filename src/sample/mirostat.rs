@@ -1,6 +1,6 @@
 //! Mirostat 2 (Basu et al. 2021): tokens that would surprise more than a bound are left out, and the bound follows what was sampled.
 
-use super::Candidates;
+use super::{Candidates, by_likelihood};
 
 /// Holds the surprise of a text, -log2 p of its tokens, at a level.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,11 +23,12 @@ impl Mirostat {
 
 /// Keeps the tokens whose surprise is at most `mu`; at least the most likely.
 pub(super) fn truncate(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>) {
-    c.sort();
     let sum = c.weigh();
-    let mu = mu.unwrap_or(mirostat.first());
-    let kept = c.weights.iter().take_while(|w| -(*w / sum).log2() <= mu).count();
-    c.list.truncate(kept.max(1));
+    let Some(best) = c.list.iter().copied().min_by(by_likelihood) else { return };
+    let least = sum * (-mu.unwrap_or(mirostat.first())).exp2();
+    let mut weights = c.weights.iter();
+    c.list.retain(|c| weights.next().is_some_and(|weight| *weight >= least) || c.id == best.id);
+    c.ranked = true;
 }
 
 /// The bound for the next token, once `token` of the kept ones was sampled.

@@ -22,6 +22,7 @@ pub use dry::Dry;
 pub use mirostat::Mirostat;
 pub use xtc::Xtc;
 
+use crate::cpu::simd;
 use crate::ops::sample::adjust;
 use crate::ops::{Penalties, RING, SEEN, SampleEntry, SampleLists, SampleSpec};
 use crate::{Error, Result};
@@ -169,14 +170,38 @@ struct Candidate {
     logit: f32,
 }
 
-/// The tokens that can still be sampled, and memory for the steps that work on them.
+/// The tokens that can still be sampled, by id, and memory for the steps that work on them. Vocabularies are large, so steps
+/// only mark where an order would be cut: what is sorted is a bin of it ([`Candidates::reach`]).
 #[derive(Debug, Default)]
 struct Candidates {
     list: Vec<Candidate>,
-    /// Whether the list runs from the most likely down; else it runs by id.
-    sorted: bool,
+    /// Whether the inverse CDF runs from the most likely down; else it runs by id.
+    ranked: bool,
+    /// `e^(logit - max)`, one a candidate, once [`weigh`](Self::weigh) computed them.
     weights: Vec<f64>,
+    /// Sums of weights by distance.
+    bins: Vec<f64>,
+    /// The candidates of a bin, with their distances and weights.
+    bin: Vec<(f64, Candidate, f64)>,
 }
+
+/// Where an order of candidates, by a distance and then from the most likely down, is cut.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    distance: f64,
+    last: Candidate,
+}
+
+impl Cut {
+    /// Whether a candidate comes no later than the last before the cut.
+    fn keeps(&self, distance: f64, candidate: &Candidate) -> bool {
+        distance.total_cmp(&self.distance).then_with(|| by_likelihood(candidate, &self.last)).is_le()
+    }
+}
+
+/// Bins of distances, and how many a natural unit has: at 64 units a weight is beyond what matters.
+const BINS: usize = 4096;
+const BINS_A_UNIT: f64 = 64.0;
 
 impl Candidates {
     fn fill(&mut self, logits: &[f32], allowed: Option<&[u32]>) {
@@ -186,27 +211,67 @@ impl Candidates {
         let finite = |logit: f32| logit.clamp(f32::MIN, f32::MAX);
         let all = (0..).zip(logits).map(|(id, &logit)| Candidate { id, logit: finite(logit) });
         self.list.extend(all.filter(|c| allowed(c.id)));
-        self.sorted = false;
+        self.ranked = false;
     }
 
     fn max(&self) -> f32 {
-        self.list.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max)
-    }
-
-    /// From the most likely down; of equals, the lowest id first.
-    fn sort(&mut self) {
-        if !std::mem::replace(&mut self.sorted, true) {
-            self.list.sort_unstable_by(by_likelihood);
-        }
+        // Comparisons, not `f32::max`, so that it is a vector instruction.
+        let larger = |a: f32, b: f32| if b > a { b } else { a };
+        self.list.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, larger)
     }
 
     /// `weights[i] = e^(logit[i] - max)` in f64, and their sum.
     fn weigh(&mut self) -> f64 {
         let max = f64::from(self.max());
         self.weights.clear();
-        self.weights.extend(self.list.iter().map(|c| (f64::from(c.logit) - max).exp()));
-        self.weights.iter().sum()
+        self.weights.extend(self.list.iter().map(|c| f64::from(c.logit) - max));
+        simd::exp_of_negatives(&mut self.weights);
+        added(self.weights.iter().copied())
     }
+
+    /// Where the weights, from the least distance on, reach a sum; none if they do not. The distance of a candidate is a function
+    /// of how far its logit lies below the largest.
+    fn reach(&mut self, distance: impl Fn(f64) -> f64, goal: f64) -> Option<Cut> {
+        let max = f64::from(self.max());
+        let of = |c: &Candidate| distance(max - f64::from(c.logit));
+        let bin_of = |distance: f64| ((distance * BINS_A_UNIT) as usize).min(BINS - 1);
+        self.bins.clear();
+        self.bins.resize(BINS, 0.0);
+        self.list.iter().zip(&self.weights).for_each(|(c, weight)| self.bins[bin_of(of(c))] += weight);
+        let mut before = 0.0;
+        let crossed = self.bins.iter().position(|bin| {
+            let reached = before + bin >= goal;
+            before += if reached { 0.0 } else { *bin };
+            reached
+        })?;
+        self.bin.clear();
+        let all = self.list.iter().zip(&self.weights).map(|(c, weight)| (of(c), *c, *weight));
+        self.bin.extend(all.filter(|(distance, ..)| bin_of(*distance) == crossed));
+        self.bin.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| by_likelihood(&a.1, &b.1)));
+        let reached = self.bin.iter().find(|(.., weight)| {
+            before += weight;
+            before >= goal
+        });
+        // The bin's sum in another order may have been a little larger.
+        let (distance, last, _) = *reached.or(self.bin.last())?;
+        Some(Cut { distance, last })
+    }
+
+    /// Keeps what comes before a cut of the order by these distances; without one, everything.
+    fn cut(&mut self, distance: impl Fn(f64) -> f64, cut: Option<Cut>) {
+        let max = f64::from(self.max());
+        if let Some(cut) = cut {
+            self.list.retain(|c| cut.keeps(distance(max - f64::from(c.logit)), c));
+        }
+        self.ranked = true;
+    }
+}
+
+/// The sum of numbers, as eight sums that do not wait for each other.
+fn added(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut sums = [0.0; 8];
+    numbers.enumerate().for_each(|(i, x)| sums[i % 8] += x);
+    sums.iter().sum()
 }
 
 /// Logits are finite here; zeros of either sign compare equal, as they do on devices.

@@ -8,9 +8,8 @@ pub(super) fn top_k(c: &mut Candidates, k: u32) {
     if k == 0 || k >= c.list.len() {
         return;
     }
-    // Selected first, so that only k are sorted.
     c.list.select_nth_unstable_by(k - 1, by_likelihood);
     c.list.truncate(k);
-    c.sorted = false;
-    c.sort();
+    c.list.sort_unstable_by_key(|c| c.id);
+    c.ranked = true;
 }

@@ -1,6 +1,6 @@
 //! XTC, exclude top choices (p-e-w, oobabooga/text-generation-webui#6335).
 
-use super::{Candidates, inverse_cdf};
+use super::{Candidates, by_likelihood, inverse_cdf};
 
 /// Removes the most likely tokens, so that the text is less expected; the least likely of them stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,8 +24,9 @@ pub(super) fn xtc(c: &mut Candidates, xtc: &Xtc, seed: u64, pos: u32) {
     if xtc.probability <= 0.0 || inverse_cdf::uniform(seed, pos, CHANCE) >= f64::from(xtc.probability) {
         return;
     }
-    c.sort();
     let least = f64::from(xtc.threshold) * c.weigh();
-    let likely = c.weights.iter().take_while(|w| **w >= least).count();
-    c.list.drain(..likely.saturating_sub(1));
+    let likely = c.list.iter().zip(&c.weights).filter(|(_, weight)| **weight >= least).map(|(c, _)| *c);
+    let Some(last) = likely.max_by(by_likelihood) else { return };
+    c.list.retain(|c| by_likelihood(c, &last).is_ge());
+    c.ranked = true;
 }

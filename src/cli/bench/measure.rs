@@ -119,6 +119,7 @@ impl<'a> Runner<'a> {
 
     fn enqueue(&mut self, phase: Phase, tokens: &[Token], pos: u32, outs: Outs) -> Result<()> {
         let tables: Vec<&[u32]> = self.tables.iter().map(Vec::as_slice).collect();
+        let outs = if self.model.program.logits().is_some() { outs } else { Outs::None };
         let sample = (outs == Outs::Last).then_some(SampleSpec::GREEDY);
         let seq = SeqStep { outs, sample, ..SeqStep::new(0, phase, tokens, pos, &tables) };
         self.executor.enqueue(&Step { seqs: &[seq] })?;

@@ -72,7 +72,7 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     if let Some(Command::Kernels(args)) = &args.command {
         return kernels::run(args);
     }
-    let model = args.source.open()?;
+    let model = args.source.open_any()?;
     let tests = tests(&args, &model)?;
     let context = tests.iter().map(Test::end).max().unwrap_or(1);
     let threads: Vec<Option<usize>> = match &args.threads[..] {
@@ -132,6 +132,10 @@ fn tests(args: &Args, model: &Model) -> Result<Vec<Test>, Exit> {
         for (kind, lengths) in kinds {
             tests.extend(lengths.iter().filter(|n| **n > 0).map(|&n| Test { kind, n, depth }));
         }
+    }
+    if model.program.needs_full_sequence() {
+        // Texts are read at once, and nothing follows them.
+        tests.retain(|test| test.kind == Kind::Prompt && test.depth == 0);
     }
     if tests.is_empty() {
         return Err(Exit::usage("there is nothing to measure: -p and -n are both 0"));

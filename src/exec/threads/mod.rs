@@ -2,15 +2,19 @@
 //!
 //! What the system offers is an upper bound. Decode rows wait for memory, whose bandwidth a few cores may use up. Two
 //! threads of one core help less than two cores. And a thread that another process keeps from running holds up all others
-//! at the next barrier.
+//! at the end of its share. What is found at the start may be wrong soon, so [`Pace`] goes on comparing.
 
+mod pace;
 mod probe;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::cpu::ThreadPool;
-use crate::ops::{CpuWeights, Phase};
+use crate::cpu::{Job, Share, ThreadPool};
+use crate::ops::{CpuWeights, PerPhase, Phase};
 use crate::quant::Simd;
+use pace::Pace;
 use probe::Probe;
 
 /// Models with fewer bytes of weights run on two threads at most: their steps take no longer than finding out would.
@@ -24,78 +28,118 @@ const TOUCH: Duration = Duration::from_millis(20);
 /// Threads at most where nothing could be timed.
 const UNKNOWN: usize = 8;
 /// What all timings of a phase may take; each count is timed once in any case.
-const BUDGET: Duration = Duration::from_millis(6);
+const BUDGET: Duration = Duration::from_millis(12);
 /// How often each count is timed, each time on other weights.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
+/// How long threads may take until they run side by side: a system moves new ones to idle cores only after some time.
+const ABREAST: Duration = Duration::from_millis(8);
 
-/// A thread pool for the rows of each phase.
-pub(super) struct ThreadPools {
-    prefill: ThreadPool,
-    /// None: the prefill pool.
-    decode: Option<ThreadPool>,
+/// The threads of an executor: how many work at the rows of each phase.
+pub(super) struct Threads {
+    pool: Arc<ThreadPool>,
+    /// What was asked for, or what the system offers.
+    wanted: usize,
+    /// Of these, as many as there are cores.
+    most: usize,
+    paces: PerPhase<Pace>,
 }
 
-impl ThreadPools {
-    /// Pools of so many threads each; none: as many as suit the model.
+impl Threads {
+    /// At most so many threads, and no more than there are cores; none: as many as suit the model.
     pub(super) fn new(threads: Option<usize>, weights: &CpuWeights, int8: Option<Simd>) -> Self {
-        let [prefill, decode] = threads.map_or_else(|| measured(weights, int8), |n| [n; 2]);
-        let prefill = ThreadPool::new(prefill);
-        Self { decode: (decode != prefill.count()).then(|| ThreadPool::new(decode)), prefill }
+        let cores = cores();
+        let wanted = threads.unwrap_or(cores).max(1);
+        let most = wanted.min(cores);
+        let pool = ThreadPool::shared(most);
+        let most = most.min(pool.count());
+        let counts: Vec<usize> = counts(most).collect();
+        let chosen = if threads.is_some() { [counts.len() - 1; 2] } else { measured(&pool, &counts, weights, int8) };
+        let mut chosen = chosen.into_iter();
+        let paces = PerPhase::by(|_| Pace::new(counts.clone(), chosen.next().unwrap_or(0)));
+        Self { pool, wanted, most, paces }
     }
 
-    pub(super) fn of(&mut self, phase: Phase) -> &mut ThreadPool {
-        match (phase, &mut self.decode) {
-            (Phase::Decode, Some(thread_pool)) => thread_pool,
-            _ => &mut self.prefill,
-        }
+    /// The pool, and the threads that the next step of a phase has.
+    pub(super) fn of(&self, phase: Phase) -> (&ThreadPool, usize) {
+        (&self.pool, self.paces[phase].next())
     }
 
-    /// Threads of a phase's pool.
+    /// A step of a phase took so long for some predicted seconds of work.
+    pub(super) fn note(&mut self, phase: Phase, took: Duration, work: f64) {
+        self.paces[phase].note(took, work);
+    }
+
+    /// The threads that are chosen for a phase.
     pub(super) fn count(&self, phase: Phase) -> usize {
-        match (phase, &self.decode) {
-            (Phase::Decode, Some(thread_pool)) => thread_pool.count(),
-            _ => self.prefill.count(),
-        }
+        self.paces[phase].chosen()
     }
 
-    /// Threads of the larger pool.
+    /// Threads that work is divided for, whether or not there are as many.
+    pub(super) fn wanted(&self) -> usize {
+        self.wanted
+    }
+
+    /// Threads of any step at most.
     pub(super) fn most(&self) -> usize {
-        Phase::ALL.map(|phase| self.count(phase)).into_iter().fold(1, usize::max)
+        self.most
+    }
+
+    /// Whether it matters how long steps of a phase take.
+    pub(super) fn learns(&self, phase: Phase) -> bool {
+        self.paces[phase].learns()
     }
 }
 
-/// How many threads to use for prefill and for decode rows of a model. Takes some 15 ms.
-fn measured(weights: &CpuWeights, int8: Option<Simd>) -> [usize; 2] {
-    if cfg!(target_arch = "wasm32") {
-        return [1; 2];
-    }
-    let offered = std::thread::available_parallelism().map_or(1, usize::from);
+/// Cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Which of the counts suit prefill and decode rows of a model. Takes some 30 ms.
+fn measured(pool: &ThreadPool, counts: &[usize], weights: &CpuWeights, int8: Option<Simd>) -> [usize; 2] {
+    let most = counts.len() - 1;
     let bytes: usize = weights.matrices.iter().map(|matrix| matrix.view().bytes()).sum();
-    if offered == 1 || bytes < TINY {
-        return [offered.min(2); 2];
+    if most == 0 || bytes < TINY {
+        return [most.min(1); 2];
     }
-    let mut thread_pools: Vec<ThreadPool> = counts(offered).map(ThreadPool::new).collect();
     // Without the memory to measure with, there may still be enough for the model.
-    let Some(probe) = Probe::new(weights, int8, ROWS, offered).ok().filter(|probe| probe.touch(TOUCH)) else {
-        return [offered.min(UNKNOWN); 2];
+    let probe = Probe::new(weights, int8, ROWS, counts[most]).ok();
+    let Some(probe) = probe.filter(|probe| probe.touch(TOUCH)) else {
+        return [counts.iter().rposition(|count| *count <= UNKNOWN).unwrap_or(0); 2];
     };
     [ROWS, 1].map(|rows| {
-        let bytes = calibrated(|bytes| probe.time(&mut thread_pools[0], rows, 0..probe.offset(0, bytes)));
+        let bytes = calibrated(|bytes| probe.time(pool, 1, rows, 0..probe.offset(0, bytes)));
         let mut first = 0;
         let windows = [(); ROUNDS].map(|()| {
             let window = first..probe.offset(first, bytes);
             first = window.end;
             window
         });
-        let chosen = fastest(thread_pools.len(), |i, round| {
-            // Threads of the last pool spin for a while before they sleep; those of this one must be awake.
-            std::thread::sleep(Duration::from_micros(100));
-            thread_pools[i].run(&|_| {});
-            // The windows rotate, so that no pool finds its weights where the last one left them in a cache.
-            probe.time(&mut thread_pools[i], rows, windows[(i + round) % ROUNDS].clone())
-        });
-        thread_pools[chosen].count()
+        fastest(counts.len(), |i, round| {
+            abreast(pool, counts[i]);
+            // The windows rotate, so that no count finds its weights where the last one left them in a cache.
+            probe.time(pool, counts[i], rows, windows[(i + round) % ROUNDS].clone())
+        })
     })
+}
+
+/// Waits until so many threads run at the same time, or [`ABREAST`] has passed.
+fn abreast(pool: &ThreadPool, threads: usize) {
+    let (started, met) = (Instant::now(), AtomicUsize::new(0));
+    let mut in_a_row = 0;
+    while in_a_row < 3 && started.elapsed() < ABREAST {
+        met.store(0, Ordering::Relaxed);
+        let work = |_: usize, _: &Share| {
+            met.fetch_add(1, Ordering::Relaxed);
+            let arrived = Instant::now();
+            while met.load(Ordering::Relaxed) < threads && arrived.elapsed() < Duration::from_micros(200) {
+                std::hint::spin_loop();
+            }
+        };
+        let begun = Instant::now();
+        pool.run(threads, &Job { regions: 1, shares: &|_, _| threads, work: &work });
+        in_a_row = if begun.elapsed() < Duration::from_micros(50) { in_a_row + 1 } else { 0 };
+    }
 }
 
 /// Bytes of weights at which one thread works for about [`RUN`].
@@ -158,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_fastest_count_is_chosen_and_of_equals_the_smallest() {
-        assert_eq!(chosen(&[&[700, 380, 210, 300]]), (2, 12));
+        assert_eq!(chosen(&[&[700, 380, 210, 300]]), (2, 20));
         assert_eq!(chosen(&[&[700, 900]]).0, 0);
         assert_eq!(chosen(&[&[700, 380, 370]]).0, 1, "380 is within a twentieth of 370");
         assert_eq!(
@@ -170,6 +214,6 @@ mod tests {
 
     #[test]
     fn slow_timings_are_not_repeated() {
-        assert_eq!(chosen(&[&[5000, 2600, 2500], &[1, 1, 1]]), (1, 3));
+        assert_eq!(chosen(&[&[9000, 2600, 2500], &[1, 1, 1]]), (1, 3));
     }
 }

@@ -1,16 +1,16 @@
-//! A short stretch of a model's matmuls, for timing thread pools.
+//! A short stretch of a model's matmuls, for timing numbers of threads.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::Result;
-use crate::cpu::{Shared, ThreadPool, zeros};
+use crate::cpu::{Job, Share, Shared, ThreadPool, zeros};
 use crate::ops::cpu::{CpuRun, StepRows};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
 use crate::ops::{CpuWeights, Part, WeightId};
 use crate::quant::{LANES, Simd};
 
-/// The first rows of matrices, multiplied one matrix after another as a step would, with a barrier after each.
+/// The first rows of matrices, multiplied one matrix after another as a step would.
 pub(super) struct Probe<'a> {
     weights: &'a CpuWeights,
     int8: Option<Simd>,
@@ -74,9 +74,9 @@ impl<'a> Probe<'a> {
         at
     }
 
-    /// How long a thread pool takes to multiply `rows` rows of activations by some pieces; after the last piece, the first
+    /// How long so many threads take to multiply `rows` rows of activations by some pieces; after the last piece, the first
     /// follows.
-    pub(super) fn time(&self, thread_pool: &mut ThreadPool, rows: usize, pieces: Range<usize>) -> Duration {
+    pub(super) fn time(&self, pool: &ThreadPool, threads: usize, rows: usize, pieces: Range<usize>) -> Duration {
         let step = &StepRows {
             rows: &[],
             seqs: &[],
@@ -88,9 +88,10 @@ impl<'a> Probe<'a> {
             decode: rows == 1,
         };
         let started = Instant::now();
-        thread_pool.run(&|thread| {
+        let work = |region: usize, share: &Share| {
+            let (weight, n) = self.pieces[(pieces.start + region) % self.pieces.len()];
             let run = CpuRun {
-                thread,
+                share: *share,
                 step,
                 weights: self.weights,
                 values: &[],
@@ -100,17 +101,15 @@ impl<'a> Probe<'a> {
                 scratch: &self.scratch,
                 scratch_len: self.scratch_len,
             };
-            for (weight, n) in pieces.clone().map(|i| self.pieces[i % self.pieces.len()]) {
-                let k = run.weight(weight).k;
-                let (eight, rest) = run.scratch().split_at_mut(q8_scratch(rows, k as u32));
-                let x = &X::new(&run, &self.x[..rows * k], k as u32, [weight], eight);
-                let part = Part { weight, n: n as u32, bias: None };
-                product(&run, &part, thread.share(n, LANES), x, 0..rows, rest, |_, _, y| {
-                    std::hint::black_box(y);
-                });
-                thread.barrier();
-            }
-        });
+            let k = run.weight(weight).k;
+            let (eight, rest) = run.scratch().split_at_mut(q8_scratch(rows, k as u32));
+            let x = &X::new(&run, &self.x[..rows * k], k as u32, [weight], eight);
+            let part = Part { weight, n: n as u32, bias: None };
+            product(&run, &part, share.of(n, LANES), x, 0..rows, rest, |_, _, y| {
+                std::hint::black_box(y);
+            });
+        };
+        pool.run(threads, &Job { regions: pieces.len(), shares: &|_, threads| threads, work: &work });
         started.elapsed()
     }
 }
@@ -135,7 +134,7 @@ mod tests {
             let weights = CpuWeights { matrices: ks.map(matrix).to_vec(), vectors: Vec::new() };
             let probe = Probe::new(&weights, Some(Simd::best()), 16, 2).unwrap();
             for (rows, threads) in [(1, 1), (16, 1), (1, 2), (16, 2)] {
-                probe.time(&mut ThreadPool::new(threads), rows, 0..3);
+                probe.time(&ThreadPool::shared(threads), threads, rows, 0..3);
             }
         }
     }

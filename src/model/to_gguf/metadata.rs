@@ -153,6 +153,10 @@ fn feed_forward(config: &Config<'_>, program: &Program, pairs: &mut Pairs) -> Re
     let gates = rows_of(".ffn_gate.weight");
     if !gates.is_empty() {
         pairs.set("feed_forward_length", per_layer(gates));
+    } else if config.value("intermediate_size").is_none() {
+        // Left to be computed, as GPT-2's folders do; llama.cpp ends without it.
+        let ups = rows_of(".ffn_up.weight");
+        pairs.set("feed_forward_length", (!ups.is_empty()).then(|| per_layer(ups)));
     }
     // A feed-forward layer for all rows is the only one where there are no experts (Granite's hybrids).
     const SHARED: &str = "shared_intermediate_size";

@@ -33,7 +33,7 @@ impl CpuForm for Attend {
         };
         let mut heads = per_kv_head.min(QUERIES);
         let items = tiles(heads).count() * self.kv_heads as usize * per_kv_head.div_ceil(heads);
-        let threads = run.thread.count;
+        let threads = run.share.threads;
         if items < 8 * threads && !items.is_multiple_of(threads) {
             heads = heads.div_ceil(threads);
         }
@@ -41,7 +41,7 @@ impl CpuForm for Attend {
         let per_tile = self.kv_heads as usize * parts;
         for (i, rows) in tiles(heads).enumerate() {
             // Item by item in turns: those of one tile cost the same.
-            for item in (i * per_tile..(i + 1) * per_tile).filter(|item| item % threads == run.thread.index) {
+            for item in (i * per_tile..(i + 1) * per_tile).filter(|item| item % run.share.count == run.share.index) {
                 let (kv_head, part) = (item % per_tile / parts, item % per_tile % parts);
                 let first = part * heads;
                 let heads = first..per_kv_head.min(first + heads);

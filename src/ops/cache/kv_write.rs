@@ -70,7 +70,7 @@ impl CpuForm for KvWrite {
         let (k, pages) = (run.value(self.k), run.cache(self.cache));
         let v = self.v.map(|v| run.value(v));
         let [heads, k_dim, v_dim] = [self.kv_heads, self.k_dim, self.v_dim].map(|d| d as usize);
-        for item in run.thread.share(run.step.rows.len() * heads, 1) {
+        for item in run.share.of(run.step.rows.len() * heads, 1) {
             let row = run.step.rows[item / heads];
             let at = run.step.kv_slot(pages.group, row.seq as usize, row.pos as usize);
             pages.store(Kind::K, at, item % heads, k.slice(item * k_dim..(item + 1) * k_dim));

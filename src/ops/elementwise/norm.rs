@@ -98,7 +98,7 @@ impl CpuForm for Norm {
     /// Splits groups.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.spec.n as usize);
-        for group in run.thread.share(run.rows(self.x) * self.groups as usize, 1) {
+        for group in run.share.of(run.rows(self.x) * self.groups as usize, 1) {
             let range = group * n..(group + 1) * n;
             let own = if self.per_group { group % self.groups as usize * n } else { 0 };
             self.spec.cpu(run, own, x.slice(range.clone()), out.slice_mut(range));

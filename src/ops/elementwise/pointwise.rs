@@ -103,7 +103,7 @@ impl CpuForm for Pointwise {
             Self::Add { a, b, n, out } => binary(run, [a, b, out], n, |a, b| a + b),
             Self::Mul { a, b, n, out } => binary(run, [a, b, out], n, |a, b| a * b),
             Self::Act { x, act, n, out } => {
-                let own = run.thread.share(run.rows(out) * n as usize, 16);
+                let own = run.share.of(run.rows(out) * n as usize, 16);
                 if x != out {
                     run.value(out).slice_mut(own.clone()).copy_from_slice(run.value(x).slice(own.clone()));
                 }
@@ -116,7 +116,7 @@ impl CpuForm for Pointwise {
 }
 
 fn binary(run: &CpuRun<'_>, [a, b, out]: [ValueId; 3], n: u32, f: impl Fn(f32, f32) -> f32) {
-    let own = run.thread.share(run.rows(out) * n as usize, 16);
+    let own = run.share.of(run.rows(out) * n as usize, 16);
     let (a, b) = (run.value(a).slice(own.clone()), run.value(b).slice(own.clone()));
     for ((out, a), b) in run.value(out).slice_mut(own).iter_mut().zip(a).zip(b) {
         *out = f(*a, *b);

@@ -84,7 +84,7 @@ impl CpuForm for RowWise {
     /// Splits rows.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (out, n) = (run.value(self.out()), self.n() as usize);
-        for r in run.thread.share(run.rows(self.out()), 1) {
+        for r in run.share.of(run.rows(self.out()), 1) {
             let row = r * n..(r + 1) * n;
             let y = out.slice_mut(row.clone());
             match *self {

@@ -60,7 +60,7 @@ impl CpuForm for Combine {
         let [width, start, count, n] = [self.width, self.start, self.count, self.n].map(|n| n as usize);
         let (x, weights, out) = (run.value(self.x), run.value(self.weights), run.value(self.out));
         // Threads share the columns of a row, so that a single row is work for all.
-        for item in run.thread.share(run.rows(self.out) * n, 16) {
+        for item in run.share.of(run.rows(self.out) * n, 16) {
             let (r, i) = (item / n, item % n);
             let part = |j: usize| weights.get(r * width + start + j) * x.get((r * count + j) * n + i);
             out.set(item, (0..count).map(part).sum());

@@ -112,16 +112,18 @@ impl CpuForm for ExpertLinear {
             let number = chosen.get(item / used * 2 * used + item % used) as usize;
             number.min(self.experts.len() - 1)
         };
-        ends.fill(0);
-        (0..rows * used).for_each(|item| ends[expert(item)] += 1);
-        let mut start = 0;
-        for end in ends.iter_mut() {
-            (*end, start) = (start, start + *end);
-        }
-        for item in 0..rows * used {
-            let end = &mut ends[expert(item)];
-            items[*end as usize] = item as u32;
-            *end += 1;
+        if !run.share.again {
+            ends.fill(0);
+            (0..rows * used).for_each(|item| ends[expert(item)] += 1);
+            let mut start = 0;
+            for end in ends.iter_mut() {
+                (*end, start) = (start, start + *end);
+            }
+            for item in 0..rows * used {
+                let end = &mut ends[expert(item)];
+                items[*end as usize] = item as u32;
+                *end += 1;
+            }
         }
 
         let x_rows = if self.own { rows * used } else { rows };
@@ -129,7 +131,7 @@ impl CpuForm for ExpertLinear {
         let x = run.value(self.x).slice(0..x_rows * self.k as usize);
         let x = X::new(run, x, self.k, self.experts.iter().copied(), eight);
         let row = |&item: &u32| if self.own { item as usize } else { item as usize / used };
-        let columns = run.thread.share(n, LANES);
+        let columns = run.share.of(n, LANES);
         let mut start = 0;
         for (expert, &end) in ends.iter().enumerate() {
             let items = &items[start..end as usize];

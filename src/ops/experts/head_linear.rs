@@ -78,7 +78,7 @@ impl CpuForm for HeadLinear {
         let (eight, rest) = run.scratch().split_at_mut(q8_scratch(rows * count, self.k));
         let x = run.value(self.x).slice(0..rows * count * self.k as usize);
         let x = X::new(run, x, self.k, self.matrices.iter().copied(), eight);
-        let columns = run.thread.share(n, LANES);
+        let columns = run.share.of(n, LANES);
         for (head, &weight) in self.matrices.iter().enumerate() {
             let part = Part { weight, n: self.n, bias: None };
             let store = |r: usize, j: usize, y: &mut [f32]| {

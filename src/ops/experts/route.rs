@@ -137,7 +137,7 @@ impl CpuForm for Route {
         let (scores, rest) = run.scratch().split_at_mut(experts);
         let (keys, rest) = rest.split_at_mut(experts);
         let (closed, rest) = rest.split_at_mut(experts);
-        for r in run.thread.share(run.rows(self.x), 1) {
+        for r in run.share.of(run.rows(self.x), 1) {
             let logits = x.slice(r * experts..(r + 1) * experts);
             spec.score.f32(logits, scores);
             keys.copy_from_slice(scores);

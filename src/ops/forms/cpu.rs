@@ -1,9 +1,9 @@
-//! What a CPU form is given: the step's rows, the buffers, the weights, and the thread of the thread pool that it runs on.
+//! What a CPU form is given: the step's rows, the buffers, the weights, and which share of the work it does.
 //!
-//! All threads call the same op at the same time, and each does its share of the rows or columns. The executor puts a barrier
-//! wherever the next op touches what this one wrote.
+//! An op is called once for each of its shares of the rows or columns, by several threads at the same time. The next op begins
+//! when all shares are complete.
 
-use crate::cpu::{Cache, Pages, PoolThread, Shared};
+use crate::cpu::{Cache, Pages, Share, Shared};
 use crate::ops::weights::{CpuWeights, WeightView};
 use crate::ops::{CacheId, RowEntry, Rows, SeqEntry, ValueId, VectorId, WeightId};
 use crate::quant::Simd;
@@ -35,7 +35,7 @@ impl StepRows<'_> {
 
 /// Everything that a CPU form works with.
 pub(crate) struct CpuRun<'a> {
-    pub(crate) thread: &'a PoolThread<'a>,
+    pub(crate) share: Share,
     pub(crate) step: &'a StepRows<'a>,
     pub(crate) weights: &'a CpuWeights,
     /// The buffer of each value; values that are not alive together may have the same.
@@ -86,8 +86,8 @@ impl<'a> CpuRun<'a> {
         }
     }
 
-    /// `len` elements of the state of a slot, from element `start` on: only this thread's before the next barrier.
-    #[allow(clippy::mut_from_ref, reason = "threads take disjoint parts")]
+    /// `len` elements of the state of a slot, from element `start` on: only this share's until the op is complete.
+    #[allow(clippy::mut_from_ref, reason = "shares take disjoint parts")]
     pub(in crate::ops) fn state(&self, id: CacheId, slot: u32, start: usize, len: usize) -> &'a mut [f32] {
         match &self.caches[id.index()] {
             Cache::State(state) => state.part(slot as usize, start, len),
@@ -95,10 +95,10 @@ impl<'a> CpuRun<'a> {
         }
     }
 
-    /// This thread's own memory.
+    /// This thread's own memory. What another share of the same op left is still there if the share says [`Share::again`].
     #[allow(clippy::mut_from_ref, reason = "an op takes it once")]
     pub(crate) fn scratch(&self) -> &'a mut [f32] {
-        let start = self.thread.index * self.scratch_len;
+        let start = self.share.thread * self.scratch_len;
         self.scratch.slice_mut(start..start + self.scratch_len)
     }
 }

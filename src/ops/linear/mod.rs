@@ -178,7 +178,7 @@ impl Operation for Linear {
 // CPU
 
 impl CpuForm for Linear {
-    /// Splits the rows of W. A folded norm is computed by every thread for itself: cheaper than a barrier.
+    /// Splits the rows of W. A folded norm is computed by every thread for itself, once: cheaper than a region of its own.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (k, rows) = (self.k as usize, run.rows(self.x));
         let (own, rest) = run.scratch().split_at_mut(if self.pre == Pre::None { 0 } else { rows * k });
@@ -186,7 +186,7 @@ impl CpuForm for Linear {
         let x: &[f32] = match self.pre {
             Pre::None => stored.slice(0..rows * k),
             Pre::Norm(spec) => {
-                for r in 0..rows {
+                for r in if run.share.again { 0..0 } else { 0..rows } {
                     let row = r * k..(r + 1) * k;
                     spec.cpu(run, 0, stored.slice(row.clone()), &mut own[row]);
                 }
@@ -213,7 +213,7 @@ impl CpuForm for Linear {
             Epi::Gated(act) => {
                 let [gate, up] = [&self.parts[0], &self.parts[1]];
                 let n = gate.n as usize;
-                let columns = run.thread.share(n, LANES);
+                let columns = run.share.of(n, LANES);
                 let place = |r: usize, j: usize, len: usize| r * n + j..r * n + j + len;
                 product(run, gate, columns.clone(), x, 0..rows, rest, |r, j, y| {
                     act.f32(y);
@@ -227,7 +227,7 @@ impl CpuForm for Linear {
             Epi::RopeKv(rope_kv) => {
                 let dim = rope_kv.head_dim as usize;
                 let (heads, rest) = rest.split_at_mut(rows * dim);
-                for unit in run.thread.share(rope_kv.units(), 1) {
+                for unit in run.share.of(rope_kv.units(), 1) {
                     let (part, head) = rope_kv.unit(unit);
                     let columns = head * dim..(head + 1) * dim;
                     let store = |r: usize, j: usize, y: &mut [f32]| {
@@ -250,10 +250,10 @@ impl CpuForm for Linear {
 }
 
 impl Linear {
-    /// Calls `store` with the elements that are this thread's, a few at a time, and the place in `out` of the first.
+    /// Calls `store` with the elements that are this share's, a few at a time, and the place in `out` of the first.
     fn each(&self, run: &CpuRun<'_>, x: &X<'_>, scratch: &mut [f32], mut store: impl FnMut(usize, &mut [f32])) {
         let n = self.n() as usize;
-        let (own, rows) = (run.thread.share(n, LANES), run.rows(self.x));
+        let (own, rows) = (run.share.of(n, LANES), run.rows(self.x));
         let mut start = 0;
         for part in &self.parts {
             let end = start + part.n as usize;

@@ -15,7 +15,8 @@ pub(crate) struct X<'a> {
 }
 
 impl<'a> X<'a> {
-    /// The rows, and, if the executor and the format of a weight ask for it, their int8 form, made in `scratch`.
+    /// The rows, and, if the executor and the format of a weight ask for it, their int8 form, made in `scratch`, where it is found
+    /// by the same thread's later shares of the op.
     pub(crate) fn new(
         run: &CpuRun<'_>,
         rows: &'a [f32],
@@ -26,7 +27,7 @@ impl<'a> X<'a> {
         let wanted = |weight| run.weight(weight).format.info().eight.is_some();
         let simd = run.int8.filter(|_| k.is_multiple_of(32) && weights.into_iter().any(wanted));
         let eight: &mut [Q8] = bytemuck::cast_slice_mut(scratch);
-        if simd.is_some() {
+        if simd.is_some() && !run.share.again {
             Q8::quantize(rows, &mut eight[..rows.len() / 32]);
         }
         let eight = &*eight;

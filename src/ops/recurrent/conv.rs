@@ -85,7 +85,7 @@ impl CpuForm for Conv {
     fn cpu(&self, run: &CpuRun<'_>) {
         let (n, kernel_size) = (self.n as usize, self.kernel_size as usize);
         let (x, out, weight) = (run.value(self.x), run.value(self.out), run.weight(self.weight));
-        let own = run.thread.share(n, 16);
+        let own = run.share.of(n, 16);
         // (kernel_size, own): transposed, so that columns lie side by side.
         let (row, columns) = run.scratch().split_at_mut(kernel_size);
         for (i, c) in own.clone().enumerate() {

@@ -101,7 +101,7 @@ impl CpuForm for Delta {
         let [heads, key_heads, k_dim, v_dim] = [self.heads, self.key_heads, self.k_dim, self.v_dim].map(|d| d as usize);
         let (q, k, v, out) = (run.value(self.q), run.value(self.k), run.value(self.v), run.value(self.out));
         let (head, beta, scratch) = (self.head(), run.value(self.beta), run.scratch());
-        for item in run.thread.strided(run.step.seqs.len() * heads) {
+        for item in run.share.strided(run.step.seqs.len() * heads) {
             let (span, h) = (run.step.seqs[item / heads], item % heads);
             let state = run.state(self.state, span.slot, h * head.state_len(), head.state_len());
             let row0 = span.row0 as usize;

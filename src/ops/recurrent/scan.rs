@@ -95,7 +95,7 @@ impl CpuForm for Scan {
         let [heads, dim, groups, n] = [self.heads, self.dim, self.groups, self.states].map(|d| d as usize);
         let (x, b, c, out) = (run.value(self.x), run.value(self.b), run.value(self.c), run.value(self.out));
         let (head, skip, scratch) = (self.head(), run.vector(self.skip), run.scratch());
-        for item in run.thread.strided(run.step.seqs.len() * heads) {
+        for item in run.share.strided(run.step.seqs.len() * heads) {
             let (span, h) = (run.step.seqs[item / heads], item % heads);
             let state = run.state(self.state, span.slot, h * head.state_len(), head.state_len());
             let row0 = span.row0 as usize;

@@ -88,7 +88,7 @@ impl CpuForm for Rope {
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out) = (run.value(self.x), run.value(self.out));
         let (heads, dim) = (self.heads as usize, self.head_dim as usize);
-        for item in run.thread.share(run.rows(self.x) * heads, 1) {
+        for item in run.share.of(run.rows(self.x) * heads, 1) {
             let range = item * dim..(item + 1) * dim;
             let head = out.slice_mut(range.clone());
             head.copy_from_slice(x.slice(range));

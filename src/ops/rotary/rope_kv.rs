@@ -123,7 +123,7 @@ impl CpuForm for RopeKv {
     /// Splits heads.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (dim, units) = (self.spec.head_dim as usize, self.spec.units());
-        for item in run.thread.share(run.step.rows.len() * units, 1) {
+        for item in run.share.of(run.step.rows.len() * units, 1) {
             let (row, unit) = (item / units, item % units);
             let (part, index) = self.spec.unit(unit);
             let (view, norm) = match part {

@@ -57,7 +57,7 @@ impl CpuForm for Concat {
         let [heads, a_dim, b_dim] = [self.heads, self.a_dim, self.b_dim].map(|n| n as usize);
         let (a, b, out) = (run.value(self.a), run.value(self.b), run.value(self.out));
         let dim = a_dim + b_dim;
-        for head in run.thread.share(run.rows(self.out) * heads, 1) {
+        for head in run.share.of(run.rows(self.out) * heads, 1) {
             let (first, second) = out.slice_mut(head * dim..(head + 1) * dim).split_at_mut(a_dim);
             first.copy_from_slice(a.slice(head * a_dim..(head + 1) * a_dim));
             second.copy_from_slice(b.slice(head * b_dim..(head + 1) * b_dim));

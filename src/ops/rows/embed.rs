@@ -74,7 +74,7 @@ impl CpuForm for Embed {
     /// Splits rows.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (table, out, dim) = (run.weight(self.table), run.value(self.out), self.dim as usize);
-        for r in run.thread.share(run.step.rows.len(), 1) {
+        for r in run.share.of(run.step.rows.len(), 1) {
             let row = run.step.rows[r];
             let index = match self.index {
                 Index::Token => row.token,

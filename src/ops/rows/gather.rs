@@ -46,7 +46,7 @@ impl CpuForm for Gather {
     /// Splits output rows.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
-        for o in run.thread.share(run.step.outs.len(), 1) {
+        for o in run.share.of(run.step.outs.len(), 1) {
             let row = run.step.outs[o] as usize;
             out.slice_mut(o * n..(o + 1) * n).copy_from_slice(x.slice(row * n..(row + 1) * n));
         }

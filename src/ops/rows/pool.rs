@@ -74,7 +74,7 @@ impl CpuForm for Pool {
     /// Splits sequences. Rows are added in their order, so that a sum does not depend on the split.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
-        for s in run.thread.share(run.step.seqs.len(), 1) {
+        for s in run.share.of(run.step.seqs.len(), 1) {
             let span = run.step.seqs[s];
             let (first, rows) = (span.row0 as usize, span.rows as usize);
             let row = |r: usize| x.slice(r * n..(r + 1) * n);

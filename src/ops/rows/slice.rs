@@ -54,7 +54,7 @@ impl CpuForm for Slice {
     /// Splits heads.
     fn cpu(&self, run: &CpuRun<'_>) {
         let (x, out, n) = (run.value(self.x), run.value(self.out), self.n as usize);
-        for head in run.thread.share(run.rows(self.x) * self.heads as usize, 1) {
+        for head in run.share.of(run.rows(self.x) * self.heads as usize, 1) {
             let start = head * self.width as usize + self.start as usize;
             out.slice_mut(head * n..(head + 1) * n).copy_from_slice(x.slice(start..start + n));
         }
