@@ -13,7 +13,7 @@ use std::any::Any;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, TryLockError, Weak};
 use std::thread::JoinHandle;
 
 /// Work for a thread pool.
@@ -179,8 +179,16 @@ impl ThreadPool {
         let mut workers = locked(&self.workers);
         while workers.len() + 1 < count.min(self.state.places.len()) {
             let (state, index) = (self.state.clone(), workers.len() + 1);
-            let worker = std::thread::Builder::new().name(format!("wgslm cpu {index}"));
-            let Ok(worker) = worker.spawn(move || state.live(index)) else { break };
+            let begun = Arc::new(Barrier::new(2));
+            let begins = begun.clone();
+            let body = move || {
+                begins.wait();
+                drop(begins);
+                state.live(index);
+            };
+            let Ok(worker) = std::thread::Builder::new().name(format!("wgslm cpu {index}")).spawn(body) else { break };
+            // A thread allocates while it starts, which no step should see.
+            begun.wait();
             workers.push(worker);
         }
     }

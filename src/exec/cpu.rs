@@ -659,7 +659,7 @@ impl Schedule {
     }
 }
 
-/// Shares of the region in which tokens are drawn.
+/// Shares of the region in which tokens are sampled.
 const SAMPLE_SHARES: usize = 16;
 /// How long a share takes at least, in predicted seconds: a hundred times what claiming it does.
 const SHARE: f64 = 10e-6;

@@ -2,9 +2,9 @@
 //!
 //! What the system offers is an upper bound. Decode rows wait for memory, whose bandwidth a few cores may use up. Two
 //! threads of one core help less than two cores. And a thread that another process keeps from running holds up all others
-//! at the end of its share. What is found at the start may be wrong soon, so [`Pace`] goes on comparing.
+//! at the end of its share. What is found at the start may be wrong soon, so [`ThreadChoice`] goes on comparing.
 
-mod pace;
+mod choice;
 mod probe;
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::cpu::{Job, Share, ThreadPool};
 use crate::ops::{CpuWeights, PerPhase, Phase};
 use crate::quant::Simd;
-use pace::Pace;
+use choice::ThreadChoice;
 use probe::Probe;
 
 /// Models with fewer bytes of weights run on two threads at most: their steps take no longer than finding out would.
@@ -41,7 +41,7 @@ pub(super) struct Threads {
     wanted: usize,
     /// Of these, as many as there are cores.
     most: usize,
-    paces: PerPhase<Pace>,
+    choices: PerPhase<ThreadChoice>,
 }
 
 impl Threads {
@@ -55,23 +55,23 @@ impl Threads {
         let counts: Vec<usize> = counts(most).collect();
         let chosen = if threads.is_some() { [counts.len() - 1; 2] } else { measured(&pool, &counts, weights, int8) };
         let mut chosen = chosen.into_iter();
-        let paces = PerPhase::by(|_| Pace::new(counts.clone(), chosen.next().unwrap_or(0)));
-        Self { pool, wanted, most, paces }
+        let choices = PerPhase::by(|_| ThreadChoice::new(counts.clone(), chosen.next().unwrap_or(0)));
+        Self { pool, wanted, most, choices }
     }
 
     /// The pool, and the threads that the next step of a phase has.
     pub(super) fn of(&self, phase: Phase) -> (&ThreadPool, usize) {
-        (&self.pool, self.paces[phase].next())
+        (&self.pool, self.choices[phase].next())
     }
 
     /// A step of a phase took so long for some predicted seconds of work.
     pub(super) fn note(&mut self, phase: Phase, took: Duration, work: f64) {
-        self.paces[phase].note(took, work);
+        self.choices[phase].note(took, work);
     }
 
     /// The threads that are chosen for a phase.
     pub(super) fn count(&self, phase: Phase) -> usize {
-        self.paces[phase].chosen()
+        self.choices[phase].chosen()
     }
 
     /// Threads that work is divided for, whether or not there are as many.
@@ -86,7 +86,7 @@ impl Threads {
 
     /// Whether it matters how long steps of a phase take.
     pub(super) fn learns(&self, phase: Phase) -> bool {
-        self.paces[phase].learns()
+        self.choices[phase].learns()
     }
 }
 

@@ -22,7 +22,7 @@ const SLOW: f64 = 1.3;
 const USUAL: Duration = Duration::from_millis(1500);
 
 /// The number of threads of a phase.
-pub(super) struct Pace {
+pub(super) struct ThreadChoice {
     /// What can be chosen, rising.
     counts: Vec<usize>,
     /// The chosen one.
@@ -46,7 +46,7 @@ struct Trial {
     work: f64,
 }
 
-impl Pace {
+impl ThreadChoice {
     /// Of the counts, the one at `at` is the choice so far.
     pub(super) fn new(counts: Vec<usize>, at: usize) -> Self {
         Self { counts, at, recent: 0.0, usual: 0.0, since: Duration::ZERO, due: SOON, tried_fewer: false, trial: None }
@@ -118,12 +118,12 @@ mod tests {
     use super::*;
 
     /// Runs steps of `ms` milliseconds of predicted work, as long as `time` says for so many threads, for some seconds.
-    fn run(pace: &mut Pace, ms: f64, seconds: f64, mut time: impl FnMut(usize) -> f64) -> f64 {
+    fn run(choice: &mut ThreadChoice, ms: f64, seconds: f64, mut time: impl FnMut(usize) -> f64) -> f64 {
         let mut passed = 0.0;
         let mut steps = 0.0;
         while passed < seconds {
-            let took = ms / 1e3 * time(pace.next());
-            pace.note(Duration::from_secs_f64(took), ms / 1e3);
+            let took = ms / 1e3 * time(choice.next());
+            choice.note(Duration::from_secs_f64(took), ms / 1e3);
             passed += took;
             steps += 1.0;
         }
@@ -133,37 +133,37 @@ mod tests {
     #[test]
     fn threads_that_get_slow_are_given_up_and_tried_again_when_they_are_not() {
         for ms in [0.2, 3.0, 40.0] {
-            let mut pace = Pace::new(vec![1, 2], 1);
+            let mut choice = ThreadChoice::new(vec![1, 2], 1);
             let quiet = |n| if n == 1 { 1.0 } else { 0.55 };
             let busy = |n| if n == 1 { 1.0 } else { 2.5 };
-            assert!(run(&mut pace, ms, 2.0, quiet) > 0.93 / 0.55, "{ms} ms");
-            assert_eq!(pace.chosen(), 2);
-            let speed = run(&mut pace, ms, 2.0, busy);
+            assert!(run(&mut choice, ms, 2.0, quiet) > 0.93 / 0.55, "{ms} ms");
+            assert_eq!(choice.chosen(), 2);
+            let speed = run(&mut choice, ms, 2.0, busy);
             assert!(speed > 0.85, "{ms} ms beside a neighbour: {speed}");
-            assert_eq!(pace.chosen(), 1);
-            run(&mut pace, ms, 10.0, quiet);
-            assert_eq!(pace.chosen(), 2);
-            assert!(run(&mut pace, ms, 5.0, quiet) > 0.95 / 0.55);
+            assert_eq!(choice.chosen(), 1);
+            run(&mut choice, ms, 10.0, quiet);
+            assert_eq!(choice.chosen(), 2);
+            assert!(run(&mut choice, ms, 5.0, quiet) > 0.95 / 0.55);
         }
     }
 
     #[test]
     fn a_wrong_choice_at_the_start_is_corrected() {
-        let mut pace = Pace::new(vec![1, 2, 4, 8], 0);
+        let mut choice = ThreadChoice::new(vec![1, 2, 4, 8], 0);
         let best_is_four = |n| [0.0, 1.0, 0.6, 0.0, 0.4, 0.0, 0.0, 0.0, 0.5][n];
-        run(&mut pace, 2.0, 4.0, best_is_four);
-        assert_eq!(pace.chosen(), 4);
-        let mut pace = Pace::new(vec![1, 2, 4, 8], 3);
-        run(&mut pace, 2.0, 4.0, best_is_four);
-        assert_eq!(pace.chosen(), 4);
+        run(&mut choice, 2.0, 4.0, best_is_four);
+        assert_eq!(choice.chosen(), 4);
+        let mut choice = ThreadChoice::new(vec![1, 2, 4, 8], 3);
+        run(&mut choice, 2.0, 4.0, best_is_four);
+        assert_eq!(choice.chosen(), 4);
     }
 
     /// Noise of a third, the same for either number, moves nothing for long and costs little.
     #[test]
     fn noise_costs_little() {
-        let mut pace = Pace::new(vec![1, 2], 1);
+        let mut choice = ThreadChoice::new(vec![1, 2], 1);
         let mut seed = 1u32;
-        let speed = run(&mut pace, 1.5, 30.0, |n| {
+        let speed = run(&mut choice, 1.5, 30.0, |n| {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let noise = 1.0 + f64::from(seed >> 8) / f64::from(1 << 24) / 3.0;
             noise * if n == 1 { 1.0 } else { 0.6 }
@@ -173,8 +173,8 @@ mod tests {
 
     #[test]
     fn one_count_is_never_tried() {
-        let mut pace = Pace::new(vec![3], 0);
-        run(&mut pace, 1.0, 2.0, |_| 1.0);
-        assert_eq!((pace.next(), pace.chosen()), (3, 3));
+        let mut choice = ThreadChoice::new(vec![3], 0);
+        run(&mut choice, 1.0, 2.0, |_| 1.0);
+        assert_eq!((choice.next(), choice.chosen()), (3, 3));
     }
 }
