@@ -1,7 +1,7 @@
 //! matmul_dot: out[r] = epilogue(W x[r] + bias), for many rows (prefill), in int8
 //! x (rows, k) as written by `quantize` | w (n, k) any block format of integers | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for TILE_N rows of W (gated: half of them gates, half their ups), y one for TILE_M rows of x
-//! use: lib/batch, lib/linear, lib/act, lib/tile, <ints>, lib/unpack
+//! use: lib/batch, lib/linear, lib/act, lib/tile, <ints>, lib/unpack, lib/int8
 //! source: the tile of matmul; dot products of whole blocks, `mul_mmq` in llama.cpp (Gerganov et al.)
 //!
 //! A half chunk of 16 weights is integers q times d, plus low: its product with x is d d_x Σ q q_x + low d_x Σ q_x. Both sums
@@ -12,7 +12,6 @@ override THREADS_M: u32 = 8u;
 override TILE_K16: u32 = 4u;       // 2 or 4, a chunk or two
 override TILE_N: u32 = 8u * THREADS_N;
 override TILE_M: u32 = ROWS_X * THREADS_M;
-@group(0) @binding(2) var<storage, read> x8: array<vec4<u32>>;  // (rows, k), then scales, row by row
 var<workgroup> sh_w: array<vec4<u32>, TILE_N * TILE_K16>;   // quants
 var<workgroup> sh_x: array<vec4<u32>, TILE_M * TILE_K16>;
 var<workgroup> sh_scale_w: array<vec2<f32>, TILE_N * TILE_K16>;   // d and low of 16 weights
@@ -25,11 +24,6 @@ fn slot_w(row: u32, k16: u32) -> u32 {
 
 fn slot_x(row: u32, k16: u32) -> u32 {
     return k16 * TILE_M + row;
-}
-
-// The sum of 16 products.
-fn dot16(a: vec4<u32>, b: vec4<u32>) -> i32 {
-    return (dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y)) + (dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w));
 }
 
 fn dots(q: Rows4, v: vec4<u32>) -> vec4<f32> {
@@ -51,7 +45,7 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
         return;
     }
     let k = params.k;
-    let units = (k / 4u + k / 32u + 3u) / 4u;  // of a row of x
+    let units = int8_units(k);
     let tn = lid % THREADS_N;  // the first of eight rows of W, THREADS_N apart
     let tm = lid / THREADS_N;  // the first of its rows of x, THREADS_M apart
     // low[m] and high[m]: the sums of x's row m with the first and the last four rows of W.
@@ -76,11 +70,9 @@ fn matmul_dot(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) 
             let row = row_of_x(t, i % TILE_M) * units;
             let from_k = chunk_at(min(k16, k16s - 1u) / 2u) + k16 % 2u * HALF_GAP;
             // Zeros where there is no chunk.
-            let q = select(vec4<u32>(0u), x8[row + from_k / 16u], k16 < k16s);
-            let d = bitcast<f32>(x8[row + k / 16u + from_k / 128u][from_k / 32u % 4u]);
-            let ones = vec4<u32>(0x01010101u);
-            sh_x[i] = q;
-            sh_scale_x[i] = d * vec2<f32>(1.0, f32(dot16(q, ones)));
+            let scales = select(vec4<f32>(0.0), int8_scales(row, from_k), k16 < k16s);
+            sh_x[i] = select(vec4<u32>(0u), int8_16(row, from_k), k16 < k16s);
+            sh_scale_x[i] = vec2<f32>(scales.x, select(scales.w, scales.z, from_k % 32u == 0u));
         }
         workgroupBarrier();
         for (var r = 0u; r < TILE_K16; r++) {

@@ -1,7 +1,7 @@
 //! matvec: out[r] = epilogue(W norm(x[r]) + bias), for few rows (decode)
 //! x (rows, k) f32 | w (n, k) any block format | out (rows, n) f32 | residual (rows, n) f32
 //! grid: x one workgroup for ROW_VEC4S times four rows of W (gated: two gates and their ups), y one for COLS rows of x
-//! use: lib/batch, lib/linear, lib/act, <weights>, lib/unpack, <sums>, lib/matvec
+//! use: lib/batch, lib/linear, lib/act, <products>, <weights>, lib/unpack, <sums>, lib/results
 //! source: mul_mat_vec of llama.cpp (Vulkan); folding norms and epilogues in, our own
 override EPI: u32 = 0u;  // 0 nothing, 1 plus residual, 2 act, 3 act(gate) * up, 4 times what out holds
 @group(0) @binding(5) var<storage, read> residual: array<f32>;    // (rows, n)

@@ -1,7 +1,7 @@
 //! matvec_qkv: q | k | v = W norm(x[r]) + bias; q and k rotated; q to out, k and v to the cache's pages
 //! x (rows, k) f32 | w ((heads + 2 kv_heads) * head_dim, k) any block format | out (rows, heads * head_dim) f32
 //! grid: x one workgroup for ROW_VEC4S times four rows of W that make whole words of the cache, y one for COLS rows of x
-//! use: lib/batch, lib/linear, <weights>, lib/unpack, lib/paged, lib/angles_table, lib/rotate, <kv_store>, <sums>, lib/matvec
+//! use: lib/batch, lib/linear, <products>, <weights>, lib/unpack, lib/paged, lib/angles_table, lib/rotate, <kv_store>, <sums>, lib/results
 //! source: our own: matvec and the KV write of rope_kv in one
 override HEADS: u32 = 1u;
 override HEAD_DIM: u32 = 64u;

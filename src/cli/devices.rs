@@ -5,7 +5,7 @@ use std::io::Write;
 use super::exit::Exit;
 use super::term;
 use super::{open, self_test_results};
-use crate::gpu::{Choice, Device, Kind, Matmul, MatmulTuning};
+use crate::gpu::{Choice, Device, Kind, Matmul, MatmulTuning, Matvec};
 use crate::quant::BlockFormat;
 
 #[derive(Debug, clap::Args)]
@@ -85,7 +85,8 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         line(name, format!("{number} threads a workgroup: {}", why(number == usual)))?;
     }
     for (choice, formats) in caps.tuning.groups() {
-        let MatmulTuning { lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul } = choice;
+        let MatmulTuning { lanes, cols, row_vec4s, row_vec4s_batch, matvec, dot_k, tile_w, tile_x, small_x, matmul } =
+            choice;
         let usual = formats.iter().all(|format| table.matmul(*format) == &choice);
         line("matmul", format!("of {}: {}", BlockFormat::names_of(&formats, ", "), why(usual)))?;
         line(
@@ -96,6 +97,14 @@ fn choices(out: &mut impl Write, index: usize) -> Result<(), Exit> {
         )?;
         line("", format!("tile_w {tile_w} rows of W, tile_x {tile_x} rows of x in a tile of a prompt"))?;
         line("", format!("cols {cols} rows of x at a time in decode, small_x {small_x} of a thread in a small tile"))?;
+        let in_int8: Vec<_> = formats.iter().copied().filter(|format| caps.matvec(*format) == Matvec::Dot).collect();
+        if matvec == Matvec::Dot && in_int8.is_empty() {
+            line("", "matvec registers, as there are no dot ones".to_owned())?;
+        } else if matvec == Matvec::Dot {
+            let of = BlockFormat::names_of(&in_int8, ", ");
+            let from = format!("of {of}, of dot_k {dot_k} columns or more");
+            line("", format!("matvec dot {from}, for decode with fast numerics, if the self-test passes"))?;
+        }
         for form in Matmul::ALL {
             let in_form: Vec<_> = formats.iter().copied().filter(|format| caps.matmul(*format) == form).collect();
             let instead = match form == matmul {

@@ -1,7 +1,7 @@
 //! WGSL composition: plain concatenation of fragments and a kernel.
 //!
 //! A kernel's header has a line `//! use: lib/batch, <weights>`: fragments by name, and *slots* in angle brackets, which the
-//! op fills (a block format, a KV storage type, a reduction). Numbers and switches are pipeline overrides, not text, but for
+//! op fills (a block format, a KV storage type, a reduction). A fragment has such a line if it needs others. Numbers and switches are pipeline overrides, not text, but for
 //! lengths of arrays, which WGSL wants as constants: those are lines `const NAME: u32 = 1u;  // set: …`, whose value is replaced.
 
 use std::borrow::Cow;
@@ -91,10 +91,8 @@ pub struct Kernel {
 impl Kernel {
     /// A kernel with empty slots, and overrides that have their defaults.
     pub fn new(name: &'static str, source: &'static str) -> Self {
-        let line = source.lines().find_map(|line| line.strip_prefix("//! use:")).unwrap_or("");
-        let names = line.split(',').map(str::trim).filter(|name| !name.is_empty());
         let slot = |name: &'static str| name.strip_prefix('<').and_then(|name| name.strip_suffix('>'));
-        let uses = names.map(|name| slot(name).map_or(Use::Fragment(name), Use::Slot)).collect();
+        let uses = used(source).map(|name| slot(name).map_or(Use::Fragment(name), Use::Slot)).collect();
         Self { name, source, slots: Vec::new(), overrides: Vec::new(), uses }
     }
 
@@ -171,6 +169,12 @@ fn set_constant(line: &str) -> Option<(&str, &str)> {
 fn declared(line: &str) -> Option<(&str, &str)> {
     let (name, rest) = line.split_once(':')?;
     Some((name, rest.split_once('=')?.0.trim()))
+}
+
+/// What the `use` line of a text names.
+fn used(source: &str) -> impl Iterator<Item = &str> {
+    let line = source.lines().find_map(|line| line.strip_prefix("//! use:")).unwrap_or("");
+    line.split(',').map(str::trim).filter(|name| !name.is_empty())
 }
 
 macro_rules! fragments {
@@ -261,8 +265,14 @@ pub mod lib {
         EXPERTS = "lib/experts";
         /// Parameters and bindings of the recurrent kernels, and where states lie.
         RECUR = "lib/recur";
-        /// Mat-vec, up to its epilogue.
+        /// The products of mat-vec in f32.
         MATVEC = "lib/matvec";
+        /// The same with rows of x in int8.
+        MATVEC_INT8 = "lib/matvec_int8";
+        /// How mat-vec adds up its sums.
+        RESULTS = "lib/results";
+        /// Rows of x in int8.
+        INT8 = "lib/int8";
         /// The noise of a sample.
         NOISE = "lib/noise";
         /// The best token of a workgroup.
@@ -306,15 +316,21 @@ fn text_of(_: &str, compiled_in: &'static str) -> Result<&'static str> {
 /// Puts a kernel's text together: its fragments, in the order of its `use` line, then itself.
 pub fn compose(kernel: &Kernel) -> Result<String> {
     let mut text = String::new();
+    let known = |name: &str| lib::LIB.iter().find(|f| f.name == name);
     for name in &kernel.uses {
         let (name, fragment) = match name {
             Use::Slot(slot) => (slot, kernel.slots.iter().find(|(filled, _)| filled == slot).map(|(_, f)| f)),
-            Use::Fragment(name) => (name, lib::LIB.iter().find(|f| f.name == *name)),
+            Use::Fragment(name) => (name, known(name)),
         };
-        let missing = || Error::argument(format!("kernel {}", kernel.name), format!("no fragment for {name}"));
-        let fragment = fragment.ok_or_else(missing)?;
-        text.push_str(&text_of(fragment.name, fragment.source)?);
-        text.push('\n');
+        let missing =
+            |name: &str| Error::argument(format!("kernel {}", kernel.name), format!("no fragment for {name}"));
+        let fragment = fragment.ok_or_else(|| missing(name))?;
+        let others = used(fragment.source).map(|name| known(name).ok_or_else(|| missing(name)));
+        for fragment in others.chain([Ok(fragment)]) {
+            let fragment = fragment?;
+            text.push_str(&text_of(fragment.name, fragment.source)?);
+            text.push('\n');
+        }
     }
     text.push_str(&text_of(kernel.name, kernel.source)?);
     let lines = text.lines().map(|line| kernel.with_value(line));
@@ -349,6 +365,17 @@ mod tests {
             let error = checked(name, value).unwrap_err();
             assert!(error.contains(name) && error.contains("norm"), "{error}");
         }
+    }
+
+    #[test]
+    fn fragments_bring_those_that_they_use() {
+        let mut kernel = Kernel::new("one", "//! use: <products>\n");
+        kernel.fill("products", lib::MATVEC_INT8);
+        let text = compose(&kernel).unwrap();
+        assert!(text.find("fn dot16").unwrap() < text.find("fn multiply").unwrap(), "{text}");
+        kernel = Kernel::new("one", "//! use: <products>\n");
+        kernel.fill("products", Fragment { name: "two", source: "//! use: lib/none\n" });
+        assert!(compose(&kernel).unwrap_err().to_string().contains("no fragment for lib/none"));
     }
 
     #[test]

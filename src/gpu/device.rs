@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::compose::{Kernel, compose};
 use super::pipeline::Made;
 use super::tuning::Traits;
-use super::{Matmul, Matrices, Tuning, Vendor, cooperative};
+use super::{Matmul, Matrices, Matvec, Tuning, Vendor, cooperative};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
 
@@ -121,9 +121,14 @@ impl Caps {
         forms.next_back().unwrap_or(Matmul::Registers)
     }
 
-    /// What kernels are tuned by, with the mat-mat variants that fast numerics take.
+    /// The variant of mat-vec for matrices of a format with fast numerics, of rows that are long enough.
+    pub fn matvec(&self, format: BlockFormat) -> Matvec {
+        if self.dot && format.has_ints() { self.tuning.matmul(format).matvec } else { Matvec::Registers }
+    }
+
+    /// What kernels are tuned by, with the variants of mat-mat and mat-vec that fast numerics take.
     pub(crate) fn fast(&self) -> Tuning {
-        self.tuning.with_matmul(|format, _| self.matmul(format))
+        self.tuning.with_matmul(|format, _| self.matmul(format)).with_matvec(|format, _| self.matvec(format))
     }
 
     /// The cooperative matrices that attention of prompts uses with fast numerics: only where matmul with f16 matrices uses
@@ -339,6 +344,12 @@ impl Device {
     /// The same device, with other mat-mat variants requested: what `form` makes of each format's.
     pub(crate) fn with_matmul(&self, form: impl Fn(BlockFormat, Matmul) -> Matmul) -> Self {
         let tuning = self.caps.tuning.with_matmul(form);
+        Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
+    }
+
+    /// The same device, with other variants of mat-vec requested.
+    pub(crate) fn with_matvec(&self, form: Matvec) -> Self {
+        let tuning = self.caps.tuning.with_matvec(|_, _| form);
         Self { caps: Arc::new(Caps { tuning, ..(*self.caps).clone() }), ..self.clone() }
     }
 

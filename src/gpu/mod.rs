@@ -25,6 +25,6 @@ pub(crate) use plan::Small;
 pub use plan::{Plan, StepCounts};
 internal!(use plan::{Arg, Dim, Dispatch, PlanBuilder});
 pub(crate) use timer::Timer;
-pub use tuning::{Matmul, MatmulTuning, Tuning, Vendor};
+pub use tuning::{Matmul, MatmulTuning, Matvec, Tuning, Vendor};
 /// The wgpu that this crate was built with: a host that shares its device must use the same one.
 pub use wgpu;

@@ -35,6 +35,28 @@ impl Matmul {
     }
 }
 
+/// How mat-vec is computed, for decode rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Matvec {
+    /// In f32.
+    Registers,
+    /// With x in int8, four products an instruction, where the block format allows it, for fast numerics.
+    Dot,
+}
+
+impl Matvec {
+    /// From the one that runs everywhere to the more demanding.
+    pub const ALL: [Self; 2] = [Self::Registers, Self::Dot];
+
+    /// Its name in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Registers => "registers",
+            Self::Dot => "dot",
+        }
+    }
+}
+
 /// Who made a device, as far as kernels are tuned by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vendor {
@@ -102,6 +124,10 @@ pub struct MatmulTuning {
     pub row_vec4s: u32,
     /// The same for several rows of x. The order of summation depends on neither.
     pub row_vec4s_batch: u32,
+    /// The preferred variant of mat-vec; if the device lacks it, the other.
+    pub matvec: Matvec,
+    /// The fewest columns of a matrix for which that may be int8: rounding x takes a dispatch of its own.
+    pub dot_k: u32,
     /// Rows of W in a mat-mat tile, unless cooperative matrices compute it.
     pub tile_w: u32,
     /// And rows of x, for prompts of more than a few rows.
@@ -225,11 +251,12 @@ const ENTRIES: [Entry<Tuning>; 5] = [
 ];
 
 /// Of a format.
-const OF_FORMAT: [Entry<MatmulTuning>; 7] = [
+const OF_FORMAT: [Entry<MatmulTuning>; 8] = [
     ("lanes", |p| &mut p.lanes, 4..=64),
     ("cols", |p| &mut p.cols, 2..=8),
     ("row_vec4s", |p| &mut p.row_vec4s, 1..=4),
     ("row_vec4s_batch", |p| &mut p.row_vec4s_batch, 1..=4),
+    ("dot_k", |p| &mut p.dot_k, 32..=65_536),
     ("tile_w", |p| &mut p.tile_w, 64..=128),
     ("tile_x", |p| &mut p.tile_x, 64..=128),
     ("small_x", |p| &mut p.small_x, 2..=8),
@@ -245,6 +272,8 @@ impl Tuning {
             cols: 8,
             row_vec4s: 1,
             row_vec4s_batch: 1,
+            matvec: Matvec::Registers,
+            dot_k: 2048,
             tile_w: 64,
             tile_x: 64,
             small_x: 2, // 64 threads in a tile of 64 x 16
@@ -325,9 +354,15 @@ impl Tuning {
             chosen.for_each(|choice| choice.matmul = form);
             return Ok(());
         }
+        if name == "matvec" {
+            let form = Matvec::ALL.into_iter().find(|form| form.name() == value);
+            let form = form.ok_or_else(|| Matvec::ALL.map(Matvec::name).join(", ") + " work")?;
+            chosen.for_each(|choice| choice.matvec = form);
+            return Ok(());
+        }
         let Some((_, field, range)) = OF_FORMAT.iter().find(|(known, ..)| *known == name) else {
             let (all, some) = (ENTRIES.map(|(name, ..)| name).join(", "), OF_FORMAT.map(|(name, ..)| name).join(", "));
-            return Err(format!("{all} work, and for all formats or one (name.Q4_K) {some}, matmul"));
+            return Err(format!("{all} work, and for all formats or one (name.Q4_K) {some}, matvec, matmul"));
         };
         let number = number(value, range)?;
         chosen.for_each(|choice| *field(choice) = number);
@@ -349,9 +384,15 @@ impl Tuning {
         self
     }
 
-    /// Whether some format uses a mat-mat variant.
-    pub(crate) fn multiplies(&self, form: Matmul) -> bool {
-        self.by_format.iter().any(|choice| choice.matmul == form)
+    /// The same for mat-vec.
+    pub(crate) fn with_matvec(mut self, form: impl Fn(BlockFormat, Matvec) -> Matvec) -> Self {
+        self.all().for_each(|(format, choice)| choice.matvec = form(format, choice.matvec));
+        self
+    }
+
+    /// Whether some format has rows of x in int8.
+    pub(crate) fn rounds_rows(&self) -> bool {
+        self.by_format.iter().any(|choice| choice.matmul == Matmul::Dot || choice.matvec == Matvec::Dot)
     }
 
     /// Each number with its name.
@@ -405,11 +446,13 @@ mod tests {
             ("reduce", "name = number"),
             (
                 "rows = 4",
-                "reduce, head, attend, tiled_keys, tiled_values work, and for all formats or one (name.Q4_K) lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul",
+                "reduce, head, attend, tiled_keys, tiled_values work, and for all formats or one (name.Q4_K) lanes, cols, row_vec4s, row_vec4s_batch, dot_k, tile_w, tile_x, small_x, matvec, matmul",
             ),
             ("reduce.Q4_K = 8", "reduce, head, attend, tiled_keys, tiled_values work"),
             ("row_vec4s.Q4_L = 2", "the formats are F32"),
             ("matmul = 2", "registers, f16, dot, cooperative work"),
+            ("matvec.Q4_K = f16", "registers, dot work"),
+            ("dot_k = 100", "a power of two from 32 to 65536"),
             ("tile_w = 32", "a power of two from 64 to 128"),
             ("attend = 24", "a power of two from 16 to 128"),
             ("attend = 8", "a power of two from 16 to 128"),

@@ -8,8 +8,9 @@ use pollster::block_on;
 use wgslm::engine::{Engine, Event, Request};
 use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Phase, SelfTestResults, self_test};
 use wgslm::file::ModelFile;
-use wgslm::gpu::{Choice, Device, Kind, wgpu};
+use wgslm::gpu::{Choice, Device, Kind, Matmul, wgpu};
 use wgslm::model::Model;
+use wgslm::quant::BlockFormat;
 use wgslm::text::{Special, Tokenizer};
 
 /// Opens the adapter whose name holds `name`, with WebGPU's default limits; scripts/test makes both visible.
@@ -37,6 +38,21 @@ fn no_gpu_is_picked_by_a_name_that_none_has() {
     let choice = Choice { name: Some("no such adapter".into()), ..Choice::default() };
     let error = block_on(Device::open(&choice)).expect_err("opened an adapter that is not there").to_string();
     assert!(error.starts_with("device: "), "{error}");
+}
+
+/// An adapter's own cooperative matrices pass the self-test, for prompts' products and attention.
+#[test]
+#[ignore = "needs an adapter with cooperative matrices: scripts/newest-lavapipe"]
+fn gpu_cooperative_matrices_of_the_adapter_pass_the_self_test() {
+    let tuning = "matmul = cooperative".to_owned();
+    let choice = Choice { name: Some("llvmpipe".to_owned()), tuning, ..Choice::default() };
+    let device = block_on(Device::open(&choice)).expect("lavapipe");
+    assert!(device.caps().cooperative.is_some(), "lavapipe of Mesa 26 has cooperative matrices");
+    let ((model, _), results) = (tiny(), SelfTestResults::default());
+    let tested = block_on(self_test(&device, &model.program, &model, Numerics::Fast, None, &results)).unwrap();
+    assert_eq!(results.faults(), Vec::<String>::new());
+    assert_eq!(tested.caps().matmul(BlockFormat::Q8_0), Matmul::Cooperative);
+    assert!(tested.caps().attend_matrices().is_some(), "{}", results.text());
 }
 
 // --- an external device ------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import re
 from reports import COLUMNS
 
 TYPES = ["Q4_K", "Q6_K", "Q4_0", "Q8_0", "F16"]
+MATVEC, MATVEC_INT8 = ["matvec lib/matvec"], ["matvec lib/matvec_int8"]
 # Kernels and texts for one job, the first choice of a device first.
 MATMUL = ["matmul_cooperative", "matmul_dot", "matmul lib/tile_f16", "matmul lib/tile_f32"]
 ATTEND_TILED = ["attend_cooperative", "attend_tiled"]
@@ -21,7 +22,9 @@ def jobs():
     """(title, our kernels, type, rows of x if it is matvec, llama.cpp's rows and pattern)."""
     for title, rows_of_x in (("1 row", 1), ("8 rows", 8)):
         for kind in TYPES:
-            yield f"{kind}, {title}", ["matvec"], kind, rows_of_x, title, f"(mul_mat_vec|matmul)_{kind.lower()}_"
+            yield f"{kind}, {title}", MATVEC, kind, rows_of_x, title, f"(mul_mat_vec|matmul)_{kind.lower()}_"
+            if kind != "F16":
+                yield f"{kind}, {title}, x in int8", MATVEC_INT8, kind, rows_of_x, None, ""
     for kind in TYPES:
         yield f"{kind}, 512 rows", MATMUL, kind, None, "512 rows", f"matmul_{kind.lower()}_"
     yield "attention, 1 row", ["attend"], "", None, "1 row", "flash_attn"
@@ -29,13 +32,14 @@ def jobs():
 
 
 def ours(rows, kernels, kind="", rows_of_x=None):
-    """Our kernel for a job, (name, row): of the default forms, the first choice, without norm, with the largest tile."""
+    """Our kernel for a job, (name, row): of the default forms, the first choice, without norm, with the largest tile. Mat-vec
+    in int8 is no default."""
     found = []
     for name, row in rows.items():
         words = name.split()
         value = lambda key: int(next((word.partition("=")[2] for word in words if word.startswith(key + "=")), 0))
         choice = next((i for i, start in enumerate(kernels) if f"{name} ".startswith(start + " ")), None)
-        if choice is None or (kind and kind not in words) or cell(row, "tuning") not in ("default", ""):
+        if choice is None or (kind and kind not in words) or (cell(row, "tuning") not in ("default", "") and kernels != MATVEC_INT8):
             continue
         columns = value("COLS")
         if rows_of_x and (columns == 1) != (rows_of_x == 1):

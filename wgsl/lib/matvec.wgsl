@@ -5,10 +5,6 @@
 //! An RMS norm costs no pass of its own: `W (x * weight)` and `Σ x²` come out of the same loop.
 //!
 //! The kernel says which rows they are: `w_rows(v4)`, their numbers in w.
-const COLS: u32 = 1u;       // set: at most 8
-const ROW_VEC4S: u32 = 1u;  // set: at most 4
-var<workgroup> sh_results: array<vec4<f32>, COLS * ROW_VEC4S>;  // (COLS, ROW_VEC4S)
-
 fn normed16(x: mat4x4<f32>, i: u32) -> mat4x4<f32> {
     let at = params.norm_w + i / 4u;
     return mat4x4<f32>(x[0] * vecs[at], x[1] * vecs[at + 1u], x[2] * vecs[at + 2u], x[3] * vecs[at + 3u]);
@@ -74,27 +70,5 @@ fn multiply(v4: u32, first: u32, cols: u32, lid: u32) {
             }
         }
     }
-    clear_partials(lid);
-    for (var i = 0u; i < COLS * ROW_VEC4S; i++) {
-        put_partial(i, sums[i], lid);
-    }
-    if NORM {
-        for (var col = 0u; col < COLS; col += 4u) {
-            var four = vec4<f32>(0.0);
-            for (var j = 0u; j < min(4u, COLS - col); j++) {
-                four[j] = squares[col + j];
-            }
-            put_partial(COLS * ROW_VEC4S + col / 4u, four, lid);
-        }
-    }
-    workgroupBarrier();
-    for (var i = lid; i < COLS * ROW_VEC4S; i += WG) {
-        var scale = 1.0;
-        if NORM {
-            let col = i / ROW_VEC4S;
-            scale = inverseSqrt(sum_of(COLS * ROW_VEC4S + col / 4u)[col % 4u] / f32(k) + params.eps);
-        }
-        sh_results[i] = scale * sum_of(i);
-    }
-    workgroupBarrier();
+    add_up(&sums, &squares, lid);
 }

@@ -1,17 +1,24 @@
 //! The GPU executor's memory beside the weights: values, which share buffers by lifetime, and caches.
 
 use crate::exec::{CacheOp, Limits};
-use crate::gpu::{Buffer, Device, Matmul, PlanBuilder};
+use crate::gpu::{Buffer, Device, PlanBuilder};
 use crate::model::{CacheSpec, Program};
 use crate::ops::lower::{CacheBuffer, KernelTuning, ValueBuffer};
-use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage};
+use crate::ops::{BlockMove, CacheId, CacheShape, KvLayout, KvStorage, PerPhase};
 use crate::{Error, Result};
 
-/// A buffer for the rows of x that prefill matmuls quantise to int8, if they do.
-pub(super) fn int8_rows(device: &Device, prefill: &Program, tuning: &KernelTuning, limits: &Limits) -> Result<Buffer> {
-    let row = prefill.nodes.iter().map(|node| node.op.gpu_needs().int8_row).max();
-    let row = row.filter(|_| tuning.table.multiplies(Matmul::Dot)).unwrap_or(0);
-    Buffer::new(device, "int8_rows", (row * u64::from(limits.rows)).max(16))
+/// A buffer for the rows of x that products take in int8, if some do.
+pub(super) fn int8_rows(
+    device: &Device,
+    programs: &PerPhase<Program>,
+    tuning: &KernelTuning,
+    limits: &Limits,
+) -> Result<Buffer> {
+    let nodes = programs.each().into_iter().flat_map(|program| &program.nodes);
+    let row = nodes.map(|node| node.op.gpu_needs().int8_row).max();
+    let row = row.filter(|_| tuning.table.rounds_rows()).unwrap_or(0);
+    let rows = limits.rows.max(limits.seqs).max(limits.outs);
+    Buffer::new(device, "int8_rows", (row * u64::from(rows)).max(16))
 }
 
 /// Buffers that values of different lifetimes share; one pool for the programs of both phases, which run one after another.

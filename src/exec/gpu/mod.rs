@@ -198,7 +198,7 @@ impl GpuExecutor {
             Numerics::Exact => KernelTuning::exact(device.caps()),
         };
         let buffers = Buffers {
-            int8_rows: memory::int8_rows(device, &programs.prefill, &tuning, &limits)?,
+            int8_rows: memory::int8_rows(device, &programs, &tuning, &limits)?,
             caches: memory::caches(device, program, &limits, kv)?,
             sampled: Buffer::new(device, "sampled", u64::from(limits.seqs * RING) * 4)?,
             partials: Buffer::new(device, "partials", u64::from(work_limits.splits.max(1)) * split_bytes)?,

@@ -49,6 +49,9 @@ pub(super) const FAMILIES: &[Family] = &[
 /// The mat-mat variants beside the usual one: prompts of two tiles of rows, every epilogue.
 pub(super) const MATMUL: Family = Family { name: "matmul", uses: multiplies, program: matmuls, format: None, rows: 70 };
 
+/// The variants of mat-vec beside the usual one: its two kernels, a norm before them, every epilogue.
+pub(super) const MATVEC: Family = Family { name: "matvec", uses: multiplies, program: matvecs, format: None, rows: 23 };
+
 /// Attention of prompts by cooperative matrices: several tiles of rows and blocks of positions, full and partial.
 pub(super) const ATTENTION: Family =
     Family { name: "attention", uses: caches, program: attention, format: F32, rows: 70 };
@@ -312,6 +315,33 @@ fn matmuls() -> Program {
     let down = linear(&mut b, "down", h, DIM);
     let x = b.add("residual", x, down);
     b.finish(vec![Out::Hidden(y), Out::Hidden(x)])
+}
+
+/// A layer whose decode rows are matvecs alone, but for attention; then a bias and an activation.
+fn matvecs() -> Program {
+    const HEADS: u32 = 4;
+    let mut b = new();
+    let group = b.group();
+    let table = angles(&mut b, HEAD_DIM);
+    let x = tokens(&mut b, DIM);
+    let spec = RopeSpec { table, pairing: Pairing::Neox, dims: HEAD_DIM };
+    b.layer(0, "layer.".to_owned());
+    let cache = b.pages(group, HEADS, HEAD_DIM, HEAD_DIM, None);
+    let h = rms(&mut b, "attn", x, DIM);
+    let [q, k, v] = ["q", "k", "v"].map(|name| linear(&mut b, name, h, HEADS * HEAD_DIM));
+    let [q, k] = [("q_rope", q), ("k_rope", k)].map(|(name, x)| b.rope(name, x, HEAD_DIM, spec));
+    b.kv_write(cache, k, v);
+    let a = b.attend(q, cache, Mask::Causal, 0.18);
+    let h = rms(&mut b, "ffn", x, DIM);
+    let [gate, up] = ["gate", "up"].map(|name| linear(&mut b, name, h, DIM));
+    let act = b.act("act", gate, Act::Silu);
+    let h = b.mul("gated", act, up);
+    let down = linear(&mut b, "down", h, DIM);
+    let x = b.add("residual", x, down);
+    b.end_layers();
+    let y = biased(&mut b, "y", x, 72);
+    let y = b.act("y_act", y, Act::GeluTanh);
+    b.finish(vec![Out::Hidden(a), Out::Hidden(y)])
 }
 
 /// Attention of three query heads to a KV head, with head sizes that are not whole blocks, over all positions and within a

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Numerics;
 use crate::gpu::compose::lib::LIB;
-use crate::gpu::{Device, Matmul, MatmulTuning};
+use crate::gpu::{Device, Matmul, MatmulTuning, Matvec};
 use crate::model::{Program, WeightSource};
 use crate::ops::{KERNELS, KvStorage, WeightId};
 use crate::quant::BlockFormat;
@@ -96,12 +96,15 @@ pub async fn self_test(
         }
         result => result.map(|()| device.clone()),
     }?;
-    // In exact numerics, matmul and attention have one variant each, which the families cover.
+    // In exact numerics, matmul, matvec and attention have one variant each, which the families cover.
     if numerics == Numerics::Exact {
         return Ok(device);
     }
     let device = match FAMILIES[0].is_used_by(program) {
-        true => multiplying(device, &formats, self_test_results).await?,
+        true => {
+            let device = multiplying(device, &formats, self_test_results).await?;
+            decoding(device, program, &formats, self_test_results).await?
+        }
         false => device,
     };
     match ATTENTION.is_used_by(program) {
@@ -166,6 +169,36 @@ async fn multiplying(
         let caps = device.caps();
         device = device.with_matmul(|format, requested| if caps.matmul(format) == form { simpler } else { requested });
     }
+}
+
+/// The device, with mat-vec in int8 where it is to be so, if that computes correctly.
+async fn decoding(
+    device: Device,
+    program: &Program,
+    formats: &HashSet<BlockFormat>,
+    self_test_results: &SelfTestResults,
+) -> Result<Device> {
+    let longest = program.weights.iter().map(|weight| weight.k).max().unwrap_or(0);
+    let caps = device.caps();
+    let in_int8 = |format: &&BlockFormat| {
+        let long = longest >= caps.tuning.matmul(**format).dot_k;
+        formats.contains(*format) && long && caps.matvec(**format) == Matvec::Dot
+    };
+    for &format in BlockFormat::ALL.iter().filter(in_int8) {
+        let line = format!("{}matvec {} {}", key(&device), Matvec::Dot.name(), format.info().name);
+        if self_test_results.lines().contains(&line) {
+            continue;
+        }
+        match run::matvec(&device, format).await {
+            Ok(_modules) => self_test_results.lines().insert(line),
+            Err(error) if is_fault(&error) => {
+                self_test_results.report(format!("used without the dot kernels of matvec: {error}"));
+                return Ok(device.with_matvec(Matvec::Registers));
+            }
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(device)
 }
 
 /// The mat-mat variant that a device uses for matrices of a format.

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::family::{ATTENTION, CONTEXT, Family, MATMUL, VOCAB};
+use super::family::{ATTENTION, CONTEXT, Family, MATMUL, MATVEC, VOCAB};
 use crate::exec::{
     CacheOp, CpuExecutor, CpuOptions, Executor, GpuExecutor, GpuOptions, Limits, Numerics, Oracle, Outs, Phase,
     SeqStep, Step, StepOut, Token,
 };
 use crate::file::Bytes;
-use crate::gpu::{Caps, Device, Matmul};
+use crate::gpu::{Caps, Device, Matmul, Matvec};
 use crate::model::{Builder, Out, Program};
 use crate::ops::sample::LOGPROBS;
 use crate::ops::{
@@ -65,7 +65,7 @@ fn weights(program: &Program, format: BlockFormat) -> Result<Arc<CpuWeights>> {
 /// between; then a row whose token the device sampled. Fails with the first op that is wrong. Returns the shader modules
 /// that ran.
 ///
-/// Matmul and attention of prompts use the usual variant.
+/// Matmul, matvec and attention of prompts use the usual variant.
 pub(super) async fn family(
     device: &Device,
     family: &Family,
@@ -73,34 +73,46 @@ pub(super) async fn family(
     numerics: Numerics,
     kv: KvStorage,
 ) -> Result<Vec<String>> {
-    compare(&device.with_matmul(|_, _| Matmul::Registers), family, format, numerics, kv, EXACT).await
+    let device = device.with_matmul(|_, _| Matmul::Registers).with_matvec(Matvec::Registers);
+    compare(&device, family, format, numerics, kv, PerPhase::by(|_| EXACT)).await
 }
+
+/// Largest NMSE after two products in sequence with activations in int8.
+const INT8: f64 = 1e-3;
 
 /// The same for a program of matmuls alone, in the given variant, to which the device is tuned.
 pub(super) async fn matmul(device: &Device, format: BlockFormat, form: Matmul) -> Result<Vec<String>> {
     // Largest NMSE after two matmuls in sequence.
     let bound = match form {
         Matmul::Registers => EXACT,
-        Matmul::Dot => 1e-3,                       // as int8
+        Matmul::Dot => INT8,
         Matmul::F16 | Matmul::Cooperative => 1e-5, // in f16
     };
-    compare(device, &MATMUL, format, Numerics::Fast, KvStorage::F16, bound).await
+    let (device, bounds) = (device.with_matvec(Matvec::Registers), PerPhase { prefill: bound, decode: EXACT });
+    compare(&device, &MATMUL, format, Numerics::Fast, KvStorage::F16, bounds).await
+}
+
+/// The same for a program of matvecs, with x in int8, however few its columns.
+pub(super) async fn matvec(device: &Device, format: BlockFormat) -> Result<Vec<String>> {
+    let device = device.with_matmul(|_, _| Matmul::Registers).with_matvec(Matvec::Dot).tuned("dot_k = 32")?;
+    compare(&device, &MATVEC, format, Numerics::Fast, KvStorage::F16, PerPhase { prefill: EXACT, decode: INT8 }).await
 }
 
 /// The same for attention alone, by cooperative matrices.
 pub(super) async fn attention(device: &Device, kv: KvStorage) -> Result<Vec<String>> {
     // In f16; int8 keys and values are the same in both variants.
-    compare(device, &ATTENTION, BlockFormat::F32, Numerics::Fast, kv, 1e-4).await
+    let bounds = PerPhase { prefill: 1e-4, decode: EXACT };
+    compare(device, &ATTENTION, BlockFormat::F32, Numerics::Fast, kv, bounds).await
 }
 
-/// `prompts`: the largest NMSE of the values of prefill rows.
+/// `bounds`: the largest NMSE of values that depend on no cache.
 async fn compare(
     device: &Device,
     family: &Family,
     format: BlockFormat,
     numerics: Numerics,
     kv: KvStorage,
-    prompts: f64,
+    bounds: PerPhase<f64>,
 ) -> Result<Vec<String>> {
     let program = (family.program)();
     let weights = weights(&program, format)?;
@@ -109,7 +121,7 @@ async fn compare(
     gpu.fill_cache(0x7fc0_7e00); // NaN, in f32 and in f16
     let programs = PerPhase::by(|phase| gpu.program(phase).clone());
     let oracle = Oracle::of_phases(programs, weights, LIMITS);
-    let mut both = Both { gpu, oracle, family, format, kv, prompts };
+    let mut both = Both { gpu, oracle, family, format, kv, bounds };
 
     let n = family.rows;
     let tokens: Vec<_> = (0..n as u32 + 4).map(|i| Token::Host((i * 37 + 5) % VOCAB)).collect();
@@ -164,7 +176,7 @@ struct Both<'a> {
     family: &'a Family,
     format: BlockFormat,
     kv: KvStorage,
-    prompts: f64,
+    bounds: PerPhase<f64>,
 }
 
 impl Both<'_> {
@@ -181,11 +193,11 @@ impl Both<'_> {
         self.gpu.plan(phase, &mut |_, _| {}).await?;
         let (sampled, _) = finish(&mut self.gpu, &Step { seqs: of_gpu }).await?;
         self.oracle.step(&Step { seqs: of_oracle })?;
-        let mut bound = if phase == Phase::Prefill { self.prompts } else { EXACT };
+        let mut bound = self.bounds[phase];
         for (i, node) in self.gpu.program(phase).nodes.iter().enumerate() {
             let Some(value) = node.op.writes() else { continue };
             if matches!(node.op, Op::Attend(Attend { kv: Kv::Cache(_), .. })) {
-                bound = if phase == Phase::Prefill { after.max(self.prompts) } else { after };
+                bound = after.max(self.bounds[phase]);
             }
             let wanted = self.oracle.value(value);
             let got = self.gpu.value(phase, value, wanted.len() as u32).await?;

@@ -67,8 +67,10 @@ fn gpu_right_kernels_pass() {
         let attention = pollster::block_on(run::attention(&stand_in, kv)).unwrap();
         let forms = forms.into_iter().chain([stand_in]);
         let matmuls = forms.flat_map(|device| runs_matmul(&device, Q4_K).unwrap());
-        let modules =
-            families.chain(pollster::block_on(run::samples(&device)).unwrap()).chain(matmuls).chain(attention);
+        let matvecs = pollster::block_on(run::matvec(&device, Q4_K)).unwrap();
+        assert!(matvecs.iter().filter(|module| module.contains("lib/matvec_int8")).count() >= 2, "{matvecs:?}");
+        let samples = pollster::block_on(run::samples(&device)).unwrap();
+        let modules = families.chain(samples).chain(matmuls).chain(matvecs).chain(attention);
         let modules: Vec<_> = modules.collect();
         kernels.extend(modules.iter().filter_map(|module| module.split(' ').next().map(str::to_owned)));
     }
@@ -260,12 +262,21 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     // Matmul in integers.
     ("matmul", "dots(q_low, v) * (d_low * s.x)", "dots(q_low, v) * d_low"),
     ("matmul", "chunk_at(min(k16, k16s - 1u) / 2u) + k16 % 2u * HALF_GAP", "16u * k16"),
-    ("matmul", "[from_k / 32u % 4u]", "[0]"),
+    ("matmul", "select(scales.w, scales.z, from_k % 32u == 0u)", "scales.z"),
     ("matmul", "low[m] += vec4<f32>(s0.y, s1.y, s2.y, s3.y) * s.y;", ""),
     ("matmul", "largest * (1.0 / 127.0)", "largest * (1.0 / 120.0)"),
+    ("matmul", "return k / 32u * 3u;", "return k / 32u * 2u;"),
     ("matmul", "dot4I8Packed(a.x, b.x)", "i32(dot4U8Packed(a.x, b.x))"),
     ("matmul", "let to = slot_w(row, i / TILE_N * 2u + r);", "let to = slot_w(row, i / TILE_N * 2u);"),
     ("matmul", "min(tile * (TILE_N / 2u) + i % (TILE_N / 2u), params.n - 1u)", "min(tile * TILE_N + i, params.n - 1u)"),
+    // Matvec in integers.
+    ("matvec", "f32(dot16(w.q, v)) * (w.d * s)", "f32(dot16(w.q, v)) * w.d"),
+    ("matvec", "y += w.low * total;", ""),
+    ("matvec", "select(scales.w, scales.z, first16)", "scales.w"),
+    ("matvec", "select(0.0, scales.y, first16)", "scales.y"),
+    ("matvec", "(first + min(col, cols - 1u)) * units", "first * units"),
+    ("matvec", "v *= vecs[params.norm_w + 8u * c + i];", ""),
+    ("matvec", "i / 32u * 3u + i / 16u % 2u", "i / 32u * 3u"),
     // Matmul in f16.
     ("f16", "return vec4<f16>(clamp_f16(v))", "return vec4<f16>(clamp_f16(v)) + vec4<f16>(0.1)"),
     ("f16", "sh_x[slot(tm + m * THREADS_M, i)]", "sh_x[slot(tm, i)]"),
@@ -314,6 +325,33 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("samples", "select(row_token, before, over)", "row_token"),
 ];
 
+/// Mat-vec in int8 that is wrong is left unused, and nothing else; it is tested where a model has rows that are long enough.
+#[test]
+fn gpu_wrong_matvecs_are_left_unused() {
+    let (program, weights) = embedding();
+    let test = |device: &Device, numerics, self_test_results: &SelfTestResults| {
+        pollster::block_on(self_test(device, &program, &weights, numerics, None, self_test_results)).unwrap()
+    };
+    let device = device("llvmpipe").with_matmul(|_, _| Matmul::Registers).with_matvec(Matvec::Dot);
+    let long = device.tuned("dot_k = 32").unwrap();
+    let wrong = |device: &Device| device.mutated("(1.0 / 127.0)", "(1.0 / 120.0)");
+    for (device, numerics, form, tests) in [
+        (&long, Numerics::Fast, Matvec::Dot, 1),
+        (&wrong(&long), Numerics::Fast, Matvec::Registers, 0),
+        (&wrong(&long), Numerics::Exact, Matvec::Dot, 0),
+        (&wrong(&device.tuned("dot_k = 64").unwrap()), Numerics::Fast, Matvec::Dot, 0),
+    ] {
+        let self_test_results = SelfTestResults::default();
+        let left = test(device, numerics, &self_test_results);
+        assert_eq!(left.caps().matvec(Q8_0), form, "{numerics:?}");
+        let of_matvec = self_test_results.text().lines().filter(|line| line.contains("matvec dot Q8_0")).count();
+        assert_eq!(of_matvec, tests, "{}", self_test_results.text());
+        let faults = self_test_results.faults();
+        let reported = faults.iter().any(|fault| fault.starts_with("used without the dot kernels of matvec: llvmpipe"));
+        assert_eq!(reported, form == Matvec::Registers, "{faults:?}");
+    }
+}
+
 /// Attention by cooperative matrices that is wrong is left unused, and nothing else.
 #[test]
 fn gpu_wrong_attention_by_matrices_is_left_unused() {
@@ -347,6 +385,7 @@ fn gpu_wrong_kernels_are_caught() {
         let self_test_result = match *name {
             "samples" => pollster::block_on(run::samples(&wrong)),
             "matmul" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
+            "matvec" => pollster::block_on(run::matvec(&wrong, Q4_K)),
             "f16" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::F16), Q4_K),
             "cooperative" => runs_matmul(&with_stand_in(&wrong), Q4_K),
             "attention" => pollster::block_on(run::attention(&with_stand_in(&wrong), KvStorage::F16)),

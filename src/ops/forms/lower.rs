@@ -2,7 +2,7 @@
 
 use crate::gpu::compose::lib;
 use crate::gpu::{
-    Arg, Buffer, Caps, Dim, Fragment, Kernel, KernelSource, Matmul, MatmulTuning, Matrices, PlanBuilder, Tuning,
+    Arg, Buffer, Caps, Dim, Fragment, Kernel, KernelSource, Matmul, MatmulTuning, Matrices, Matvec, PlanBuilder, Tuning,
 };
 use crate::ops::{
     CacheId, CacheShape, KvLayout, KvStorage, RopeId, RopeSpec, Rows, StepLayout, ValueId, VectorId, WeightId,
@@ -118,7 +118,7 @@ impl KernelTuning {
         Self {
             subgroups: caps.subgroups.is_some(),
             subgroup_min: caps.subgroups.map_or(4, |(least, _)| least.max(1)),
-            table: caps.tuning.with_matmul(|_, _| Matmul::Registers),
+            table: caps.tuning.with_matmul(|_, _| Matmul::Registers).with_matvec(|_, _| Matvec::Registers),
             matrices: caps.cooperative,
             attend_matrices: None,
         }
@@ -165,10 +165,10 @@ pub(crate) struct Lower<'a> {
     pub(crate) scratch: &'a Buffer,
     /// The chosen experts whose pairs lie sorted in `scratch`.
     pub(crate) sorted: Option<ValueId>,
-    /// Rows of x as int8, for mat-mat.
+    /// Rows of x as int8.
     pub(crate) int8_rows: &'a Buffer,
-    /// The value whose rows lie there.
-    pub(crate) quantized: Option<ValueId>,
+    /// The value whose rows lie there, and the weight of a norm that they were multiplied by.
+    pub(crate) quantized: Option<(ValueId, Option<VectorId>)>,
     /// The tokens sampled last, by slot and position.
     pub(crate) sampled: &'a Buffer,
     /// Partial results of attention's KV splits, until they are reduced.

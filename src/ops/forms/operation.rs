@@ -105,7 +105,7 @@ pub(crate) struct GpuNeeds {
     pub(crate) scratch_of_row: u64,
     /// Elements of its state, if it is recurrent.
     pub(crate) state: u64,
-    /// Bytes of a row of its input in int8, where mat-mat kernels take that.
+    /// Bytes of a row of its input in int8, where kernels take that.
     pub(crate) int8_row: u64,
     /// Bytes of one KV split of a row, until the splits are reduced.
     pub(crate) kv_split: u64,

@@ -6,7 +6,7 @@ use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim, Kernel, Matmul};
 use crate::ops::kernels;
 use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
-use crate::ops::{Phase, ValueId};
+use crate::ops::{Phase, ValueId, VectorId};
 use crate::quant::BlockFormat;
 
 /// Rows of x in a tile for steps of few rows: a tile that is not full costs as much as one that is.
@@ -75,15 +75,16 @@ fn overrides(form: Matmul, w: u32, [x, rows_x]: [u32; 2], memory: u32) -> [(&'st
     [("THREADS_N", w / OF_THREAD), ("THREADS_M", x / rows_x), ("TILE_K16", runs), ("ROWS_X", rows_x)]
 }
 
-/// Bytes of a row of k columns as int8: the quants, then a scale for each 32, in whole units of 16 bytes.
+/// Bytes of a row of k columns as int8: of each 32, the quants and four floats.
 pub(crate) fn int8_row_bytes(k: u32) -> u64 {
-    (u64::from(k) + u64::from(k / 32) * 4).next_multiple_of(16)
+    u64::from(k / 32) * 48
 }
 
 params! {
     pub(crate) struct Params {
         k: u32,
         rows_at: u32,
+        norm_w: u32,
     }
 }
 
@@ -128,21 +129,25 @@ impl<'a> Lower<'a> {
         }
     }
 
-    /// The rows of x as a variant reads them. Quantises them to int8, unless they are the rows quantised last.
-    pub(in crate::ops) fn matmul_rows(&mut self, form: Matmul, x: ValueId) -> Result<Arg<'a>> {
-        if form == Matmul::Dot && self.quantized != Some(x) {
-            self.quantize(x)?;
-            self.quantized = Some(x);
+    /// The rows of x in int8, times the weight of a norm. Makes them, unless they are those that were made last.
+    pub(in crate::ops) fn int8_rows(&mut self, x: ValueId, norm: Option<VectorId>) -> Result<Arg<'a>> {
+        if self.quantized != Some((x, norm)) {
+            self.quantize(x, norm)?;
+            self.quantized = Some((x, norm));
         }
-        Ok(Arg::read(if form == Matmul::Dot { self.int8_rows } else { &self.value(x).buffer }))
+        Ok(Arg::read(self.int8_rows))
     }
 
-    fn quantize(&mut self, x: ValueId) -> Lowered {
+    fn quantize(&mut self, x: ValueId, norm: Option<VectorId>) -> Lowered {
         let x = self.value(x);
         let mut kernel = self.kernel(kernels::QUANTIZE);
         kernel.set("WG", lower::WIDE);
-        let params = Params { k: x.width, rows_at: x.rows_at() };
-        let args = [Arg::read(self.step), Arg::read(&x.buffer), Arg::Write(self.int8_rows)];
+        let mut params = Params { k: x.width, rows_at: x.rows_at(), norm_w: 0 };
+        if let Some(weight) = norm {
+            kernel.set("HAS_NORM_W", true);
+            params.norm_w = self.vector(weight) / 4;
+        }
+        let args = [Arg::read(self.step), Arg::read(&x.buffer), Arg::read(self.vectors), Arg::Write(self.int8_rows)];
         let grid = [lower::wide(x.width / 32), x.rows(1), Dim::Fixed(1)];
         self.plan.dispatch(&kernel, &params, &args, grid)
     }

@@ -4,8 +4,9 @@ pub(crate) mod matmul;
 pub(crate) mod product;
 
 use crate::Result;
+use crate::gpu::compose::lib;
 use crate::gpu::params::params;
-use crate::gpu::{Arg, Dim, Kernel, MatmulTuning, Small};
+use crate::gpu::{Arg, Dim, Kernel, KernelSource, Matmul, MatmulTuning, Matvec, Small};
 use crate::ops::check::{Shapes, holds, same};
 use crate::ops::cost::row_bytes;
 use crate::ops::cpu::CpuRun;
@@ -443,11 +444,33 @@ impl Linear {
         params
     }
 
+    /// A mat-vec kernel for a segment, and the rows of x that it reads.
+    fn vector_kernel<'a>(
+        &self,
+        l: &mut Lower<'a>,
+        source: KernelSource,
+        format: BlockFormat,
+    ) -> Result<(Kernel, Arg<'a>)> {
+        let mut kernel = l.kernel(source);
+        let MatmulTuning { matvec, dot_k, .. } = *l.matmul(format);
+        if matvec == Matvec::Dot && self.k >= dot_k {
+            let norm = if let Pre::Norm(norm) = self.pre { norm.weight } else { None };
+            kernel.fill("products", lib::MATVEC_INT8);
+            return Ok((kernel, l.int8_rows(self.x, norm)?));
+        }
+        kernel.fill("products", lib::MATVEC);
+        Ok((kernel, Arg::read(&l.value(self.x).buffer)))
+    }
+
     fn lower_segment(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, stored: Stored) -> Lowered {
         let (x, out) = (l.value(self.x), l.value(self.out));
         let vectors = l.decode || x.rows != Rows::Step;
         let form = l.matmul(segment.format).matmul;
-        let mut kernel = if vectors { l.kernel(kernels::MATVEC) } else { l.matmul_kernel(form) };
+        let (mut kernel, x_rows) = match form {
+            _ if vectors => self.vector_kernel(l, kernels::MATVEC, segment.format)?,
+            Matmul::Dot => (l.matmul_kernel(form), l.int8_rows(self.x, None)?),
+            _ => (l.matmul_kernel(form), Arg::read(&x.buffer)),
+        };
         let mut params = self.common(l, &mut kernel, segment, bias);
         // Rows of W that a row of out takes.
         let mut rows = segment.n;
@@ -469,7 +492,6 @@ impl Linear {
         // Every binding needs a buffer, even one that the kernel does not use.
         let residual = residual.map_or(l.vectors, |r| &l.value(r).buffer);
         let w = Arg::read(&l.weights[segment.buffer]);
-        let x_rows = if vectors { Arg::read(&x.buffer) } else { l.matmul_rows(form, self.x)? };
         let args = [Arg::read(l.step), x_rows, Arg::read(l.vectors), w, Arg::read(residual), Arg::Write(&out.buffer)];
         if vectors {
             return self.vectors(l, kernel, segment, &params, &args, rows);
@@ -486,8 +508,8 @@ impl Linear {
     }
 
     fn lower_qkv(&self, l: &mut Lower<'_>, segment: &Segment, bias: Option<u32>, rope_kv: &RopeKvSpec) -> Lowered {
-        let (x, out, cache) = (l.value(self.x), l.value(self.out), l.cache(rope_kv.cache));
-        let mut kernel = l.kernel(kernels::MATVEC_QKV);
+        let (out, cache) = (l.value(self.out), l.cache(rope_kv.cache));
+        let (mut kernel, x_arg) = self.vector_kernel(l, kernels::MATVEC_QKV, segment.format)?;
         let params = self.common(l, &mut kernel, segment, bias);
         l.paged(&mut kernel, cache)?;
         l.kv_store(&mut kernel, cache)?;
@@ -495,7 +517,7 @@ impl Linear {
         kernel.set("HEADS", rope_kv.heads);
         kernel.set("HEAD_DIM", rope_kv.head_dim);
         let (w, angles) = (Arg::read(&l.weights[segment.buffer]), l.angles(rope_kv.rope.map(|r| r.table)));
-        let (x_arg, out, kv) = (Arg::read(&x.buffer), Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
+        let (out, kv) = (Arg::Write(&out.buffer), Arg::Write(&cache.buffer));
         let args = [Arg::read(l.step), x_arg, Arg::read(l.vectors), w, angles, out, kv];
         self.vectors(l, kernel, segment, &params, &args, segment.n)
     }

@@ -179,7 +179,9 @@ fn gpu_matrices_are_split_at_a_bindings_limit() {
 /// What a draft's verification needs: the bits of a row do not depend on how many others are in the step, nor on its place among them.
 #[test]
 fn gpu_rows_have_the_same_bits_in_company() {
-    for &format in BlockFormat::ALL {
+    let in_f32 = BlockFormat::ALL.iter().map(|format| (*format, Numerics::Exact));
+    let in_int8 = BlockFormat::ALL.iter().filter(|format| format.has_ints()).map(|format| (*format, Numerics::Fast));
+    for (format, numerics) in in_f32.chain(in_int8) {
         let (n, k) = (33, 768);
         let op = OneOp::new(&[k], |b, x| {
             let w = b.weight("w", n, k);
@@ -188,11 +190,14 @@ fn gpu_rows_have_the_same_bits_in_company() {
         let mut rng = Rng(17);
         let weights = random_weights(&op.program, &[format], &mut rng);
         let x = rng.normals(9 * k as usize, 1.0);
-        let options = GpuOptions { keep_values: true, ..options(Numerics::Exact) };
+        let options = GpuOptions { keep_values: true, ..options(numerics) };
         // On SwiftShader, which compiles for seconds, those that most models have.
         let most = [F32, F16, Q8_0, Q4_0, Q4_K, Q6_K].contains(&format);
         for form in if most { &[LAVAPIPE, SWIFTSHADER][..] } else { &[LAVAPIPE] } {
-            let mut gpu = gpu(*form, &op.program, &weights, options);
+            let device = device(*form).tuned(cases::IN_INT8).unwrap();
+            let mut quiet = |_, _| {};
+            let load = GpuExecutor::load(&device, &op.program, &*weights, options, &mut quiet);
+            let mut gpu = pollster::block_on(load).unwrap();
             // The bits of some of the nine rows, computed in one step.
             let mut bits = |at: std::ops::Range<usize>| {
                 gpu.set_value(Phase::Decode, op.inputs[0], &x[at.start * k as usize..at.end * k as usize]);
@@ -204,8 +209,11 @@ fn gpu_rows_have_the_same_bits_in_company() {
             };
             let alone: Vec<_> = (0..9).map(|r| bits(r..r + 1)).collect();
             for at in [0..2, 1..4, 3..7, 2..7, 0..6, 1..8, 1..9, 0..9] {
-                assert!(bits(at.clone()) == alone[at.clone()].concat(), "{format:?}, rows {at:?}, {form:?}");
+                let what = format!("{format:?}, {numerics:?}, rows {at:?}, {form:?}");
+                assert!(bits(at.clone()) == alone[at.clone()].concat(), "{what}");
             }
+            let in_int8 = gpu.modules().iter().any(|module| module.contains("lib/matvec_int8"));
+            assert_eq!(in_int8, numerics == Numerics::Fast, "{format:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ mod executor;
 mod samples;
 mod single;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 
 use wgslm::Error;
@@ -28,6 +28,7 @@ use wgslm::quant::BlockFormat::{F16, F32, Q4_0, Q4_K, Q6_K, Q8_0};
 use wgslm_test::adapter;
 use wgslm_test::cases::attend::AttendCase;
 use wgslm_test::cases::{self, Case, EXACT, Gather, options};
+use wgslm_test::modules;
 use wgslm_test::programs::*;
 
 /// One way to run kernels.
@@ -137,6 +138,30 @@ fn gpu_tunings_of_matmuls() {
 #[test]
 fn gpu_matmul_in_integers() {
     [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases::dots()));
+}
+
+#[test]
+fn gpu_matvec_in_integers() {
+    check(LAVAPIPE, &cases::int8_vectors());
+    // SwiftShader compiles for seconds: a fifth of them, which has each epilogue and norm.
+    check(FORMS[3], cases::int8_vectors().iter().step_by(5));
+}
+
+#[test]
+fn gpu_layers_in_integers() {
+    let cases = cases::int8_models();
+    check(SWIFTSHADER, cases.iter().step_by(4));
+    // Without subgroups, as in a browser: every module there is.
+    let (device, mut seen) = (device(FORMS[1]), BTreeSet::new());
+    for case in &cases {
+        let (distance, modules) = pollster::block_on(case.distance(&device));
+        assert!(distance <= case.bound, "{}: {distance:e}", case.name);
+        seen.extend(modules);
+    }
+    let all = modules::all();
+    let in_int8 = all.iter().filter(|m| modules::name(m).contains("lib/matvec_int8") && !modules::uses_subgroups(m));
+    let missing: Vec<_> = in_int8.map(modules::name).filter(|name| !seen.contains(name)).collect();
+    assert!(missing.is_empty(), "no case runs {missing:?}");
 }
 
 #[test]

@@ -434,7 +434,7 @@ fn devices_are_listed() {
             "tuning",
             "rows = 4",
             "reduce, head, attend, tiled_keys, tiled_values work",
-            "lanes, cols, row_vec4s, row_vec4s_batch, tile_w, tile_x, small_x, matmul",
+            "lanes, cols, row_vec4s, row_vec4s_batch, dot_k, tile_w, tile_x, small_x, matvec, matmul",
         ],
     );
     let list: Value = serde_json::from_str(&ok(output(command(&["devices", "--json"])))).unwrap();

@@ -7,6 +7,7 @@ use wgslm::quant::BlockFormat;
 /// The fragments that may fill a slot.
 pub fn choices(slot: &str) -> Vec<Fragment> {
     match slot {
+        "products" => vec![lib::MATVEC, lib::MATVEC_INT8],
         "weights" => BlockFormat::ALL.iter().map(decoder).collect(),
         "ints" => BlockFormat::ALL.iter().filter(|format| format.has_ints()).map(decoder).collect(),
         "cooperative" => vec![lib::COOPERATIVE],
@@ -41,6 +42,10 @@ pub fn all() -> Vec<Kernel> {
         // Rows of a step have one layout.
         let no_cache = |c: &Vec<(_, Fragment)>| c.iter().any(|(_, f)| *f == lib::KV_ROWS);
         filled.retain(|c| !(no_cache(c) && c.iter().any(|(_, f)| *f == lib::VECTORISED)));
+        // Floats are not rounded to integers.
+        let no_ints: Vec<_> = BlockFormat::ALL.iter().filter(|format| !format.has_ints()).map(decoder).collect();
+        let in_int8 = |c: &Vec<(_, Fragment)>| c.iter().any(|(_, f)| *f == lib::MATVEC_INT8);
+        filled.retain(|c| !(in_int8(c) && c.iter().any(|(_, f)| no_ints.contains(f))));
         modules.extend(filled.into_iter().map(|slots| {
             let mut kernel = source.kernel();
             slots.into_iter().for_each(|(slot, fragment)| kernel.fill(slot, fragment));

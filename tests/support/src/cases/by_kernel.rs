@@ -7,9 +7,10 @@ pub fn of_kernel(kernel: &str) -> Vec<Case> {
     match kernel {
         "embed" => formats(),
         "norm" => norm(),
-        "matvec" => [linear(), formats(), tunings()].concat(),
+        "matvec" => [linear(), formats(), tunings(), int8_vectors()].concat(),
         "matmul" => [registers(), f16_tiles(), tiles()].concat(),
-        "quantize" | "matmul_dot" => dots(),
+        "matmul_dot" => dots(),
+        "quantize" => [dots(), int8_vectors()].concat(),
         "matmul_cooperative" => cooperative(0, u32::MAX),
         "rope" => [rope(), rotations(), angles()].concat(),
         "kv_write" | "rope_kv" | "norm_rope_kv" => writes(),
@@ -25,7 +26,8 @@ pub fn of_kernel(kernel: &str) -> Vec<Case> {
         "expert_linear" | "expert_sort" | "expert_matmul" | "combine" => [expert_layers(), expert_formats()].concat(),
         "conv" => [recurrences(), conv_formats()].concat(),
         "decay" | "recur_step" | "recur_tile" => recurrences(),
-        "matvec_qkv" | "marker" => models(),
+        "matvec_qkv" => [models(), int8_models()].concat(),
+        "marker" => models(),
         sample if sample.starts_with("sample") => [samples(), all_samples()].concat(),
         _ => Vec::new(),
     }

@@ -178,6 +178,81 @@ fn matmuls(tuning: &'static str, has: fn(&BlockFormat) -> bool, shapes: Range<us
     cases
 }
 
+/// Mat-vec with x in int8: each format of integers, shapes and rows of x pair by pair, with every epilogue, after an RMS norm
+/// with a weight, one without, or none.
+pub fn int8_vectors() -> Vec<Case> {
+    const ROWS: [usize; 5] = [1, 8, 3, 9, 7];
+    let mut cases = Vec::new();
+    for (f, format) in BlockFormat::ALL.iter().copied().filter(|format| format.has_ints()).enumerate() {
+        for turn in 0..3 {
+            let (n, k) = SHAPES[(3 * f + turn) % 7];
+            let k = k.next_multiple_of(format.info().weights as u32);
+            let rows = if n == 1 { 7 } else { ROWS[(f / 3 + turn) % 5] };
+            let (epilogue, norm) = ((f + turn) % 5, (f + turn) % 3);
+            let other = if format == Q8_0 { Q4_0 } else { Q8_0 };
+            let inputs = if epilogue == 1 { &[k, n][..] } else { &[k] };
+            let op = OneOp::new(inputs, |b, x| {
+                let h = match norm {
+                    0 => x[0],
+                    _ => {
+                        let weight = (norm == 1).then(|| norm_weight(b, k));
+                        b.norm("h", x[0], NormSpec { kind: NormKind::Rms, n: k, weight, bias: None, eps: 1e-5 })
+                    }
+                };
+                let w = b.weight("w", n, k);
+                let bias = (n % 2 == 1).then(|| b.vector("b", n));
+                let y = b.linear("y", h, w, bias);
+                match epilogue {
+                    0 => y,
+                    1 => b.add("sum", x[1], y),
+                    2 => b.act("act", y, Act::GeluTanh),
+                    // 4: gates and ups of two formats, one dispatch each.
+                    _ => {
+                        let act = b.act("act", y, Act::Silu);
+                        let w = b.weight("up", n, k);
+                        let up = b.linear("up", h, w, None);
+                        b.mul("gated", act, up)
+                    }
+                }
+            });
+            cases.push(Case {
+                name: format!("in int8, ({n}, {k}) {format:?}, {rows} rows, epilogue {epilogue}, norm {norm}"),
+                formats: if epilogue == 4 { vec![format, other] } else { vec![format] },
+                numerics: Numerics::Fast,
+                unfused: false,
+                tuning: IN_INT8,
+                bound: 5e-4,
+                work: Work::Op { op, phase: Phase::Decode, rows, deviation: 1.0, extreme: false },
+            });
+        }
+    }
+    cases
+}
+
+/// Mat-vec with x in int8, whatever the length of a row.
+pub const IN_INT8: &str = "matmul = registers\nmatvec = dot\ndot_k = 32";
+
+/// Layers whose decode rows are in int8: both kernels of mat-vec, and how keys and values are stored. Of each, q, k and v have
+/// three formats, a dispatch each.
+pub fn int8_models() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let formats: Vec<_> = BlockFormat::ALL.iter().copied().filter(|format| format.has_ints()).collect();
+    for formats in formats.chunks(3) {
+        let dim = formats.iter().map(|format| format.info().weights as u32).max().unwrap().max(64);
+        let program = llama(Shape { layers: 1, dim, hidden: dim, ..Shape::SMALL });
+        for stored in [KvStorage::F16, KvStorage::F32] {
+            let mut case = model("a layer in int8 of", &program, formats, Numerics::Fast, false, 9);
+            (case.tuning, case.bound) = (IN_INT8, INT8_MODEL);
+            case.name += &format!(", {stored:?}");
+            if let Work::Model { kv, .. } = &mut case.work {
+                *kv = stored;
+            }
+            cases.push(case);
+        }
+    }
+    cases
+}
+
 /// A row of NaN or huge numbers among others, in each variant of matmul.
 pub fn extreme_matmuls() -> Vec<Case> {
     let forms = [("matmul = registers", EXACT), ("matmul = dot", 5e-4), ("matmul = f16", 1e-6)];
@@ -185,7 +260,9 @@ pub fn extreme_matmuls() -> Vec<Case> {
     let few = linear().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 9, .. }));
     let experts = expert_formats().into_iter().filter(|case| matches!(case.formats[..], [F32 | F16 | Q8_0]));
     let heads = heads().into_iter().filter(|case| matches!(case.work, Work::Op { rows: 63, .. }));
-    tiled.chain(few).chain(experts).chain(heads).map(|case| extreme(&case)).collect()
+    let of_some = |case: &Case| matches!((&case.work, case.formats[0]), (Work::Op { rows: 2.., .. }, Q8_0 | Q4_1));
+    let int8 = int8_vectors().into_iter().filter(of_some);
+    tiled.chain(few).chain(experts).chain(heads).chain(int8).map(|case| extreme(&case)).collect()
 }
 
 /// Each format's decoder alone, and in the kernels of W x for few rows and for many.
@@ -645,5 +722,6 @@ pub fn for_browsers() -> Vec<Case> {
     let singles = singles.chain(angles()).chain(each(single_matmuls(), 3));
     let models = models().into_iter().filter(|case| !case.unfused);
     let samples = samples().into_iter().chain(all_samples().into_iter().take(4));
-    ops.chain(singles).chain(models).chain(model_formats()).chain(samples).collect()
+    let int8 = each(int8_vectors(), 4).chain(int8_models());
+    ops.chain(singles).chain(models).chain(model_formats()).chain(int8).chain(samples).collect()
 }
