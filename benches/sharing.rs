@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use wgslm::engine::{Engine, Event, Request};
-use wgslm::exec::{AnyExecutor, DeviceChoice, Options};
+use wgslm::exec::{AnyExecutor, DeviceChoice, Executor, Options};
 use wgslm::model::KnownShape;
 use wgslm::model::Model;
 use wgslm::quant::mix::FileType;

@@ -794,7 +794,7 @@ fn what_a_lost_step_wrote_is_not_found() {
 }
 
 #[test]
-fn what_gave_no_number_is_not_found() {
+fn what_gave_nan_is_not_found() {
     let mut bench = Bench::new(TIGHT, 5);
     bench.engine.executor_mut().poison = Some(39);
     let request = Request { max_tokens: Some(4), ..Request::new([&[5; 20], &[39][..]].concat()) };

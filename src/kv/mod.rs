@@ -313,7 +313,7 @@ impl Kv {
         let Some(root) = self.index.get(None, 0, root) else { return Hit::default() };
         let look = Look { root, tokens: &tokens[..limit as usize], phases, open };
         let (mut path, mut others): (Vec<NodeId>, Vec<(usize, NodeId)>) = Default::default();
-        let (mut best, mut deepest, mut paths) = (Hit::default(), 0, 1);
+        let (mut best, mut furthest, mut paths) = (Hit::default(), 0, 1);
         loop {
             while let Some(words) = look.block(path.len() as u32, self.block) {
                 let parent = path.last().copied().unwrap_or(root);
@@ -338,7 +338,7 @@ impl Kv {
                     None => break,
                 }
             }
-            deepest = deepest.max(path.len() as u32 * self.block);
+            furthest = furthest.max(path.len() as u32 * self.block);
             let hit = self.usable(&look, &path);
             if hit.positions > best.positions {
                 best = hit;
@@ -347,7 +347,7 @@ impl Kv {
             path.truncate(depth);
             path.push(other);
         }
-        best.branch = (deepest > best.positions).then_some(deepest);
+        best.branch = (furthest > best.positions).then_some(furthest);
         let mut bits = best.path.iter().map(|&node| (self.block, self.index.node(node).bits)).collect::<Vec<_>>();
         bits.extend(best.part.map(|(node, count)| (count, self.index.node(node).bits)));
         bits.into_iter().for_each(|(count, bits)| best.phases.push_bits(count, bits));
