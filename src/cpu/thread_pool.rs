@@ -493,7 +493,11 @@ mod tests {
         std::thread::scope(|scope| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from).min(8);
             for _ in 0..cores {
-                scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
             let pool = pool(4 * cores, 4 * cores);
             for _ in 0..20 {
