@@ -495,7 +495,7 @@ mod tests {
             for _ in 0..cores {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
-                        std::hint::spin_loop()
+                        std::hint::spin_loop();
                     }
                 });
             }
