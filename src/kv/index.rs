@@ -1,4 +1,4 @@
-//! Blocks by what they hold: a tree of nodes, each a block of tokens behind its parent's.
+//! Blocks by what they hold: a tree of nodes, each a block of tokens after its parent's.
 //!
 //! What a block holds is a function of everything before it: the salt and the adapter of the request, and for each token its
 //! id and the phase it ran in. A node's key is its parent, its tokens and their phases; keys are compared whole, never by a
@@ -15,7 +15,7 @@ use super::phases::low_bits;
 pub(super) type NodeId = u32;
 
 /// When something was used last, after whether it is worth keeping at all: the least is evicted first.
-type Stamp = (bool, u64);
+type LastUse = (bool, u64);
 
 /// How many children of a node are looked at where tokens or phases are not known beforehand: the newest ones.
 const CHILDREN: usize = 16;
@@ -34,10 +34,10 @@ pub(super) struct Node {
     pub(super) blocks: Box<[Held]>,
     /// The states of recurrent layers after its last token.
     state: Option<State>,
-    state_stamp: Stamp,
+    state_use: LastUse,
     /// Tables that use it, in part at least. Who uses a node uses its parent.
     users: u32,
-    stamp: Stamp,
+    last_use: LastUse,
     first_child: Option<NodeId>,
     newer: Option<NodeId>,
     older: Option<NodeId>,
@@ -51,7 +51,7 @@ pub(super) struct Held {
     pub(super) block: Option<u32>,
     /// Of a windowed group: the tables that use it. Of others, those of the node.
     users: u32,
-    stamp: Stamp,
+    last_use: LastUse,
 }
 
 /// States of recurrent layers: where they are kept, and the copy that brought them there.
@@ -78,11 +78,11 @@ pub(super) struct Index {
     vacant: Vec<NodeId>,
     by_key: HashMap<Box<[u32]>, NodeId>,
     /// Nodes that nobody uses. Children come before parents, since who used a child used its parent no less recently.
-    idle: BTreeSet<(Stamp, NodeId)>,
+    idle: BTreeSet<(LastUse, NodeId)>,
     /// For each windowed group, the nodes whose block nobody uses.
-    idle_windows: Vec<Option<BTreeSet<(Stamp, NodeId)>>>,
+    idle_windows: Vec<Option<BTreeSet<(LastUse, NodeId)>>>,
     /// The nodes with states.
-    with_state: BTreeSet<(Stamp, NodeId)>,
+    with_state: BTreeSet<(LastUse, NodeId)>,
     clock: u64,
     key: Vec<u32>,
 }
@@ -110,7 +110,7 @@ impl Index {
         (self.nodes.len() - self.vacant.len()) as u32
     }
 
-    fn stamp(&mut self, warm: bool) -> Stamp {
+    fn last_use(&mut self, warm: bool) -> LastUse {
         self.clock += 1;
         (warm, self.clock)
     }
@@ -140,7 +140,7 @@ impl Index {
             Some(parent) => (words.len() as u32, self.node(parent).end + words.len() as u32),
         };
         let older = parent.and_then(|parent| self.node(parent).first_child);
-        let stamp = self.stamp(true);
+        let last_use = self.last_use(true);
         let node = Node {
             parent,
             key: self.key.as_slice().into(),
@@ -149,9 +149,9 @@ impl Index {
             bits,
             blocks: vec![Held::default(); self.idle_windows.len()].into(),
             state: None,
-            state_stamp: stamp,
+            state_use: last_use,
             users: 0,
-            stamp,
+            last_use,
             first_child: None,
             newer: None,
             older,
@@ -175,7 +175,7 @@ impl Index {
             self.nodes[parent as usize].first_child = Some(id);
         }
         self.by_key.insert(key, id);
-        self.idle.insert((stamp, id));
+        self.idle.insert((last_use, id));
         id
     }
 
@@ -205,19 +205,19 @@ impl Index {
     pub(super) fn enter(&mut self, id: NodeId) {
         let node = &mut self.nodes[id as usize];
         if node.users == 0 {
-            self.idle.remove(&(node.stamp, id));
+            self.idle.remove(&(node.last_use, id));
         }
         node.users += 1;
     }
 
     /// One table less uses a node.
     pub(super) fn leave(&mut self, id: NodeId) {
-        let stamp = self.stamp(true);
+        let last_use = self.last_use(true);
         let node = &mut self.nodes[id as usize];
         node.users -= 1;
         if node.users == 0 {
-            node.stamp = stamp;
-            self.idle.insert((stamp, id));
+            node.last_use = last_use;
+            self.idle.insert((last_use, id));
         }
     }
 
@@ -225,30 +225,30 @@ impl Index {
     pub(super) fn enter_window(&mut self, id: NodeId, group: usize) {
         let held = &mut self.nodes[id as usize].blocks[group];
         if let (0, Some(idle)) = (held.users, &mut self.idle_windows[group]) {
-            idle.remove(&(held.stamp, id));
+            idle.remove(&(held.last_use, id));
         }
         held.users += 1;
     }
 
     /// One table less uses it. What is not worth keeping is evicted before anything else.
     pub(super) fn leave_window(&mut self, id: NodeId, group: usize, warm: bool) {
-        let stamp = self.stamp(warm);
+        let last_use = self.last_use(warm);
         let held = &mut self.nodes[id as usize].blocks[group];
         held.users -= 1;
         if let (0, Some(idle)) = (held.users, &mut self.idle_windows[group]) {
-            held.stamp = stamp;
-            idle.insert((stamp, id));
+            held.last_use = last_use;
+            idle.insert((last_use, id));
         }
     }
 
     /// A node that has no block of a group gets one, which nobody uses yet through it.
     pub(super) fn set_block(&mut self, id: NodeId, group: usize, block: u32) {
-        let stamp = self.stamp(true);
+        let last_use = self.last_use(true);
         let held = &mut self.nodes[id as usize].blocks[group];
         debug_assert!(held.block.is_none() && held.users == 0);
-        (held.block, held.stamp) = (Some(block), stamp);
+        (held.block, held.last_use) = (Some(block), last_use);
         if let Some(idle) = &mut self.idle_windows[group] {
-            idle.insert((stamp, id));
+            idle.insert((last_use, id));
         }
     }
 
@@ -268,14 +268,14 @@ impl Index {
     pub(super) fn remove(&mut self, id: NodeId) -> Removed {
         let node = &self.nodes[id as usize];
         assert!(node.users == 0 && node.first_child.is_none(), "node {id} is in use");
-        let (stamp, parent, newer, older) = (node.stamp, node.parent, node.newer, node.older);
-        self.idle.remove(&(stamp, id));
+        let (last_use, parent, newer, older) = (node.last_use, node.parent, node.newer, node.older);
+        self.idle.remove(&(last_use, id));
         let mut blocks = Vec::new();
         for (group, held) in node.blocks.iter().enumerate() {
             if let Some(block) = held.block {
                 blocks.push((group, block));
                 if let Some(idle) = &mut self.idle_windows[group] {
-                    idle.remove(&(held.stamp, id));
+                    idle.remove(&(held.last_use, id));
                 }
             }
         }
@@ -305,10 +305,10 @@ impl Index {
     /// Gives a node states; returns those that it had.
     pub(super) fn set_state(&mut self, id: NodeId, state: State, warm: bool) -> Option<State> {
         let old = self.take_state(id);
-        let stamp = self.stamp(warm);
+        let last_use = self.last_use(warm);
         let node = &mut self.nodes[id as usize];
-        (node.state, node.state_stamp) = (Some(state), stamp);
-        self.with_state.insert((stamp, id));
+        (node.state, node.state_use) = (Some(state), last_use);
+        self.with_state.insert((last_use, id));
         old
     }
 
@@ -322,7 +322,7 @@ impl Index {
     pub(super) fn take_state(&mut self, id: NodeId) -> Option<State> {
         let node = &mut self.nodes[id as usize];
         let state = node.state.take()?;
-        self.with_state.remove(&(node.state_stamp, id));
+        self.with_state.remove(&(node.state_use, id));
         Some(state)
     }
 
@@ -359,19 +359,19 @@ impl Index {
         for id in (0..self.nodes.len() as NodeId).filter(|id| !vacant.contains(id)) {
             let node = self.node(id);
             assert_eq!(self.by_key.get(&node.key), Some(&id));
-            assert_eq!(self.idle.contains(&(node.stamp, id)), node.users == 0);
+            assert_eq!(self.idle.contains(&(node.last_use, id)), node.users == 0);
             if let Some(parent) = node.parent {
                 assert!(!vacant.contains(&parent), "a node without its parent");
                 assert!(self.node(parent).users >= u32::from(node.users > 0));
                 children[parent as usize] += 1;
                 if node.users == 0 && self.node(parent).users == 0 {
-                    assert!(node.stamp < self.node(parent).stamp, "a parent goes before its child");
+                    assert!(node.last_use < self.node(parent).last_use, "a parent goes before its child");
                 }
             }
             for (group, of) in node.blocks.iter().enumerate() {
                 of.block.into_iter().for_each(|block| held(group, block));
                 if let Some(idle) = &self.idle_windows[group] {
-                    assert_eq!(idle.contains(&(of.stamp, id)), of.block.is_some() && of.users == 0);
+                    assert_eq!(idle.contains(&(of.last_use, id)), of.block.is_some() && of.users == 0);
                     assert!(of.users <= node.users && (of.users == 0 || of.block.is_some()));
                 }
             }
