@@ -21,7 +21,7 @@ pub enum Access {
 }
 
 /// The text files of a model folder that are of use.
-const TEXTS: [&str; 9] = [
+pub(crate) const FOLDER_TEXTS: [&str; 9] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -133,7 +133,7 @@ fn parts(path: &Path, name: &str) -> Vec<PathBuf> {
 /// The text files beside `path` that are there.
 fn texts(path: &Path) -> Result<Texts> {
     let mut texts = Texts::new();
-    for name in TEXTS {
+    for name in FOLDER_TEXTS {
         let file = path.with_file_name(name);
         if file.exists() {
             texts.insert(name.into(), read_text(&file)?);

@@ -33,8 +33,10 @@ mod source;
 mod tensor;
 mod write;
 
-#[cfg(not(target_arch = "wasm32"))]
 pub use folder::Access;
+#[cfg(not(target_arch = "wasm32"))]
+#[cfg(feature = "hub")]
+pub(crate) use folder::FOLDER_TEXTS;
 #[cfg(not(target_arch = "wasm32"))]
 pub use mapped::MappedFile;
 pub use metadata::{Array, FromValue, Metadata, Strings, Value};

@@ -14,18 +14,6 @@ pub const PREFERRED: [&str; 23] = [
     "Q5_0", "Q6_K", "Q8_0", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K", "BF16", "F16", "FP16", "F32",
 ];
 
-/// Files that belong to a safetensors model, beside its weights.
-const TEXTS: [&str; 9] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "modules.json",
-    "sentence_bert_config.json",
-];
 const CONFIG: &str = "config.json";
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -254,7 +242,7 @@ fn folder(paths: &[&str]) -> Option<Choice> {
     }
     let wanted = |path: &str| match path.split_once('/') {
         None if path == INDEX => sharded,
-        None => TEXTS.contains(&path) || !sharded && path == SINGLE || sharded && is_shard(path),
+        None => crate::file::FOLDER_TEXTS.contains(&path) || !sharded && path == SINGLE || sharded && is_shard(path),
         // 1_Pooling, 2_Dense
         Some((module, file)) => {
             module.starts_with(|c: char| c.is_ascii_digit()) && [CONFIG, SINGLE].contains(&file) && has("modules.json")

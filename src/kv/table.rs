@@ -36,12 +36,6 @@ impl Table {
         self.groups.first().map_or(0, |g| g.len() as u32)
     }
 
-    /// Blocks that a group holds.
-    pub fn held(&self, group: usize) -> u32 {
-        let kept = self.kept.iter().filter(|(of, ..)| *of == group).count() as u32;
-        self.groups[group].len() as u32 - self.freed[group] + kept
-    }
-
     /// The blocks of a group.
     pub fn group(&self, group: usize) -> &[u32] {
         &self.groups[group]
