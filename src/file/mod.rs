@@ -33,9 +33,9 @@ mod source;
 mod tensor;
 mod write;
 
-pub use folder::Access;
 #[cfg(not(target_arch = "wasm32"))]
-#[cfg(feature = "hub")]
+pub use folder::Access;
+#[cfg(all(feature = "hub", not(target_arch = "wasm32")))]
 pub(crate) use folder::FOLDER_TEXTS;
 #[cfg(not(target_arch = "wasm32"))]
 pub use mapped::MappedFile;
