@@ -67,6 +67,9 @@ pub(super) fn run(session: Session, args: &Args, sampling: Sampling) -> Result<(
         chat.set_system(Some(system.clone()))?;
     }
     let mut lines = Lines::new()?;
+    // The line editor shows what is typed. It leaves the terminal as it found it, so that there is no moment between a message
+    // and its answer in which keys are shown.
+    let _quiet = echo::Quiet::new();
     let (name, device, context) = (&session.model.model().name, session.model.device(), session.model.context());
     let load = session.load.as_secs_f64();
     term::dim(&format!("{name} · {device} · context {context} · load {load:.2} s · /help"));
@@ -139,7 +142,6 @@ impl Repl<'_> {
         let policy = self.session.policy(self.args);
         let mut out = term::out();
         let mut wrap = Wrap::of_stdout();
-        let quiet = echo::Quiet::new();
         let mut show = |piece: &str| {
             match &mut wrap {
                 Some(wrap) => out.write_all(wrap.push(piece).as_bytes())?,
@@ -183,7 +185,6 @@ impl Repl<'_> {
         if let Some(wrap) = &mut wrap {
             out.write_all(wrap.finish().as_bytes())?;
         }
-        drop(quiet);
         if let Finish::Error(error) = &reason {
             return Err(Exit::from(&**error));
         }

@@ -164,6 +164,16 @@ impl Pages {
         }
     }
 
+    /// How many blocks there are.
+    pub(crate) fn blocks(&self) -> usize {
+        let elements = match &self.store {
+            Store::F32(store) => store.len(),
+            Store::F16(store) => store.len(),
+            Store::Q8(store, _) => store.len(),
+        };
+        elements.checked_div(self.shape.len()).unwrap_or(0)
+    }
+
     /// Copies a block onto another.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
         let n = self.shape.len();

@@ -222,7 +222,7 @@ impl CpuExecutor {
     pub fn fill_caches(&mut self, value: f32) {
         for cache in &mut self.caches {
             match cache {
-                Cache::Pages(pages) => (0..self.limits.blocks as usize).for_each(|block| pages.fill(block, value)),
+                Cache::Pages(pages) => (0..pages.blocks()).for_each(|block| pages.fill(block, value)),
                 Cache::State(states) => states.fill(value),
             }
         }

@@ -100,7 +100,12 @@ fn only_gguf(folder: &Path) -> Result<PathBuf> {
             Err(Error::argument(shown, problem))
         }
         several => {
-            let problem = format!("the folder holds several models; one by its own path works: {}", several.join(", "));
+            /// Names that are read.
+            const NAMED: usize = 8;
+            let more = several.len().checked_sub(NAMED).filter(|more| *more > 0);
+            let more = more.map_or(String::new(), |more| format!(" and {more} more"));
+            let named = several.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let problem = format!("the folder holds several models; one by its own path works: {named}{more}");
             Err(Error::argument(shown, problem))
         }
     }

@@ -119,14 +119,16 @@ pub(crate) fn exact_requests_have_the_same_bits<D: Device>() {
         let apart = bench.answer(&Request { salt, ..asked[0].clone() });
         assert_eq!((apart.tokens, apart.usage.reused), (cold[0].tokens.clone(), 0), "{name}");
         // In company, by small chunks, on a cache that is too small for all, with forks of one conversation.
-        let tight = Limits { rows: 5, blocks: 26, checkpoints: 4, context: 60, ..ROOMY };
+        let tight = Limits { rows: 5, blocks: 24, checkpoints: 4, context: 60, ..ROOMY };
         let mut bench = Bench::<D>::new(model, tight);
         let first = bench.engine.open();
         let mut all = Vec::new();
         for round in 0..3 {
             for (i, request) in asked.iter().enumerate() {
                 let sequence = if i == 3 { Some(bench.engine.fork(first).unwrap()) } else { None };
-                all.push((i, bench.engine.submit(Request { sequence, ..request.clone() }).unwrap()));
+                // Those of a round share nothing with those of another, so that there is less space.
+                let salt: Option<Arc<[u8]>> = Some(Arc::from([round as u8]));
+                all.push((i, bench.engine.submit(Request { sequence, salt, ..request.clone() }).unwrap()));
                 (0..round * i).for_each(|_| bench.step());
             }
         }
@@ -149,9 +151,12 @@ pub(crate) fn answers_are_replayed<D: Device>() {
         let second = bench.answer(&request(&followed, None));
         let len = followed.len() as u32;
         let of_prompt: Vec<Range<u32>> = second.decoded.iter().filter(|range| range.end < len).cloned().collect();
-        let expected = 37..45;
-        assert_eq!(of_prompt, [expected], "{name}: the answer but for its last token, whose row was never computed");
-        assert_eq!(second.usage.reused, 45, "{name}");
+        // The answer but for its last token, whose row was never computed, and without a block's first position alone, which
+        // is quicker to compute than to copy.
+        let found = if model.program.state_bytes() > 0 { 45 } else { 44 };
+        let expected = 37..found;
+        assert_eq!(of_prompt, [expected], "{name}");
+        assert_eq!(second.usage.reused, found, "{name}");
         let stated = Request { decoded: of_prompt, ..request(&followed, None) };
         assert_eq!(Bench::<D>::new(model, ROOMY).answer(&stated).tokens, second.tokens, "{name}");
     });
