@@ -39,7 +39,7 @@ impl Answer {
         let id = engine.submit(request).map_err(|e| Exit::usage(e.to_string()))?;
         let (reason, usage) = 'answer: loop {
             let before = Instant::now();
-            let events = pollster::block_on(engine.step())?;
+            let events = pollster::block_on(engine.step());
             if first.is_none() && events.is_empty() {
                 pacing.took(before.elapsed(), engine);
             }

@@ -206,7 +206,7 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
             term::dim("the context is full; a larger one: --context N");
             Ok(())
         }
-        Finish::Stop(_) | Finish::StopString(_) | Finish::Length => Ok(()),
+        Finish::Stop(_) | Finish::StopString(_) | Finish::Length | Finish::Deadline => Ok(()),
     }
 }
 

@@ -1,33 +1,61 @@
 //! The engine's loop.
 
+use std::time::Duration;
+
 use super::scheduler::Scheduler;
-use super::{Event, Request, RequestId, SeqId};
-use crate::Result;
-use crate::exec::Executor;
+use super::{Event, Request, RequestId, SeqId, StepTime};
+use crate::exec::{Executor, Limits, Phase};
 use crate::kv::{BlockCounts, KvCounts};
 use crate::model::Program;
+use crate::{Error, Result};
 
 /// Runs requests on an executor, as many at a time as fit.
 ///
 /// Nothing happens by itself: somebody calls [`step`](Engine::step) as long as [`busy`](Engine::busy).
 /// A request gives the same tokens alone and batched with any others.
-#[derive(Debug)]
 pub struct Engine<E> {
     pub(super) executor: E,
     pub(super) scheduler: Scheduler,
+    clock: Clock,
     stalls: u64,
+    /// Whether requests wait for another device when theirs is lost.
+    wait_for_device: bool,
+    lost: Option<String>,
 }
+
+/// The time since some moment.
+type Clock = Box<dyn Fn() -> Duration + Send>;
 
 impl<E: Executor> Engine<E> {
     /// An engine for the program that the executor was made for.
     pub fn new(executor: E, program: &Program) -> Self {
         let scheduler = Scheduler::new(executor.limits(), program);
-        Self { executor, scheduler, stalls: 0 }
+        let began = web_time::Instant::now();
+        let clock = Box::new(move || began.elapsed());
+        Self { executor, scheduler, clock, stalls: 0, wait_for_device: false, lost: None }
     }
 
-    /// Adds a request. Fails if it could never run.
+    /// Another clock, for simulations: the time since some moment, which never goes back.
+    pub fn set_clock(&mut self, clock: impl Fn() -> Duration + Send + 'static) {
+        self.clock = Box::new(clock);
+    }
+
+    /// Limits how long steps take; without it a step has as many rows as the executor takes.
+    pub fn set_step_time(&mut self, step_time: Option<StepTime>) {
+        self.scheduler.set_step_time(step_time);
+        let rows = self.executor.limits().rows;
+        if let (Some(_), Some(time)) = (step_time, self.executor.predict(Phase::Prefill, rows, 0)) {
+            self.scheduler.guess(rows, time);
+        }
+    }
+
+    /// Adds a request. Fails if it could never run, or if the device is gone.
     pub fn submit(&mut self, request: Request) -> Result<RequestId> {
-        self.scheduler.submit(request)
+        self.scheduler.set_time((self.clock)());
+        match &self.lost {
+            Some(lost) if !self.wait_for_device => Err(Error::DeviceLost(lost.clone())),
+            _ => self.scheduler.submit(request),
+        }
     }
 
     /// Ends a request; what it generated so far has been reported, or is reported with its last event at the next step.
@@ -52,8 +80,7 @@ impl<E: Executor> Engine<E> {
         self.scheduler.fork(sequence)
     }
 
-    /// Limits the prefill rows of a step to come: a step in flight cannot be stopped, so this bounds the time until
-    /// [`cancel`](Engine::cancel) takes effect. Results do not depend on it.
+    /// Limits the prefill rows of a step to come. Results do not depend on it.
     pub fn set_rows(&mut self, rows: u32) {
         self.scheduler.set_rows(rows);
     }
@@ -61,6 +88,21 @@ impl<E: Executor> Engine<E> {
     /// Whether there is anything to do.
     pub fn busy(&self) -> bool {
         self.scheduler.busy()
+    }
+
+    /// Requests that wait to be run, and the tokens that they begin with.
+    pub fn waiting(&self) -> (usize, u64) {
+        self.scheduler.waiting()
+    }
+
+    /// Requests that run.
+    pub fn running(&self) -> usize {
+        self.scheduler.running()
+    }
+
+    /// Time until the next deadline of a request, if one has any.
+    pub fn until_deadline(&self) -> Option<Duration> {
+        self.scheduler.next_deadline().map(|deadline| deadline.saturating_sub((self.clock)()))
     }
 
     /// How often it waited with one step in flight and nothing that could be enqueued after it: the device then idles until
@@ -91,30 +133,83 @@ impl<E: Executor> Engine<E> {
 
     /// Schedules and runs as many steps as the executor takes, and gives what has happened since the last call: at least one
     /// event, unless there is nothing to do or a step finished that sampled no token.
-    pub async fn step(&mut self) -> Result<Vec<Event>> {
-        while let Some(plan) = self.scheduler.schedule(self.executor.target_in_flight()) {
-            self.copy()?;
-            self.scheduler.run(&plan, |step| self.executor.enqueue(step));
+    ///
+    /// It never fails: what goes wrong ends the requests that it concerns, each with its error.
+    pub async fn step(&mut self) -> Vec<Event> {
+        self.scheduler.set_time((self.clock)());
+        if self.lost.is_none() {
+            while let Some(plan) = self.scheduler.schedule(self.executor.target_in_flight()) {
+                self.copy();
+                self.scheduler.run(&plan, |step| self.executor.enqueue(step));
+            }
+            // The end of a cancelled request is reported at once, whatever of it is still in flight.
+            if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
+                self.stalls += u64::from(self.scheduler.in_flight() == 1);
+                match self.executor.wait().await {
+                    Ok(()) => _ = self.poll(),
+                    Err(error) => self.device_lost(error),
+                }
+            }
+            self.copy();
+            if let Some(error) = self.scheduler.take_lost() {
+                self.device_lost(error);
+            }
         }
-        // The end of a cancelled request is reported at once, whatever of it is still in flight.
-        if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
-            self.stalls += u64::from(self.scheduler.in_flight() == 1);
-            self.executor.wait().await?;
-            self.poll();
-        }
-        self.copy()?;
-        Ok(self.scheduler.emit())
+        self.scheduler.emit()
     }
 
     /// Copies the blocks and states that the scheduler wants kept or restored.
-    fn copy(&mut self) -> Result<()> {
+    fn copy(&mut self) {
         let ops = self.scheduler.take_copies();
-        if ops.is_empty() { Ok(()) } else { self.executor.cache(&ops) }
+        if !ops.is_empty()
+            && let Err(error) = self.executor.cache(&ops)
+        {
+            self.scheduler.copies_failed(error);
+        }
     }
 
     fn poll(&mut self) -> usize {
         let Self { executor, scheduler, .. } = self;
-        executor.poll(&mut |ticket, out| scheduler.collect(ticket, out))
+        let finished = executor.poll(&mut |ticket, out| scheduler.collect(ticket, out));
+        scheduler.measure((self.clock)());
+        finished
+    }
+
+    /// When the device is lost, requests wait for [`reopen`](Self::reopen) and are then computed again, to the same tokens;
+    /// without it they end with the error.
+    pub fn wait_for_device(&mut self, wait: bool) {
+        self.wait_for_device = wait;
+    }
+
+    /// Why the device is gone, if it is: nothing runs until [`reopen`](Self::reopen).
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
+    fn device_lost(&mut self, error: Error) {
+        self.lost = Some(match &error {
+            Error::DeviceLost(why) => why.clone(),
+            other => other.to_string(),
+        });
+        self.scheduler.device_lost((!self.wait_for_device).then_some(error));
+    }
+
+    /// Goes on with another executor, of the same program and limits.
+    pub fn reopen(&mut self, executor: E) -> Result<()> {
+        let (had, has) = (self.executor.limits(), executor.limits());
+        let same = Limits { rows: has.rows, in_flight: has.in_flight, ..had };
+        if has != same {
+            return Err(Error::argument("executor", format!("{has:?}; the requests were made for {had:?}")));
+        }
+        self.executor = executor;
+        self.scheduler.set_limits(has);
+        self.lost = None;
+        Ok(())
+    }
+
+    /// Gives up on another device: all requests end with this error.
+    pub fn give_up(&mut self, error: Error) {
+        self.scheduler.device_lost(Some(error));
     }
 
     /// The executor.
@@ -130,5 +225,12 @@ impl<E: Executor> Engine<E> {
     /// The executor, to use it otherwise while the engine is not [`busy`](Engine::busy).
     pub fn executor_mut(&mut self) -> &mut E {
         &mut self.executor
+    }
+}
+
+impl<E: std::fmt::Debug> std::fmt::Debug for Engine<E> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { executor, scheduler, lost, .. } = self;
+        f.debug_struct("Engine").field("executor", executor).field("scheduler", scheduler).field("lost", lost).finish()
     }
 }

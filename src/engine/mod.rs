@@ -3,10 +3,12 @@
 mod embed;
 #[allow(clippy::module_inception, reason = "one word for the type, its file and its folder")]
 mod engine;
+mod queue;
 mod request;
 mod scheduler;
 mod score;
 mod sequence;
+mod step_time;
 #[cfg(test)]
 mod tests;
 
@@ -14,5 +16,7 @@ pub use embed::{EmbedOptions, Embedder, Input};
 internal!(use embed::embed);
 pub use crate::kv::{BlockCounts, KvCounts};
 pub use engine::Engine;
-pub use request::{Event, Finish, Request, RequestId, SeqId, Usage};
+pub use queue::Priority;
+pub use request::{Event, Finish, Request, RequestId, SeqId, Timings, Usage};
 pub use score::{LogProbs, score, score_from};
+pub use step_time::StepTime;

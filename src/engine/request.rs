@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::Priority;
 use crate::ops::{Logprob, SampleLists};
 use crate::sample::Sampling;
 use crate::{Error, Result};
@@ -39,6 +41,10 @@ pub struct Request {
     pub salt: Option<Arc<[u8]>>,
     /// The digest of an adapter (LoRA) whose weights are added. None can be loaded yet, so a request that names one is refused.
     pub adapter: Option<[u8; 32]>,
+    /// How soon it begins where not all requests can.
+    pub priority: Priority,
+    /// Time after which it ends with what it has, as [`Finish::Deadline`]; counted from [`Engine::submit`](super::Engine::submit).
+    pub deadline: Option<Duration>,
 }
 
 impl Request {
@@ -57,6 +63,8 @@ impl Request {
             decoded: Vec::new(),
             salt: None,
             adapter: None,
+            priority: Priority::default(),
+            deadline: None,
         }
     }
 
@@ -138,7 +146,29 @@ pub enum Event {
         usage: Usage,
         /// The positions of prompt and answer that were computed as decode, or found so: see [`Request::decoded`].
         decoded: Vec<Range<u32>>,
+        /// How long.
+        timings: Timings,
     },
+}
+
+impl Event {
+    /// Whose it is.
+    pub fn request(&self) -> RequestId {
+        match self {
+            Self::Token { request, .. } | Self::Finished { request, .. } => *request,
+        }
+    }
+}
+
+/// How long a request took, from its submission to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Until it first ran.
+    pub queued: Duration,
+    /// From there to its first token.
+    pub prefill: Duration,
+    /// From there to its end.
+    pub decode: Duration,
 }
 
 /// Why a request ended.
@@ -155,6 +185,8 @@ pub enum Finish {
     Context,
     /// [`Engine::cancel`](super::Engine::cancel).
     Cancelled,
+    /// [`Request::deadline`] has passed.
+    Deadline,
     /// It cannot go on; other requests may.
     Error(Arc<Error>),
 }
@@ -167,6 +199,7 @@ impl Finish {
             Self::Length => "length",
             Self::Context => "context",
             Self::Cancelled => "cancelled",
+            Self::Deadline => "deadline",
             Self::Error(_) => "error",
         }
     }

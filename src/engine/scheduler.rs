@@ -1,7 +1,11 @@
 //! The scheduler: which rows of which requests make up a step, and what becomes of its result.
 //!
-//! Running requests come first, in the order in which they were admitted; then waiting ones are admitted as long as there is a
-//! slot and there are blocks for all that they hold. What of a request's tokens is in the cache is not computed again, whoever
+//! A step is of one phase, in turns where there is work in both: so a token need not wait for the chunk of a prompt that is
+//! computed beside it, and a chunk is as long as its step may take ([`StepTime`]). Prompts that are longer than a step leave
+//! most of it to shorter ones.
+//!
+//! Waiting requests are admitted in the order of their ranks ([`Priority`](super::Priority)) as long as there is a slot and there
+//! are blocks for all that they hold. One that does not fit is passed by a bounded number of others. What of a request's tokens is in the cache is not computed again, whoever
 //! computed it ([`kv`](crate::kv)). A request that needs a block when nothing can be evicted takes it from a running request
 //! that was admitted later, of these from the one with the least to compute again. So the oldest request always goes on.
 //!
@@ -19,13 +23,16 @@
 //! overwrites a position before it reads it. A copy is lost or made together with the step after it; the sequences that have
 //! what it brings end with that step's error.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::queue::{Queue, Rank};
 use super::sequence::Sequence;
-use super::{Event, Finish, Request, RequestId, SeqId, Usage};
-use crate::exec::{CacheOp, Limits, Outs, PerPhase, Phase, SeqStep, Step, StepOut, Ticket, Token};
+use super::step_time::StepTimes;
+use super::{Event, Finish, Priority, Request, RequestId, SeqId, StepTime, Timings, Usage};
+use crate::exec::{CacheOp, Limits, Outs, Phase, SeqStep, Step, StepOut, Ticket, Token};
 use crate::kv::{BlockCounts, Hit, Kv, KvCounts, Phases};
 use crate::model::Program;
 use crate::ops::sample::logprobs;
@@ -42,8 +49,9 @@ pub(super) struct Scheduler {
     kv: Kv,
     sequences: BTreeMap<SeqId, Kept>,
     requests: BTreeMap<RequestId, Active>,
-    /// In the order in which they are admitted.
-    waiting: VecDeque<RequestId>,
+    waiting: Queue,
+    /// When requests end that have a deadline.
+    deadlines: BTreeSet<(Duration, RequestId)>,
     /// In the order in which they were admitted.
     running: Vec<RequestId>,
     free_slots: Vec<u32>,
@@ -56,8 +64,26 @@ pub(super) struct Scheduler {
     preemptions: u64,
     /// Copies that were ordered together with the steps so far.
     copies_enqueued: u64,
-    /// The request that was found not to fit, and the version of the cache then.
-    refused: Option<(RequestId, u64)>,
+    /// How long steps may take, if that is limited, and how long they took.
+    step_time: Option<StepTime>,
+    times: StepTimes,
+    /// The present time, and when the last step finished.
+    now: Duration,
+    last_finished: Duration,
+    /// Whose turn it is.
+    turn: Phase,
+    /// Steps that have finished and were not measured: their phase, rows, and when they were enqueued.
+    finished: Vec<(Phase, u32, Duration)>,
+    /// That the device is gone.
+    lost: Option<Error>,
+}
+
+/// What became of a request that waits.
+enum Start {
+    Started,
+    /// For what another one computes.
+    Waits,
+    DoesNotFit,
 }
 
 /// A sequence as the scheduler keeps it.
@@ -82,12 +108,31 @@ struct Active {
     waits_for: Option<RequestId>,
     /// Its place on the executor, while it runs.
     slot: Option<u32>,
+    /// Its place among those that wait, which it keeps.
+    rank: Rank,
+    /// The version of the cache in which it was found not to fit.
+    refused: Option<u64>,
+    /// Requests that began before it although they came after it, since there was no room for it.
+    passed: u32,
+    submitted: Duration,
+    /// When it first ran, and when its first token came.
+    started: Option<Duration>,
+    first_token: Option<Duration>,
     /// Tokens that are being sampled and that the host has not seen.
     pending: u32,
     usage: Usage,
     sampler: SamplerState,
     /// Tokens that it may generate, and why it ends there.
     limit: (u32, Finish),
+}
+
+impl Active {
+    /// How long it took until now.
+    fn timings(&self, now: Duration) -> Timings {
+        let started = self.started.unwrap_or(now);
+        let first = self.first_token.unwrap_or(now);
+        Timings { queued: started - self.submitted, prefill: first - started, decode: now - first }
+    }
 }
 
 /// A step to be run.
@@ -126,6 +171,9 @@ struct Flight {
     /// The copies that are lost or made with it.
     copies: Range<u64>,
     requests: Vec<(RequestId, SeqId, SampleOn)>,
+    enqueued: Duration,
+    phase: Phase,
+    rows: u32,
 }
 
 impl Scheduler {
@@ -140,7 +188,8 @@ impl Scheduler {
             kv,
             sequences: BTreeMap::new(),
             requests: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            waiting: Queue::default(),
+            deadlines: BTreeSet::new(),
             running: Vec::new(),
             free_slots,
             flights: VecDeque::new(),
@@ -149,8 +198,50 @@ impl Scheduler {
             last_id: 0,
             preemptions: 0,
             copies_enqueued: 0,
-            refused: None,
+            step_time: None,
+            times: StepTimes::default(),
+            now: Duration::ZERO,
+            last_finished: Duration::ZERO,
+            turn: Phase::Decode,
+            finished: Vec::new(),
+            lost: None,
         }
+    }
+
+    /// The time now: requests whose deadline has passed end.
+    pub(super) fn set_time(&mut self, now: Duration) {
+        self.now = now;
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.deadlines.pop_first();
+            self.finish(id, Finish::Deadline);
+        }
+    }
+
+    /// When the next deadline passes.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Limits how long steps take.
+    pub(super) fn set_step_time(&mut self, step_time: Option<StepTime>) {
+        self.step_time = step_time;
+    }
+
+    /// An executor's prediction for a chunk of a prompt, until chunks have been measured.
+    pub(super) fn guess(&mut self, rows: u32, time: Duration) {
+        self.times.guess(rows, time);
+    }
+
+    /// Requests that wait, and the tokens that they begin with.
+    pub(super) fn waiting(&self) -> (usize, u64) {
+        (self.waiting.len(), self.waiting.tokens())
+    }
+
+    /// Requests that run.
+    pub(super) fn running(&self) -> usize {
+        self.running.len()
     }
 
     fn next_id(&mut self) -> u64 {
@@ -229,10 +320,28 @@ impl Scheduler {
         let usage = Usage { prompt: positions, reused: 0, generated: 0 };
         let nothing_to_do = limit.0 == 0;
         let (root, sampler) = (request.root(), SamplerState::default());
-        let active =
-            Active { request, seq, root, any_phase, waits_for: None, slot: None, pending: 0, usage, sampler, limit };
+        let rank = Rank::new(self.now, request.priority, id);
+        self.deadlines.extend(request.deadline.map(|deadline| (self.now.saturating_add(deadline), id)));
+        let active = Active {
+            request,
+            seq,
+            root,
+            any_phase,
+            waits_for: None,
+            slot: None,
+            rank,
+            refused: None,
+            passed: 0,
+            submitted: self.now,
+            started: None,
+            first_token: None,
+            pending: 0,
+            usage,
+            sampler,
+            limit,
+        };
         self.requests.insert(id, active);
-        self.waiting.push_back(id);
+        self.waiting.insert(rank, positions);
         if nothing_to_do {
             self.finish(id, Finish::Length);
         }
@@ -249,6 +358,12 @@ impl Scheduler {
 
     pub(super) fn preemptions(&self) -> u64 {
         self.preemptions
+    }
+
+    /// Another device takes steps of another size.
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        (self.limits, self.rows) = (limits, limits.rows);
+        (self.times, self.turn) = (StepTimes::default(), Phase::Decode);
     }
 
     /// Limits the rows of a step; every sequence has capacity for one at least.
@@ -307,48 +422,116 @@ impl Scheduler {
         if self.flights.len() >= target_in_flight as usize {
             return None;
         }
+        // Others on the device come between the steps of requests in the background.
+        if self.only_background() && !self.flights.is_empty() {
+            return None;
+        }
+        let other = match self.turn {
+            Phase::Prefill => Phase::Decode,
+            Phase::Decode => Phase::Prefill,
+        };
+        for (phase, next) in [(self.turn, other), (other, self.turn)] {
+            let plan = self.plan(phase);
+            if !plan.seqs.is_empty() {
+                self.turn = next;
+                return Some(plan);
+            }
+        }
+        None
+    }
+
+    /// A step of one phase; empty if there is nothing to compute in it.
+    fn plan(&mut self, phase: Phase) -> StepPlan {
+        if phase == Phase::Prefill {
+            while self.admit() {}
+        }
         let mut plan = StepPlan { seqs: Vec::new(), tokens: Vec::new() };
-        let mut capacity = StepCapacity { rows: PerPhase::by(|_| self.rows), outs: PerPhase::by(|_| self.limits.outs) };
+        let mut capacity = self.capacity(phase);
         // Those that a request preempts stand after it, so they are not in the plan yet.
         let mut i = 0;
         while i < self.running.len() {
             let id = self.running[i];
-            self.plan_request(id, &mut plan, &mut capacity);
+            capacity.others = (self.running.len() - i - 1) as u32;
+            self.plan_request(id, phase, &mut plan, &mut capacity);
             // A request that preempted itself or ended is no longer at its place.
             i += usize::from(self.running.get(i) == Some(&id));
         }
-        while let Some(id) = self.admit() {
-            self.plan_request(id, &mut plan, &mut capacity);
+        plan
+    }
+
+    /// Whether all that there is to do is in the background.
+    fn only_background(&self) -> bool {
+        let background = |id: &RequestId| self.requests[id].request.priority == Priority::Background;
+        !self.running.is_empty() && self.running.iter().all(background) && self.waiting.first(1).iter().all(background)
+    }
+
+    /// The rows that a step of a phase has capacity for.
+    fn capacity(&self, phase: Phase) -> StepCapacity {
+        /// Rows of a chunk beside others at least: with fewer, the start of a step is most of it.
+        const FEW: u32 = 8;
+        let company = self.running.len() > 1 || !self.waiting.is_empty();
+        let rows = match &self.step_time {
+            None => self.rows,
+            Some(time) if self.only_background() => self.times.rows(time.background),
+            Some(time) if company => self.times.rows(time.shared.max(2 * self.times.decode())).max(FEW),
+            Some(time) => self.times.rows(time.alone),
+        };
+        // Decode steps have a row of each request, and more only where answers are computed again.
+        let least = if phase == Phase::Decode { self.limits.seqs } else { 1 };
+        let rows = rows.max(least).min(self.rows);
+        let mut capacity = StepCapacity { all: rows, rows, for_long: 0, outs: self.limits.outs, others: 0 };
+        if phase == Phase::Prefill && company {
+            let left = |id: &RequestId| {
+                let sequence = &self.sequences[&self.requests[id].seq].sequence;
+                matches!(sequence.next_rows(), Some((Phase::Prefill, _))).then(|| sequence.len() - sequence.cached())
+            };
+            let (mut short, mut long) = (0, false);
+            for left in self.running.iter().filter_map(left) {
+                if capacity.is_long(left) { long = true } else { short += left }
+            }
+            if long {
+                // A quarter is theirs, and what the others leave.
+                capacity.for_long = rows.div_ceil(4).max(rows.saturating_sub(short));
+                capacity.rows = rows - capacity.for_long;
+            }
         }
-        // Decode rows first, as an executor takes them.
-        plan.seqs.sort_by_key(|s| Phase::ALL.iter().position(|phase| *phase == s.phase));
-        (!plan.seqs.is_empty()).then_some(plan)
+        capacity
     }
 
     /// Adds a running request's next rows to the plan, if it has any and there is capacity.
-    fn plan_request(&mut self, id: RequestId, plan: &mut StepPlan, capacity: &mut StepCapacity) {
+    fn plan_request(&mut self, id: RequestId, phase: Phase, plan: &mut StepPlan, capacity: &mut StepCapacity) {
         let active = &self.requests[&id];
         let (seq, slot) = (active.seq, active.slot.expect("running requests have slots"));
         let sequence = &self.sequences[&seq].sequence;
         let on_device = active.request.sampling.on_device();
         let sampled = active.usage.generated + active.pending;
-        let (phase, mut rows) = match sequence.next_rows() {
+        let (next, mut rows) = match sequence.next_rows() {
             Some(known) => known,
             None if active.pending > 0 && on_device.is_some() && sampled < active.limit.0 => {
                 (Phase::Decode, sequence.cached()..sequence.cached() + 1)
             }
             None => return,
         };
-        rows.end = rows.end.min(rows.start + capacity.rows[phase]);
+        if next != phase {
+            return;
+        }
+        let long = capacity.for_long > 0 && capacity.is_long(sequence.len() - sequence.cached());
+        // An answer that is computed again leaves a row to each of the others.
+        let most = match phase {
+            Phase::Prefill if long => capacity.for_long,
+            Phase::Prefill => capacity.rows,
+            Phase::Decode => capacity.rows.saturating_sub(capacity.others).max(1).min(capacity.rows),
+        };
+        rows.end = rows.end.min(rows.start + most);
         if phase == Phase::Prefill && self.kv.recurrent() {
             rows = sequence.split(rows, self.limits.block);
         }
         let samples = rows.end >= sequence.len();
-        if rows.is_empty() || (samples && capacity.outs[phase] == 0) || !self.free_space(id, rows.end) {
+        if rows.is_empty() || (samples && capacity.outs == 0) || !self.free_space(id, rows.end) {
             return;
         }
-        capacity.rows[phase] -= rows.len() as u32;
-        capacity.outs[phase] -= u32::from(samples);
+        *(if long { &mut capacity.for_long } else { &mut capacity.rows }) -= rows.len() as u32;
+        capacity.outs -= u32::from(samples);
         if phase == Phase::Decode && self.kv.recurrent() && rows.start.is_multiple_of(ROLL * self.limits.block) {
             let sequence = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence;
             sequence.roll_state(&mut self.kv, slot, self.limits.seqs);
@@ -408,45 +591,74 @@ impl Scheduler {
         self.free_slots.extend(active.slot.take());
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
         kept.sequence.evict(&mut self.kv);
-        self.waiting.push_front(id);
+        self.waiting.insert(active.rank, kept.sequence.len());
         self.preemptions += 1;
     }
 
-    /// Starts the first waiting request, if there is a slot and there are blocks for all its tokens. Requests that wait for
-    /// what another one computes are passed.
-    fn admit(&mut self) -> Option<RequestId> {
+    /// Starts the first waiting request that there is a slot for and blocks for all its tokens; false if there is none. Requests
+    /// that wait for what another one computes are passed, and so are those that do not fit, by a bounded number of others.
+    fn admit(&mut self) -> bool {
         /// Requests that are looked at.
         const LOOKED_AT: usize = 16;
-        if self.free_slots.is_empty() {
-            return None;
+        /// Requests that may pass one that does not fit.
+        const PASSED: u32 = 16;
+        let candidates = self.waiting.first(LOOKED_AT);
+        let Some(first) = candidates.first() else { return false };
+        if self.free_slots.is_empty() && !self.make_room(*first) {
+            return false;
         }
-        let candidates: Vec<RequestId> = self.waiting.iter().copied().take(LOOKED_AT).collect();
+        let mut not_fitting = Vec::new();
         for id in candidates {
-            let active = &self.requests[&id];
-            // What is being sampled must be known before it can be computed again.
-            if active.pending > 0 || self.refused == Some((id, self.kv.version())) {
-                return None;
-            }
-            if active.waits_for.is_some_and(|other| self.computes_prompt(other)) {
+            if self.requests[&id].waits_for.is_some_and(|other| self.computes_prompt(other)) {
                 continue;
             }
-            let Kept { sequence, open, .. } = &self.sequences[&active.seq];
-            let phases = (!active.any_phase).then_some(sequence.phases());
-            let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
-            if let Some(other) = self.to_wait_for(id, &hit) {
-                self.requests.get_mut(&id).expect("it waits").waits_for = Some(other);
-                continue;
+            match self.try_start(id) {
+                Start::Started => {
+                    for id in not_fitting {
+                        self.requests.get_mut(&id).expect("it waits").passed += 1;
+                    }
+                    return true;
+                }
+                Start::Waits => {}
+                Start::DoesNotFit if self.requests[&id].passed >= PASSED => return false,
+                Start::DoesNotFit => not_fitting.push(id),
             }
-            if !self.kv.fits(&hit, sequence.len(), self.limits.rows, !self.running.is_empty()) {
-                self.refused = Some((id, self.kv.version()));
-                return None;
-            }
-            if self.start(id, &hit) {
-                return Some(id);
-            }
-            return None;
         }
-        None
+        false
+    }
+
+    /// Preempts a request in the background for one that comes before it.
+    fn make_room(&mut self, id: RequestId) -> bool {
+        let rank = self.requests[&id].rank;
+        let later = |other: &&RequestId| {
+            let other = &self.requests[*other];
+            other.request.priority == Priority::Background && other.rank > rank
+        };
+        let Some(last) = self.running.iter().rev().find(later).copied() else { return false };
+        self.preempt(last);
+        true
+    }
+
+    /// Starts a waiting request if it fits.
+    fn try_start(&mut self, id: RequestId) -> Start {
+        let active = &self.requests[&id];
+        let version = Some(self.kv.version());
+        // What is being sampled must be known before it can be computed again.
+        if active.pending > 0 || active.refused == version {
+            return Start::DoesNotFit;
+        }
+        let Kept { sequence, open, .. } = &self.sequences[&active.seq];
+        let phases = (!active.any_phase).then_some(sequence.phases());
+        let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
+        if let Some(other) = self.to_wait_for(id, &hit) {
+            self.requests.get_mut(&id).expect("it waits").waits_for = Some(other);
+            return Start::Waits;
+        }
+        if self.kv.fits(&hit, sequence.len(), self.limits.rows, !self.running.is_empty()) && self.start(id, &hit) {
+            return Start::Started;
+        }
+        self.requests.get_mut(&id).expect("it waits").refused = version;
+        Start::DoesNotFit
     }
 
     /// Whether a request runs and has not sampled yet.
@@ -497,7 +709,8 @@ impl Scheduler {
             active.usage.reused = attached.positions;
         }
         (active.slot, active.any_phase) = (Some(slot), false);
-        self.waiting.retain(|waiting| *waiting != id);
+        active.started.get_or_insert(self.now);
+        self.waiting.remove(active.rank);
         self.running.push(id);
         true
     }
@@ -530,11 +743,16 @@ impl Scheduler {
                 let requests = plan.seqs.iter().map(|s| (s.request, s.seq, s.sample)).collect();
                 let copies = self.copies_enqueued..copies;
                 self.copies_enqueued = copies.end;
-                self.flights.push_back(Flight { ticket, copies, requests });
+                let (enqueued, phase, rows) = (self.now, plan.seqs[0].phase, plan.tokens.len() as u32);
+                self.flights.push_back(Flight { ticket, copies, requests, enqueued, phase, rows });
                 let prompts = plan.seqs.iter().filter(|s| s.phase == Phase::Prefill);
                 prompts.for_each(|s| self.prompt_checkpoint(s));
             }
-            Err(error) => self.fail(plan.seqs.iter().map(|s| s.request), error),
+            // The newest asks for too much, if one does; the others are planned again.
+            Err(error) => {
+                let newest = plan.seqs.last().map(|s| s.request);
+                self.fail(newest.into_iter(), error);
+            }
         }
     }
 
@@ -583,25 +801,67 @@ impl Scheduler {
     }
 
     /// A step was lost, and the copies before it: ends the requests that were in it and those that have what was to be copied.
-    fn lost(&mut self, flight: &Flight, error: Error) {
-        let all = matches!(error, Error::DeviceLost(_));
+    fn step_lost(&mut self, flight: &Flight, error: Error) {
         self.kv.retract(&flight.copies);
-        let depends =
-            |id: &RequestId| all || self.sequences[&self.requests[id].seq].sequence.depends_on_any(&flight.copies);
+        let depends = |id: &RequestId| self.sequences[&self.requests[id].seq].sequence.depends_on_any(&flight.copies);
         let depending: Vec<RequestId> = self.running.iter().copied().filter(depends).collect();
         self.fail(flight.requests.iter().map(|(id, ..)| *id).chain(depending), error);
-        if all {
-            self.kv.clear();
+    }
+
+    /// The copies that were taken could not be made: what was to have them ends.
+    pub(super) fn copies_failed(&mut self, error: Error) {
+        let copies = self.copies_enqueued..self.kv.copied();
+        self.copies_enqueued = copies.end;
+        self.kv.retract(&copies);
+        let depends = |id: &RequestId| self.sequences[&self.requests[id].seq].sequence.depends_on_any(&copies);
+        let depending: Vec<RequestId> = self.running.iter().copied().filter(depends).collect();
+        self.fail(depending.into_iter(), error);
+    }
+
+    /// The device is gone, and with it all that was in flight or in the cache. With `error`, all requests end; else they wait, to
+    /// be computed again on another device.
+    pub(super) fn device_lost(&mut self, error: Option<Error>) {
+        self.flights.clear();
+        if let Some(error) = error {
+            let all: Vec<RequestId> = self.requests.keys().copied().collect();
+            self.fail(all.into_iter(), error);
         }
+        while let Some(id) = self.running.last().copied() {
+            self.preempt(id);
+        }
+        self.requests.values_mut().for_each(|active| (active.pending, active.refused) = (0, None));
+        self.kv.clear();
+        self.kv.take_copies();
+        self.copies_enqueued = self.kv.copied();
+    }
+
+    /// Measures the steps that have finished since the last call, together.
+    pub(super) fn measure(&mut self, now: Duration) {
+        self.now = now;
+        let Some((_, _, enqueued)) = self.finished.first() else { return };
+        let time = now.saturating_sub(self.last_finished.max(*enqueued));
+        let of = |phase| self.finished.iter().filter(move |step| step.0 == phase);
+        let rows = of(Phase::Prefill).map(|(_, rows, _)| rows).sum();
+        self.times.finished(of(Phase::Decode).count() as u32, of(Phase::Prefill).count() as u32, rows, time);
+        self.last_finished = now;
+        self.finished.clear();
+    }
+
+    /// That the device is gone, if a step was lost with it.
+    pub(super) fn take_lost(&mut self) -> Option<Error> {
+        self.lost.take()
     }
 
     /// Takes the result of the oldest step in flight.
     pub(super) fn collect(&mut self, ticket: Ticket, out: Result<&StepOut>) {
         let flight = self.flights.pop_front().expect("a result of no step");
         assert_eq!(flight.ticket, ticket, "steps finish in order");
+        self.finished.push((flight.phase, flight.rows, flight.enqueued));
         let out = match out {
             Ok(out) => out,
-            Err(error) => return self.lost(&flight, error),
+            // Of all that is lost with the device, the engine tells at once.
+            Err(error @ Error::DeviceLost(_)) => return self.lost = Some(error),
+            Err(error) => return self.step_lost(&flight, error),
         };
         for id in &self.running {
             let seq = self.requests[id].seq;
@@ -658,6 +918,7 @@ impl Scheduler {
             return self.finish(id, Finish::Stop(token));
         }
         active.usage.generated += 1;
+        active.first_token.get_or_insert(self.now);
         let full = active.usage.generated == active.limit.0;
         let reason = active.limit.1.clone();
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
@@ -671,7 +932,10 @@ impl Scheduler {
     /// Ends a request; steps of it that are in flight are ignored from now on.
     fn finish(&mut self, id: RequestId, reason: Finish) {
         let Some(active) = self.requests.remove(&id) else { return };
-        self.waiting.retain(|r| *r != id);
+        self.waiting.remove(active.rank);
+        if let Some(deadline) = active.request.deadline {
+            self.deadlines.remove(&(active.submitted.saturating_add(deadline), id));
+        }
         self.running.retain(|r| *r != id);
         self.free_slots.extend(active.slot);
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
@@ -690,7 +954,8 @@ impl Scheduler {
         if !kept.open {
             self.sequences.remove(&active.seq);
         }
-        self.events.push(Event::Finished { request: id, reason, usage: active.usage, decoded });
+        let timings = active.timings(self.now);
+        self.events.push(Event::Finished { request: id, reason, usage: active.usage, decoded, timings });
     }
 }
 
@@ -698,8 +963,21 @@ impl Scheduler {
 /// are, since steps are in flight beyond it.
 const ROLL: u32 = 4;
 
-/// What a step has capacity for, by phase.
+/// What a step has capacity for.
 struct StepCapacity {
-    rows: PerPhase<u32>,
-    outs: PerPhase<u32>,
+    /// Rows in all, and those that are left.
+    all: u32,
+    rows: u32,
+    /// Rows for prompts that need more than half of a step, where there are others; else 0.
+    for_long: u32,
+    outs: u32,
+    /// Running requests that are not planned yet.
+    others: u32,
+}
+
+impl StepCapacity {
+    /// Whether a prompt with so many rows left is a long one.
+    fn is_long(&self, left: u32) -> bool {
+        left > self.all / 2
+    }
 }

@@ -290,14 +290,14 @@ impl Bench {
     }
 
     fn step(&mut self) {
-        for event in pollster::block_on(self.engine.step()).unwrap() {
+        for event in pollster::block_on(self.engine.step()) {
             match event {
                 Event::Token { request, id, .. } => {
                     let answer = self.answers.entry(request).or_default();
                     assert!(answer.1.is_none(), "a token after the end");
                     answer.0.push(id);
                 }
-                Event::Finished { request, reason, usage, decoded } => {
+                Event::Finished { request, reason, usage, decoded, .. } => {
                     self.decoded.insert(request, decoded);
                     let answer = self.answers.entry(request).or_default();
                     assert!(answer.1.replace(reason).is_none(), "a second end");

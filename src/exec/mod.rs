@@ -22,6 +22,8 @@ pub use self_test::SelfTestResults;
 internal!(use self_test::self_test);
 pub use step::{Outs, Sampled, SeqStep, Step, StepOut, Ticket, Token};
 
+use std::time::Duration;
+
 use crate::Result;
 use crate::file::CountFn;
 use crate::ops::{GroupId, KvStorage, Rows};
@@ -149,6 +151,12 @@ pub trait Executor {
     /// `Limits::in_flight`.
     fn target_in_flight(&self) -> u32 {
         self.limits().in_flight
+    }
+
+    /// How long a step should take that has so many rows of one sequence, from a position on, as far as the executor knows
+    /// before it has run any. Whoever runs steps also measures them.
+    fn predict(&self, _phase: Phase, _rows: u32, _pos: u32) -> Option<Duration> {
+        None
     }
 
     /// The device's name for people: `cpu, 2 threads`, or an adapter's name and driver.

@@ -1,6 +1,7 @@
 //! An executor for a model, of whatever kind fits.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::cpu::{CpuExecutor, CpuOptions};
 use super::gpu::{GpuExecutor, GpuOptions};
@@ -350,6 +351,13 @@ impl Executor for AnyExecutor {
         match self {
             Self::Cpu(e) => e.plan(phase, progress).await,
             Self::Gpu(e) => e.plan(phase, progress).await,
+        }
+    }
+
+    fn predict(&self, phase: Phase, rows: u32, pos: u32) -> Option<Duration> {
+        match self {
+            Self::Cpu(e) => e.predict(phase, rows, pos),
+            Self::Gpu(e) => e.predict(phase, rows, pos),
         }
     }
 

@@ -125,13 +125,7 @@ impl<E: Executor> AnswerStream<'_, E> {
             if self.over {
                 return None;
             }
-            match self.engine.step().await {
-                Ok(events) => events.into_iter().for_each(|event| self.take(event)),
-                Err(error) => {
-                    self.engine.cancel(self.request);
-                    self.fail(error);
-                }
-            }
+            self.engine.step().await.into_iter().for_each(|event| self.take(event));
         }
     }
 

@@ -107,7 +107,7 @@ impl WebEngine {
 
     /// Runs a step, and gives what happened: `[{request, text, id} | {request, text, finish, usage, error}, …]`.
     pub async fn step(&mut self) -> std::result::Result<String, JsValue> {
-        let events = self.model.engine_mut().step().await.map_err(|e| to_js(&e))?;
+        let events = self.model.engine_mut().step().await;
         Ok(Value::from(self.report(events)).to_string())
     }
 

@@ -173,7 +173,7 @@ fn generate(gpu: GpuExecutor, model: &Model, prompt: &[u32], mut between: impl F
     engine.submit(Request { max_tokens: Some(24), ..Request::new(prompt.to_vec()) }).unwrap();
     let (mut ids, mut steps) = (Vec::new(), 0);
     while engine.busy() {
-        for event in block_on(engine.step()).unwrap() {
+        for event in block_on(engine.step()) {
             match event {
                 Event::Token { id, .. } => ids.push(id),
                 Event::Finished { reason, .. } => assert_eq!(reason.name(), "length"),

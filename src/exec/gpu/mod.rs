@@ -492,6 +492,10 @@ impl Executor for GpuExecutor {
         Ok(())
     }
 
+    fn predict(&self, phase: Phase, rows: u32, pos: u32) -> Option<Duration> {
+        self.predicted(phase, rows, pos)
+    }
+
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
         self.device.check()?;
         if self.in_flight() >= self.limits.in_flight as usize {

@@ -75,7 +75,7 @@ fn answers(lost: Option<usize>) -> Vec<(Vec<u32>, Finish)> {
         while engine.busy() {
             engine.executor_mut().markers.lose = lost == Some(steps);
             steps += 1;
-            for event in block_on(engine.step()).unwrap() {
+            for event in block_on(engine.step()) {
                 match event {
                     Event::Token { id, .. } => ids.push(id),
                     Event::Finished { reason, .. } => end = Some(reason),

@@ -42,12 +42,12 @@ impl<D: Device> Bench<D> {
     }
 
     fn step(&mut self) {
-        for event in pollster::block_on(self.engine.step()).unwrap() {
+        for event in pollster::block_on(self.engine.step()) {
             match event {
                 Event::Token { request, id, logprobs } => {
                     self.answers.entry(request).or_default().tokens.push((id, logprobs[0].logprob.to_bits()));
                 }
-                Event::Finished { request, usage, decoded, reason } => {
+                Event::Finished { request, usage, decoded, reason, .. } => {
                     assert_eq!(reason.name(), "length");
                     let answer = self.answers.entry(request).or_default();
                     (answer.usage, answer.decoded) = (usage, decoded);

@@ -27,7 +27,7 @@ impl Bench {
     }
 
     fn step(&mut self) {
-        for event in pollster::block_on(self.engine.step()).unwrap() {
+        for event in pollster::block_on(self.engine.step()) {
             match event {
                 Event::Token { request, id, .. } => self.reported.push((request, id)),
                 Event::Finished { usage, .. } => self.reused = usage.reused,

@@ -1,0 +1,136 @@
+//! How long steps take, learned from those that were run, and how many rows a prompt's part of a step may have.
+
+use std::time::Duration;
+
+/// How long a step should take at most, by whom it makes wait. A step cannot be stopped: a prompt is computed in chunks, of as
+/// many rows as fit into the time by what was measured. Results do not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepTime {
+    /// Where one request is all there is: only its cancelling waits.
+    pub alone: Duration,
+    /// Where the tokens or the prompts of others wait, too.
+    pub shared: Duration,
+    /// Where only requests of [`Priority::Background`](super::Priority::Background) run.
+    pub background: Duration,
+}
+
+/// 100 ms, which nobody notices who ends an answer; 16 ms, a frame of a screen; and half of it.
+impl Default for StepTime {
+    fn default() -> Self {
+        let ms = Duration::from_millis;
+        Self { alone: ms(100), shared: ms(16), background: ms(8) }
+    }
+}
+
+/// What steps took lately.
+#[derive(Debug)]
+pub(super) struct StepTimes {
+    /// Seconds of a step that decodes.
+    decode: f64,
+    /// Seconds for a row of a prompt, in chunks as large as they were lately.
+    row: Option<f64>,
+    /// The largest chunk that was measured lately, in rows.
+    chunk: f64,
+}
+
+/// Rows of the first chunk, whose speed is not known yet.
+const FIRST: f64 = 8.0;
+
+impl Default for StepTimes {
+    fn default() -> Self {
+        Self { decode: 0.0, row: None, chunk: FIRST / GROWTH }
+    }
+}
+
+/// How much larger a chunk is than the one before, at most: one quick chunk says little about one that is many times as large.
+const GROWTH: f64 = 4.0;
+
+impl StepTimes {
+    /// Starts from an executor's own prediction for a chunk of so many rows.
+    pub(super) fn guess(&mut self, rows: u32, time: Duration) {
+        if self.row.is_none() && rows > 0 {
+            self.row = Some(time.as_secs_f64() / f64::from(rows));
+            self.chunk = f64::from(rows) / GROWTH;
+        }
+    }
+
+    /// Some steps have finished together, after so long: steps that decode, and chunks of prompts of so many rows in all.
+    pub(super) fn finished(&mut self, decodes: u32, chunks: u32, rows: u32, time: Duration) {
+        /// The weight of what is new.
+        const NEW: f64 = 0.3;
+        let time = time.as_secs_f64();
+        if chunks == 0 {
+            let each = time / f64::from(decodes.max(1));
+            self.decode = if self.decode == 0.0 { each } else { self.decode + NEW * (each - self.decode) };
+            return;
+        }
+        let own = (time - f64::from(decodes) * self.decode).max(time / 4.0);
+        let (rows, chunk) = (f64::from(rows.max(1)), f64::from(rows) / f64::from(chunks));
+        let row = own / rows;
+        // The start of a step weighs on small chunks: they say only that a row takes no longer.
+        if chunk >= self.chunk / 2.0 || self.row.is_none_or(|known| row < known) {
+            self.row = Some(row.max(1e-9));
+            self.chunk = chunk;
+        } else if own > self.row.unwrap_or(row) * self.chunk {
+            // As long as a large one took: the device has become slower.
+            self.row = Some(own / self.chunk);
+        }
+    }
+
+    /// Rows that should take no longer than this.
+    pub(super) fn rows(&self, time: Duration) -> u32 {
+        let ideal = self.row.map_or(FIRST, |row| time.as_secs_f64() / row);
+        // A saturating cast.
+        ideal.min(self.chunk * GROWTH).max(1.0) as u32
+    }
+
+    /// How long a step takes that decodes.
+    pub(super) fn decode(&self) -> Duration {
+        Duration::from_secs_f64(self.decode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds of a chunk on a device with so much for the start and for a row.
+    fn chunk(times: &mut StepTimes, start: f64, row: f64, target: Duration) -> (u32, Duration) {
+        let rows = times.rows(target);
+        let time = Duration::from_secs_f64(start + row * f64::from(rows));
+        times.finished(0, 1, rows, time);
+        (rows, time)
+    }
+
+    #[test]
+    fn chunks_grow_to_the_time_that_they_may_take() {
+        let target = Duration::from_millis(16);
+        for (start, row) in [(1e-3, 1e-5), (1e-3, 1e-3), (5e-3, 1e-4), (1e-4, 2e-2)] {
+            let mut times = StepTimes::default();
+            let mut before = 8;
+            for i in 0..20 {
+                let (rows, time) = chunk(&mut times, start, row, target);
+                assert!(rows <= before * 4, "{before} {rows}");
+                let ideal = ((target.as_secs_f64() - start) / row).max(1.0);
+                assert!(i < 12 || (f64::from(rows) - ideal).abs() <= 1.0 + 0.2 * ideal, "{rows} of {ideal}");
+                assert!(i < 12 || rows == 1 || time < target + target / 10, "{time:?}");
+                before = rows;
+            }
+            // Another one beside it for a while, and the end of a prompt, do not matter for long.
+            times.finished(1, 1, 1, Duration::from_secs_f64(start + row));
+            let (rows, _) = chunk(&mut times, start, row, target);
+            assert!(rows * 2 > before || before < 4, "{before} {rows}");
+        }
+    }
+
+    #[test]
+    fn a_prediction_is_where_it_starts() {
+        let mut times = StepTimes::default();
+        assert_eq!(times.rows(Duration::from_secs(1)), 8);
+        times.guess(512, Duration::from_millis(512));
+        assert_eq!(times.rows(Duration::from_millis(16)), 16);
+        assert_eq!(times.rows(Duration::from_secs(9)), 512);
+        times.finished(3, 0, 0, Duration::from_millis(30));
+        assert_eq!(times.decode(), Duration::from_millis(10));
+    }
+}
