@@ -94,6 +94,14 @@ pub enum Error {
     /// What ended several requests at once.
     #[error(transparent)]
     Shared(Arc<Error>),
+    /// A request that is not taken now, though it could be run.
+    #[error("{what}{}", After(*.retry_after))]
+    Refused {
+        /// Why.
+        what: String,
+        /// When it may be taken; none if never.
+        retry_after: Option<std::time::Duration>,
+    },
     /// A model that is not where it was looked for.
     #[error("{what}; {instead}")]
     NotFound {
@@ -135,6 +143,18 @@ impl fmt::Display for At {
     }
 }
 
+/// Prints when to ask again, where that helps.
+struct After(Option<std::time::Duration>);
+
+impl fmt::Display for After {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(time) => write!(f, "; asking again in {} s may work", time.as_secs_f64().ceil()),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Error {
     /// Its kind in a word, for what machines read.
     pub fn code(&self) -> &'static str {
@@ -152,6 +172,7 @@ impl Error {
             Self::Numerical { .. } => "numerical_error",
             Self::Shared(error) => error.code(),
             Self::Template(_) => "template",
+            Self::Refused { .. } => "refused",
             Self::NotFound { .. } => "not_found",
             Self::Network { .. } => "network",
             Self::Denied { .. } => "denied",

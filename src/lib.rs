@@ -195,6 +195,7 @@ pub mod chat;
 pub mod cli;
 pub mod convert;
 mod cpu;
+pub mod driver;
 pub mod engine;
 pub mod error;
 pub mod exec;
@@ -218,12 +219,13 @@ pub mod text;
 pub mod web;
 
 pub use chat::Conversation;
+#[cfg(not(target_arch = "wasm32"))]
+pub use driver::block_on;
+pub use driver::{Answer, Handle};
 pub use engine::Embedder;
 pub use error::{Error, Result};
 pub use exec::{DeviceChoice, Options};
-#[cfg(not(target_arch = "wasm32"))]
-pub use language_model::block_on;
-pub use language_model::{Answer, AnswerStream, GenerateOptions, LanguageModel, open};
+pub use language_model::{AnswerStream, GenerateOptions, LanguageModel, ServedModel, open};
 pub use sample::Sampling;
 
 /// The embedded model: a GGUF file of 1.8 million parameters, made by `tools/tiny_model` in this repository.

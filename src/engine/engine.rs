@@ -126,6 +126,16 @@ impl<E: Executor> Engine<E> {
         self.scheduler.cache_blocks()
     }
 
+    /// Forgets what is kept in the cache for requests to come.
+    pub fn trim(&mut self) {
+        self.scheduler.trim();
+    }
+
+    /// Tokens of the vocabulary.
+    pub fn vocab(&self) -> u32 {
+        self.scheduler.vocab()
+    }
+
     /// Checkpoints of recurrent layers' states that are kept now: at most `Limits::checkpoints`.
     pub fn checkpoints(&self) -> u32 {
         self.scheduler.checkpoints()
@@ -210,6 +220,12 @@ impl<E: Executor> Engine<E> {
     /// Gives up on another device: all requests end with this error.
     pub fn give_up(&mut self, error: Error) {
         self.scheduler.device_lost(Some(error));
+    }
+
+    /// Checks what must hold between requests, sequences and the cache.
+    #[cfg(test)]
+    pub(crate) fn scheduler_check(&self) {
+        self.scheduler.check();
     }
 
     /// The executor.

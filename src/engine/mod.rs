@@ -3,6 +3,8 @@
 mod embed;
 #[allow(clippy::module_inception, reason = "one word for the type, its file and its folder")]
 mod engine;
+#[cfg(test)]
+pub(crate) mod fake;
 mod queue;
 mod request;
 mod scheduler;

@@ -25,7 +25,7 @@ pub enum Priority {
 
 impl Priority {
     /// What it adds to the time of submission.
-    fn delay(self) -> Duration {
+    pub(crate) fn delay(self) -> Duration {
         Duration::from_secs(match self {
             Self::High => 0,
             Self::Normal => 2,

@@ -84,7 +84,7 @@ impl Request {
     }
 
     /// Checks what does not depend on the state of the engine.
-    pub(super) fn check(&self, vocab: u32, context: u32) -> Result<()> {
+    pub(crate) fn check(&self, vocab: u32, context: u32) -> Result<()> {
         self.sampling.check()?;
         let (bias, allowed, logprobs) = (&*self.bias, self.allowed.as_deref(), self.logprobs);
         SampleLists { bias, allowed, logprobs, ..SampleLists::default() }.check(vocab)?;

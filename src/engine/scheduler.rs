@@ -78,14 +78,6 @@ pub(super) struct Scheduler {
     lost: Option<Error>,
 }
 
-/// What became of a request that waits.
-enum Start {
-    Started,
-    /// For what another one computes.
-    Waits,
-    DoesNotFit,
-}
-
 /// A sequence as the scheduler keeps it.
 #[derive(Debug)]
 struct Kept {
@@ -125,6 +117,9 @@ struct Active {
     /// Tokens that it may generate, and why it ends there.
     limit: (u32, Finish),
 }
+
+/// Requests that may begin before one that came first, since it does not fit or waits for another's prompt.
+const PASSED: u32 = 16;
 
 impl Active {
     /// How long it took until now.
@@ -376,6 +371,15 @@ impl Scheduler {
         self.kv.take_copies()
     }
 
+    /// Forgets what no running request uses.
+    pub(super) fn trim(&mut self) {
+        self.kv.clear();
+    }
+
+    pub(super) fn vocab(&self) -> u32 {
+        self.vocab
+    }
+
     /// Checkpoints that are kept.
     pub(super) fn checkpoints(&self) -> u32 {
         self.kv.states_kept()
@@ -407,6 +411,8 @@ impl Scheduler {
         let states: u32 = self.sequences.values().map(|kept| kept.sequence.states_kept()).sum();
         self.kv.check(&tables, states);
         assert_eq!(self.free_slots.len() + self.running.len(), self.limits.seqs as usize);
+        assert!(self.requests.values().all(|active| active.passed <= PASSED));
+        assert_eq!(self.waiting.len() + self.running.len(), self.requests.len());
         for (id, kept) in &self.sequences {
             let runs = kept.user.is_some_and(|user| self.requests[&user].slot.is_some());
             assert!(runs || kept.sequence.table().blocks() == 0, "{id:?} holds blocks and does not run");
@@ -419,7 +425,7 @@ impl Scheduler {
 
     /// The next step, if there is anything to compute and fewer than `target_in_flight` are in flight.
     pub(super) fn schedule(&mut self, target_in_flight: u32) -> Option<StepPlan> {
-        if self.flights.len() >= target_in_flight as usize {
+        if self.flights.len() >= target_in_flight as usize || self.lost.is_some() {
             return None;
         }
         // Others on the device come between the steps of requests in the background.
@@ -600,29 +606,21 @@ impl Scheduler {
     fn admit(&mut self) -> bool {
         /// Requests that are looked at.
         const LOOKED_AT: usize = 16;
-        /// Requests that may pass one that does not fit.
-        const PASSED: u32 = 16;
         let candidates = self.waiting.first(LOOKED_AT);
         let Some(first) = candidates.first() else { return false };
         if self.free_slots.is_empty() && !self.make_room(*first) {
             return false;
         }
-        let mut not_fitting = Vec::new();
+        let mut passed = Vec::new();
         for id in candidates {
-            if self.requests[&id].waits_for.is_some_and(|other| self.computes_prompt(other)) {
-                continue;
+            if self.try_start(id) {
+                passed.iter().for_each(|id| self.requests.get_mut(id).expect("it waits").passed += 1);
+                return true;
             }
-            match self.try_start(id) {
-                Start::Started => {
-                    for id in not_fitting {
-                        self.requests.get_mut(&id).expect("it waits").passed += 1;
-                    }
-                    return true;
-                }
-                Start::Waits => {}
-                Start::DoesNotFit if self.requests[&id].passed >= PASSED => return false,
-                Start::DoesNotFit => not_fitting.push(id),
+            if self.requests[&id].passed >= PASSED {
+                return false;
             }
+            passed.push(id);
         }
         false
     }
@@ -639,26 +637,28 @@ impl Scheduler {
         true
     }
 
-    /// Starts a waiting request if it fits.
-    fn try_start(&mut self, id: RequestId) -> Start {
+    /// Starts a waiting request if it fits, and does not wait for what another one computes.
+    fn try_start(&mut self, id: RequestId) -> bool {
         let active = &self.requests[&id];
         let version = Some(self.kv.version());
         // What is being sampled must be known before it can be computed again.
-        if active.pending > 0 || active.refused == version {
-            return Start::DoesNotFit;
+        let unknown = active.pending > 0 || active.refused == version;
+        if unknown || active.waits_for.is_some_and(|other| self.computes_prompt(other)) {
+            return false;
         }
         let Kept { sequence, open, .. } = &self.sequences[&active.seq];
         let phases = (!active.any_phase).then_some(sequence.phases());
         let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
         if let Some(other) = self.to_wait_for(id, &hit) {
             self.requests.get_mut(&id).expect("it waits").waits_for = Some(other);
-            return Start::Waits;
+            return false;
         }
-        if self.kv.fits(&hit, sequence.len(), self.limits.rows, !self.running.is_empty()) && self.start(id, &hit) {
-            return Start::Started;
+        let fits = self.kv.fits(&hit, sequence.len(), self.limits.rows, !self.running.is_empty());
+        if fits && self.start(id, &hit) {
+            return true;
         }
         self.requests.get_mut(&id).expect("it waits").refused = version;
-        Start::DoesNotFit
+        false
     }
 
     /// Whether a request runs and has not sampled yet.
@@ -748,6 +748,7 @@ impl Scheduler {
                 let prompts = plan.seqs.iter().filter(|s| s.phase == Phase::Prefill);
                 prompts.for_each(|s| self.prompt_checkpoint(s));
             }
+            Err(error @ Error::DeviceLost(_)) => self.lost = Some(error),
             // The newest asks for too much, if one does; the others are planned again.
             Err(error) => {
                 let newest = plan.seqs.last().map(|s| s.request);

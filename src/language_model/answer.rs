@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::LanguageModel;
 use crate::chat::{self, ContextPolicy, Conversation};
+use crate::driver::Answer;
 use crate::engine::{Engine, Event, Finish, RequestId, Usage};
 use crate::exec::{AnyExecutor, Executor};
 use crate::sample::Sampling;
@@ -21,19 +22,6 @@ pub struct GenerateOptions {
     pub stop: Vec<String>,
     /// Drops the oldest turns of a conversation, as long as it would not leave a quarter of the context for the answer.
     pub shift: bool,
-}
-
-/// An answer that is complete.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The text.
-    pub text: String,
-    /// Its tokens, without the one that ended it.
-    pub ids: Vec<u32>,
-    /// Why it ended; never [`Finish::Error`], which is returned as an error.
-    pub finish: Finish,
-    /// What it took.
-    pub usage: Usage,
 }
 
 impl<E: Executor> LanguageModel<E> {
@@ -201,7 +189,7 @@ impl<E: Executor> Iterator for AnswerStream<'_, E> {
     type Item = Result<String>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        super::block_on(AnswerStream::next(self))
+        crate::driver::block_on(AnswerStream::next(self))
     }
 }
 

@@ -19,13 +19,76 @@ pub async fn open(source: impl Into<ModelSource>, options: &Options) -> Result<L
     LanguageModel::open(source, options, &mut |_| {}).await
 }
 
+/// What turns text into a model's tokens and back: its files, tokenizer and chat template.
+pub struct ModelText {
+    model: Model,
+    tokenizer: Arc<Tokenizer>,
+    stop_tokens: Vec<u32>,
+}
+
+impl ModelText {
+    fn new(model: Model, tokenizer: Tokenizer) -> Self {
+        let stop_tokens = chat::stops(&model, &tokenizer);
+        Self { model, tokenizer: Arc::new(tokenizer), stop_tokens }
+    }
+
+    /// What its files say.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// Tokens that end its answers.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.stop_tokens
+    }
+
+    /// Its chat template, if it has one. Fails if that does not compile.
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        let source = self.model.chat_template.as_ref();
+        source.map(|source| ChatTemplate::for_tokenizer(source, &self.tokenizer)).transpose()
+    }
+
+    /// An empty conversation. Without a template, texts are continued as they are.
+    pub fn conversation(&self) -> Result<Conversation> {
+        Ok(Conversation::new(Arc::clone(&self.tokenizer), self.chat_template()?))
+    }
+
+    /// How the model's files recommend to sample, where they say something that works; else [`Sampling::default`].
+    pub fn sampling(&self) -> Sampling {
+        let files = self.model.sampling;
+        let mut sampling = Sampling::default();
+        let mut take = |change: &dyn Fn(&mut Sampling)| {
+            let mut changed = sampling;
+            change(&mut changed);
+            if changed.check().is_ok() {
+                sampling = changed;
+            }
+        };
+        take(&|s| s.temperature = files.temperature.unwrap_or(s.temperature));
+        take(&|s| s.top_k = files.top_k.unwrap_or(s.top_k));
+        take(&|s| s.top_p = files.top_p.unwrap_or(s.top_p));
+        take(&|s| s.min_p = files.min_p.unwrap_or(s.min_p));
+        take(&|s| s.penalties.repeat = files.repeat_penalty.unwrap_or(s.penalties.repeat));
+        take(&|s| s.last_n = files.last_n.unwrap_or(s.last_n));
+        sampling
+    }
+
+    /// A request that ends where the model ends its answers.
+    pub fn request(&self, prompt: Vec<u32>) -> Request {
+        Request { stop: self.stop_tokens.clone(), ..Request::new(prompt) }
+    }
+}
+
 /// A model that is ready to answer: its files, tokenizer and chat template, and an engine on the device that it was loaded on.
 ///
 /// It answers one request at a time. The prefix that a prompt shares with the one before is not computed again.
 pub struct LanguageModel<E = AnyExecutor> {
-    model: Model,
-    tokenizer: Arc<Tokenizer>,
-    stop_tokens: Vec<u32>,
+    pub(super) text: ModelText,
     pub(super) engine: Engine<E>,
     sequence: SeqId,
 }
@@ -66,56 +129,44 @@ impl<E: Executor> LanguageModel<E> {
     }
 
     fn assemble(model: Model, tokenizer: Tokenizer, executor: E) -> Self {
-        let stop_tokens = chat::stops(&model, &tokenizer);
         let mut engine = Engine::new(executor, &model.program);
         let sequence = engine.open();
-        Self { model, tokenizer: Arc::new(tokenizer), stop_tokens, engine, sequence }
+        Self { text: ModelText::new(model, tokenizer), engine, sequence }
+    }
+
+    /// Its files, tokenizer and chat template.
+    pub fn text(&self) -> &ModelText {
+        &self.text
     }
 
     /// What its files say.
     pub fn model(&self) -> &Model {
-        &self.model
+        self.text.model()
     }
 
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.tokenizer
+        self.text.tokenizer()
     }
 
     /// Its chat template, if it has one. Fails if that does not compile.
     pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
-        let source = self.model.chat_template.as_ref();
-        source.map(|source| ChatTemplate::for_tokenizer(source, &self.tokenizer)).transpose()
+        self.text.chat_template()
     }
 
     /// An empty conversation with this model, for [`chat`](Self::chat). Without a template, texts are continued as they are.
     pub fn conversation(&self) -> Result<Conversation> {
-        Ok(Conversation::new(Arc::clone(&self.tokenizer), self.chat_template()?))
+        self.text.conversation()
     }
 
     /// How the model's files recommend to sample, where they say something that works; else [`Sampling::default`].
     pub fn sampling(&self) -> Sampling {
-        let files = self.model.sampling;
-        let mut sampling = Sampling::default();
-        let mut take = |change: &dyn Fn(&mut Sampling)| {
-            let mut changed = sampling;
-            change(&mut changed);
-            if changed.check().is_ok() {
-                sampling = changed;
-            }
-        };
-        take(&|s| s.temperature = files.temperature.unwrap_or(s.temperature));
-        take(&|s| s.top_k = files.top_k.unwrap_or(s.top_k));
-        take(&|s| s.top_p = files.top_p.unwrap_or(s.top_p));
-        take(&|s| s.min_p = files.min_p.unwrap_or(s.min_p));
-        take(&|s| s.penalties.repeat = files.repeat_penalty.unwrap_or(s.penalties.repeat));
-        take(&|s| s.last_n = files.last_n.unwrap_or(s.last_n));
-        sampling
+        self.text.sampling()
     }
 
     /// A request for the engine that goes on with the kept sequence, and ends where the model ends its answers.
     pub fn request(&self, prompt: Vec<u32>) -> Request {
-        Request { stop: self.stop_tokens.clone(), sequence: Some(self.sequence), ..Request::new(prompt) }
+        Request { sequence: Some(self.sequence), ..self.text.request(prompt) }
     }
 
     /// Tokens of context, for prompt and answer together.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::driver::block_on;
 use crate::engine::{EmbedOptions, Embedder, Finish};
 use crate::exec::{DeviceChoice, Numerics, Options};
 use crate::sample::Sampling;

@@ -20,7 +20,7 @@ pub(crate) const ORDER: &[&[&str]] = &[
     &["exec"],
     &["kv", "sample", "text"],
     &["engine", "convert", "hub"],
-    &["chat"],
+    &["chat", "driver"],
     &["language_model"],
     &["cli", "web", "main"],
 ];
