@@ -46,8 +46,13 @@ export class UrlSource implements ByteSource {
   #at = 0;
   #rest: Uint8Array = new Uint8Array(0);
 
-  private constructor(private readonly url: string, readonly size: number, private readonly etag: string | null) {
-    this.name = decodeURIComponent(new URL(url).pathname.split("/").pop() || url);
+  private constructor(private readonly url: string, readonly size: number, readonly etag: string | null) {
+    const last = new URL(url).pathname.split("/").pop() || url;
+    try {
+      this.name = decodeURIComponent(last);
+    } catch {
+      this.name = last; // no UTF-8; it is only shown
+    }
   }
 
   /** Asks the server how large the file is, with a request for its first byte. */
