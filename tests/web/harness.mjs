@@ -17,7 +17,7 @@ export const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 export const limited = (name, run) => test(name, { timeout: 240_000 }, run);
 
 export let server, browser, address, tiny, reference;
-/** What the server was asked for since the last test began, and what it answers in its own way. */
+/** What the server was asked for since the last test began, and what it answers in its own way: by path, or `*` for all. */
 export let asked, special;
 
 before(async () => {
@@ -25,7 +25,7 @@ before(async () => {
   reference = JSON.parse(await readFile(join(root, "assets/tiny.reference.json"), "utf8"));
   const first = (path, request, response) => {
     asked.push({ path, range: request.headers.range, request, response });
-    const answer = special.get(path);
+    const answer = special.get(path) ?? special.get("*");
     answer?.(request, response);
     return answer !== undefined;
   };

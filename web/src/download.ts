@@ -154,6 +154,7 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
 
   const sources = files.map((file, i) => new ArrivingSource(file.name, file.size, handles[i]!, remotes[i]!));
   let why: string | undefined;
+  let failure: unknown;
   let closed = false;
   const bring = async (): Promise<void> => {
     let base = 0;
@@ -186,6 +187,7 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
         const message = `${url}: its SHA-256 is ${found}, not ${sha256}: it was damaged on the way, or replaced; the copy was deleted, and loading again fetches it anew`;
         const damaged = new EngineError({ code: "corrupted", message });
         // Whoever waits for bytes learns of it before their file is closed.
+        failure = damaged;
         for (const one of sources) one.fail(damaged);
         await abandon();
         throw damaged;
@@ -196,7 +198,6 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
     for (const handle of handles) handle.flush();
     await write(own, { ...manifest, complete: true });
   };
-  let failure: unknown;
   const arrived = bring().catch((error: unknown) => {
     failure = error;
     for (const source of sources) source.fail(error);
