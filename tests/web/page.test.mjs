@@ -1,7 +1,8 @@
 // The package in Chromium, on SwiftShader: node --test tests/web/page.test.mjs, after scripts/build-web.
 import assert from "node:assert/strict";
 import { request as ask } from "node:http";
-import { asked, fresh, greedy, inPage, limited, ranges, reference, server, SMOLLM2, special, tiny } from "./harness.mjs";
+import { launch } from "./chromium.mjs";
+import { asked, blank, fresh, greedy, inPage, limited, ranges, reference, server, SMOLLM2, special, tiny, within } from "./harness.mjs";
 
 limited("the tests run on SwiftShader", async () => {
   fresh();
@@ -274,4 +275,43 @@ limited("a malformed address is refused, and the server goes on", async () => {
   assert.equal(await status("/%00"), 404);
   assert.equal(await status("/%2e%2e/package.json"), 404);
   assert.equal(await status("/index.html"), 200);
+});
+
+limited("a GPU process that crashes is opened again, and what had not begun is answered", async (t) => {
+  fresh();
+  // Chromium keeps WebGPU from a site that has lost it twice, for minutes: from none of the other tests' pages.
+  const own = await launch();
+  try {
+    const page = await blank(own);
+    const session = await own.newBrowserCDPSession();
+    const first = await within(page, `async (wgslm) => {
+      window.states = [];
+      window.engine = await wgslm.createEngine(wgslm.TINY_MODEL, { onDevice: (state) => states.push(state) });
+      window.say = async () => (await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 })).choices[0].message.content;
+      return say();
+    }`);
+    await session.send("Browser.crashGpuProcess");
+    const began = Date.now();
+    assert.equal(await page.evaluate("say()"), first, "asked after the crash, answered by the next device");
+    t.diagnostic(`answered ${((Date.now() - began) / 1000).toFixed(1)} s after the crash`);
+    assert.deepEqual(await page.evaluate("states.splice(0).map(({ state, seconds }) => [state, seconds])"), [["lost", 0], ["restored", undefined]]);
+
+    // In the middle of an answer, whose text cannot be taken back; and for a second time, so that there is a wait.
+    await page.evaluate(`(async () => {
+      const stream = await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 400, stream: true });
+      let pieces = 0, begun;
+      const some = new Promise((resume) => (begun = resume));
+      window.ended = (async () => { try { for await (const _ of stream) if (++pieces === 5) begun(); } catch ({ code }) { return code; } })();
+      await some;
+    })()`);
+    await session.send("Browser.crashGpuProcess");
+    assert.equal(await page.evaluate("ended"), "device_lost");
+    const [{ state, seconds, reason }] = await page.evaluate("states");
+    assert.deepEqual([state, seconds], ["lost", 2]);
+    assert.match(reason, /device was lost/);
+    const disposed = await page.evaluate("(async () => { const began = performance.now(); await engine.dispose(); return performance.now() - began; })()");
+    assert.ok(disposed < 1500, `disposed in ${disposed} ms, while it waits`);
+  } finally {
+    await own.close();
+  }
 });

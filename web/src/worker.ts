@@ -157,20 +157,25 @@ const FORGOTTEN = 5 * 60_000;
 const LONGEST_WAIT = 60;
 
 async function step(running: WebEngine): Promise<void> {
+  let why: Failure | undefined;
   try {
-    for (const event of JSON.parse(await running.step()) as StepEvent[]) report(event);
-  } catch (error) {
-    const why = failure(error);
-    engine = undefined;
-    // An engine that failed so may hold on to what is broken.
-    try {
-      running.free();
-    } catch {
-      // its own destructors need the device
+    for (const event of JSON.parse(await running.step()) as StepEvent[]) {
+      // A lost device ends what is in flight; whether anything came of it decides what becomes of it.
+      if (event.finish !== undefined && event.error?.code === "device_lost") why = event.error;
+      else report(event);
     }
-    if (why.code === "device_lost") await rebuild(why);
-    else end(why);
+  } catch (error) {
+    why = failure(error);
   }
+  if (!why) return;
+  engine = undefined;
+  try {
+    running.free();
+  } catch {
+    // what it holds is broken, and goes with the device
+  }
+  if (why.code === "device_lost") await rebuild(why);
+  else end(why);
 }
 
 /** Nobody gets an answer any more. */
@@ -191,13 +196,15 @@ async function rebuild(why: Failure): Promise<void> {
     losses = [...losses.filter((at) => now - at < FORGOTTEN), now];
     const seconds = losses.length < 2 ? 0 : Math.min(2 ** (losses.length - 1), LONGEST_WAIT);
     post({ type: "device", state: { state: "lost", reason: why.message, seconds } });
-    await new Promise((resume) => setTimeout(resume, seconds * 1000));
+    const disposed = (): boolean => inbox.some(({ type }) => type === "dispose");
+    for (const until = now + seconds * 1000; performance.now() < until && !disposed(); ) await new Promise((resume) => setTimeout(resume, 50));
+    if (disposed()) return end(broken);
     try {
       await make(made!, () => {});
       break;
     } catch (error) {
       const last = failure(error);
-      if (failures < 5 && ["device", "device_lost"].includes(last.code)) continue;
+      if (failures < 7 && ["device", "device_lost"].includes(last.code)) continue;
       for (const { id } of again) post({ type: "error", id, error: last });
       return end(last);
     }
