@@ -41,19 +41,17 @@ async function pictures(page, name) {
   assert.ok(inner <= outer, `${name} is ${inner} pixels wide`);
 }
 
-/** A chat that an earlier visit has left, with what the embedded model does not write. */
+/** A chat that an earlier visit has left, with what the embedded model does not write; no figures, since nothing was measured. */
 const EARLIER = {
   id: "earlier",
   title: "Sorting in Rust",
   changed: 1,
-  used: 187,
   messages: [
     { role: "user", content: "How do I sort numbers, largest first?" },
     {
       role: "assistant",
       content:
         "Use `sort_unstable_by` with a **reversed** comparison:\n\n```rust\nlet mut numbers = vec![3, 1, 2];\nnumbers.sort_unstable_by(|a, b| b.cmp(a));\nassert_eq!(numbers, [3, 2, 1]);\n```\n\n1. It sorts in place.\n2. Equal elements may change places; `sort_by` keeps them.\n\n| method | stable | allocates |\n|---|---|---|\n| `sort_by` | yes | yes |\n| `sort_unstable_by` | no | no |",
-      note: "41.0 tokens/s · first after 0.09 s · 12 of 23 tokens read",
     },
   ],
 };

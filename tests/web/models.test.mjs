@@ -75,10 +75,10 @@ limited("a download goes on after a reload", async () => {
   special.set("/half.gguf", ranges(tiny));
   asked.length = 0;
   const [part] = await within(page, "(wgslm) => wgslm.models.list()");
-  assert.deepEqual([part.complete, part.downloaded], [false, 1 << 20]);
+  assert.deepEqual([part.complete, part.downloaded >= 1 << 20, part.downloaded <= halfway], [false, true, true]);
   const got = await within(page, load, { model: "/half.gguf" });
   assert.deepEqual([got.kept[0].complete, got.kept[0].files[0].sha256], [true, SHA256()]);
-  assert.deepEqual(of("/half.gguf").map(({ range }) => range), ["bytes=0-0", `bytes=${1 << 20}-`], "only the rest is asked for");
+  assert.deepEqual(of("/half.gguf").map(({ range }) => range), ["bytes=0-0", `bytes=${part.downloaded}-`], "only the rest is asked for");
   await page.close();
 });
 

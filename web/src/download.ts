@@ -259,10 +259,11 @@ class ArrivingSource implements ByteSource {
         // Reading what is there never waits: messages and reads get their turn here.
         await new Promise((resume) => setTimeout(resume));
       } else {
-        bytes = await this.remote.read(this.#done, length);
-        if (this.handle.write(bytes, { at: this.#done }) !== length) throw new DOMException("a write was cut short", "QuotaExceededError");
+        // As it comes: on a slow line the first bytes are the header, which the engine waits for.
+        bytes = await this.remote.read(this.#done, length, 1);
+        if (this.handle.write(bytes, { at: this.#done }) !== bytes.length) throw new DOMException("a write was cut short", "QuotaExceededError");
       }
-      this.#done += length;
+      this.#done += bytes.length;
       this.#wake();
       yield [bytes, this.#done];
     }

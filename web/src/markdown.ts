@@ -19,7 +19,7 @@ const HEADING = /^ {0,3}(#{1,6})[ \t]+(.*?)(?:[ \t]+#+)?[ \t]*$/;
 const RULE = /^ {0,3}(?:(?:\*[ \t]*){3,}|(?:-[ \t]*){3,}|(?:_[ \t]*){3,})$/;
 const DIVIDER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 /** Deeper nesting is shown as text: nobody reads it, and each level costs a stack frame. */
-const DEEPEST = 8;
+const MAX_DEPTH = 8;
 
 function blocks(text: string): Block[] {
   const found: Block[] = [];
@@ -119,7 +119,7 @@ function rendered(block: Block, depth: number): HTMLElement {
 }
 
 function nested(source: string, depth: number): HTMLElement[] {
-  if (depth >= DEEPEST) return [node("p", source)];
+  if (depth >= MAX_DEPTH) return [node("p", source)];
   // Thoughts are at the beginning of an answer only.
   return blocks(source.replace(/^<think>/, "< think>")).map((block) => rendered(block, depth + 1));
 }
@@ -208,7 +208,7 @@ const INLINE =
   /(`+)([^`](?:[^]{0,2000}?[^`])?)\1(?!`)|!?\[([^\]\n]{0,1000})\]\(([^\s)]{1,2000})(?:[ \t]+"[^"\n]{0,500}")?\)|\*\*(?=\S)([^]{0,4000}?\S)\*\*|__(?=\S)([^]{0,4000}?\S)__(?!\w)|\*(?=[^\s*])([^*]{0,4000}?[^\s*])\*|\b_(?=[^\s_])([^_]{0,4000}?[^\s_])_(?!\w)|~~(?=\S)([^~]{1,4000})~~|(https?:\/\/[^\s<>"'`)\]]{1,2000}[^\s<>"'`)\].,;:!?])|\\([\\`*_{}[\]()#+.!|~>-])/g;
 
 function inline(text: string, depth = 0): (Node | string)[] {
-  if (depth > DEEPEST) return [text];
+  if (depth > MAX_DEPTH) return [text];
   const out: (Node | string)[] = [];
   let from = 0;
   for (const found of text.matchAll(INLINE)) {
