@@ -212,9 +212,9 @@ limited("a phone: ?model= with a relative address, said before it is fetched, ke
   assert.match(await page.innerText("#plan"), /^other: 2\.0 MB from 127\.0\.0\.1:\d+\. .* of storage are free\.$/);
   assert.ok(asked.filter(({ path }) => path === "/m/other.gguf").every(({ range }) => range === "bytes=0-0"), "nothing is fetched yet");
   await pictures(page, "models");
-  await page.tap("#load");
+  await page.click("#load");
   await page.fill("#input", "A dog ran.");
-  await page.tap("#send");
+  await page.click("#send");
   await answered(page);
   assert.equal(await page.innerText("#model-name"), "other");
 
@@ -222,17 +222,17 @@ limited("a phone: ?model= with a relative address, said before it is fetched, ke
   await page.goto(`${address}/`);
   await page.waitForSelector("#composer:not([hidden])");
   assert.equal(await page.innerText("#model-name"), "other", "the last model, since it is here");
-  await page.tap("#open-side");
+  await page.click("#open-side");
   await page.waitForTimeout(300);
   await pictures(page, "chats");
-  await page.tap("#close-side");
+  await page.click("#close-side");
   await earlier(page);
-  await page.tap("#open-side");
-  await page.tap("#chats li >> text=Sorting in Rust");
+  await page.click("#open-side");
+  await page.click("#chats li >> text=Sorting in Rust");
   await page.waitForTimeout(300);
   await pictures(page, "chat");
-  await page.tap("#model");
-  await page.tap("[aria-label='Delete other from this browser']");
+  await page.click("#model");
+  await page.click("[aria-label='Delete other from this browser']");
   await page.waitForFunction(() => !document.querySelector("[aria-label^='Delete other']"));
   assert.equal(await page.locator("#list .option").count(), 5);
   await context.close();

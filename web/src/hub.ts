@@ -223,7 +223,9 @@ function ggufs(paths: string[]): Gguf[] {
     model.parts.push([of ? part : 1, path]);
     found.set(key, model);
   }
-  return [...found.values()].map(({ stem, count, parts }) => {
+  // By name, as the program has them: of two that are alike the first is taken.
+  const sorted = [...found].sort(([a], [b]) => (a < b ? -1 : 1));
+  return sorted.map(([, { stem, count, parts }]) => {
     parts.sort(([a], [b]) => a - b);
     const complete = count === 0 || (parts.length === count && parts.every(([part], i) => part === i + 1));
     return { paths: parts.map(([, path]) => path), stem, quant: quantOf(stem), complete };
