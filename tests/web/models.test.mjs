@@ -161,7 +161,7 @@ limited("a reference names a file of the hub, which is checked by its SHA-256", 
   await page.close();
 });
 
-limited("references and addresses are told apart, as the program does", async () => {
+limited("references are recognised among addresses, as the program does", async () => {
   fresh();
   const got = await inPage(`async () => {
     const { parseReference, choose, spell } = await import("/hub.js");

@@ -496,7 +496,7 @@ async function answer(chat: Chat): Promise<void> {
 
   /** At most once a frame: a fast model writes more often than the screen changes. */
   let scheduled = false;
-  const draw = (): void => {
+  const paint = (): void => {
     scheduled = false;
     const shown = views.get(reply);
     if (!shown?.article.isConnected) return;
@@ -519,8 +519,8 @@ async function answer(chat: Chat): Promise<void> {
         if (!scheduled) {
           scheduled = true;
           // A page that is not seen has no frames.
-          if (document.hidden) setTimeout(draw, 200);
-          else requestAnimationFrame(draw);
+          if (document.hidden) setTimeout(paint, 200);
+          else requestAnimationFrame(paint);
         }
         if (pieces++ === 0) first = performance.now();
         else if (chat.id === current.id) element("rate").textContent = `${(((pieces - 1) / (performance.now() - first)) * 1000).toFixed(1)} tokens/s`;

@@ -1,6 +1,6 @@
 /**
  * Markdown as a model writes it, while it is written. Text becomes nodes, never HTML: what a model writes cannot run, load or
- * hide anything. Images are shown as links, since fetching them would tell a server what was said.
+ * hide anything. Images are shown as links, since a server that they are fetched from would learn what was said.
  */
 
 /** A piece of the text that is rendered on its own: what is new changes the last ones only. */

@@ -71,7 +71,7 @@ export class UrlSource implements ByteSource {
     return new UrlSource(url, Number(size), response.headers.get("etag"));
   }
 
-  /** Up to `length` bytes from `offset` on, and no fewer than `least`: all, unless told otherwise. */
+  /** Up to `length` bytes from `offset` on, and no fewer than `least`: all by default. */
   async read(offset: number, length: number, least = length): Promise<Uint8Array> {
     const out = new Uint8Array(length);
     if (offset < this.#at || offset > this.#at + SKIP) this.close();
