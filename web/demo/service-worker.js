@@ -4,11 +4,13 @@ const CACHE = "wgslm-page";
 /** Milliseconds that the network has where there is a copy. */
 const PATIENCE = 4000;
 
-const kept = fetch("files.json").then((response) => response.json());
+self.addEventListener("install", (event) => event.waitUntil(install()));
 
-self.addEventListener("install", (event) => {
-  event.waitUntil(kept.then(async (files) => (await caches.open(CACHE)).addAll(["./", ...files])).then(() => self.skipWaiting()));
-});
+async function install() {
+  const files = await (await fetch("files.json")).json();
+  await (await caches.open(CACHE)).addAll(["./", ...files]);
+  await self.skipWaiting();
+}
 
 self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
 

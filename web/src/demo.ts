@@ -101,7 +101,12 @@ function choose(model: Chosen): void {
 /** The engine of the chosen model. Several answers wait for the same. */
 function ready(): Promise<Engine> {
   if (engine) return Promise.resolve(engine);
-  loading ??= load(chosen).finally(() => (loading = undefined));
+  if (!loading) {
+    const own = (loading = load(chosen).finally(() => {
+      // Another model may have been chosen meanwhile.
+      if (loading === own) loading = undefined;
+    }));
+  }
   return loading;
 }
 
@@ -128,6 +133,10 @@ async function load(model: Chosen): Promise<Engine> {
   try {
     const context = settings.context_size ?? 4096;
     const loaded = await createEngine(model.source, { onProgress, signal: abort.signal, context, onDevice });
+    if (abort.signal.aborted) {
+      void loaded.dispose();
+      throw abort.signal.reason;
+    }
     engine = loaded;
     if (loaded.notKept) element("notice").textContent = `This model is not kept for the next visit: ${loaded.notKept}.`;
     const { name, parameters } = loaded.info;
