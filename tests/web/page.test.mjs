@@ -1,95 +1,8 @@
-// The package and its page in Chromium, on SwiftShader: node --test tests/web/page.test.mjs, after scripts/build-web.
+// The package in Chromium, on SwiftShader: node --test tests/web/page.test.mjs, after scripts/build-web.
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
 import { request as ask } from "node:http";
-import { homedir } from "node:os";
-import { join } from "node:path";
-import { after, before, test } from "node:test";
-import { fileURLToPath } from "node:url";
-import { serve } from "../../web/serve.mjs";
-import { launch, PLAIN } from "./chromium.mjs";
-
-const root = fileURLToPath(new URL("../../", import.meta.url));
-const models = join(process.env.WGSLM_TEST_DATA || join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "wgslm-test-data"), "models");
-const shots = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "screenshots");
-const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-
-/** A test that does not hang. Times are for two slow cores under load. */
-const limited = (name, run) => test(name, { timeout: 240_000 }, run);
-
-let server, browser, address, tiny, reference;
-/** What the server was asked for since the last test began, and what it answers in its own way. */
-let asked, special;
-
-before(async () => {
-  tiny = await readFile(join(root, "assets/tiny.gguf"));
-  reference = JSON.parse(await readFile(join(root, "assets/tiny.reference.json"), "utf8"));
-  const first = (path, request, response) => {
-    asked.push({ path, range: request.headers.range, request, response });
-    const answer = special.get(path);
-    answer?.(request, response);
-    return answer !== undefined;
-  };
-  server = await serve({ folder: join(root, "web/dist"), models, first });
-  address = `http://127.0.0.1:${server.address().port}`;
-  browser = await launch();
-});
-
-after(async () => {
-  await browser?.close();
-  server?.closeAllConnections();
-  server?.close();
-});
-
-/** Runs `run` in an empty page, with the package as `wgslm` and `argument`. */
-async function inPage(run, argument) {
-  const page = await blank();
-  try {
-    return await page.evaluate(`import("/index.js").then(wgslm => (${run})(wgslm, ${JSON.stringify(argument)}))`);
-  } finally {
-    await page.close();
-  }
-}
-
-async function blank() {
-  [asked, special] = [asked ?? [], special ?? new Map()];
-  special.set("/blank.html", (_, response) => response.writeHead(200, { "content-type": "text/html" }).end("<!doctype html>"));
-  const page = await browser.newPage();
-  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
-  await page.goto(`${address}/blank.html`);
-  asked.length = 0;
-  return page;
-}
-
-function fresh() {
-  [asked, special] = [[], new Map()];
-}
-
-/** Answers range requests from `bytes`; `send` writes the body. */
-function ranges(bytes, send = (response, part) => response.end(part)) {
-  return (request, response) => {
-    const [, start, end] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range);
-    const last = Math.min(end ? Number(end) : Infinity, bytes.length - 1);
-    const part = bytes.subarray(Number(start), last + 1);
-    response.writeHead(206, { "content-range": `bytes ${start}-${last}/${bytes.length}`, "content-length": part.length, "cache-control": "no-store" });
-    send(response, part, Number(start));
-  };
-}
-
-/** Ids of a greedy continuation. `numerics: "exact"` and temperature 0, as the references were made. */
-const greedy = `async (engine, request) => {
-  const ids = [];
-  const stream = await engine.chat.completions.create({ ...request, temperature: 0, stream: true, stream_options: { include_usage: true } });
-  let text = "", pieces = 0, usage, timings;
-  for await (const chunk of stream) {
-    const piece = chunk.choices[0]?.delta.content;
-    if (piece) pieces++, text += piece;
-    usage = chunk.usage ?? usage;
-    timings = chunk.timings ?? timings;
-    ids.push(...(chunk.choices[0]?.token_ids ?? []));
-  }
-  return { ids, text, pieces, usage, timings };
-}`;
+import { launch } from "./chromium.mjs";
+import { asked, blank, fresh, greedy, inPage, limited, ranges, reference, server, SMOLLM2, special, tiny, within } from "./harness.mjs";
 
 limited("the tests run on SwiftShader", async () => {
   fresh();
@@ -364,95 +277,41 @@ limited("a malformed address is refused, and the server goes on", async () => {
   assert.equal(await status("/index.html"), 200);
 });
 
-limited("an address in ?model= may be relative to the page", async () => {
+limited("a GPU process that crashes is opened again, and what had not begun is answered", async (t) => {
   fresh();
-  for (const [wanted, whole] of [["/models/A.gguf", `${address}/models/A.gguf`], ["https://a.test/b.gguf", "https://a.test/b.gguf"]]) {
-    const page = await browser.newPage();
-    await page.goto(`${address}/?model=${wanted}`);
-    await page.waitForSelector("#setup:not([hidden])");
-    assert.equal(await page.inputValue("#url"), whole);
-    assert.equal(await page.isChecked("[value=url]"), true);
-    assert.equal(await page.evaluate(() => document.getElementById("setup").checkValidity()), true, "the form can be sent");
-    await page.close();
-  }
-});
-
-limited("without WebGPU the page says so and asks for nothing", async () => {
-  fresh();
-  const plain = await launch(PLAIN);
+  // Chromium keeps WebGPU from a site that has lost it twice, for minutes: from none of the other tests' pages.
+  const own = await launch();
   try {
-    const page = await plain.newPage({ viewport: { width: 390, height: 780 } });
-    await page.goto(address);
-    await page.waitForSelector("#unsupported:not([hidden])");
-    assert.match(await page.innerText("#unsupported"), /no graphics adapter|no WebGPU[^]*chrome:\/\/flags/);
-    assert.equal(await page.isVisible("#setup"), false);
-    await page.screenshot({ path: join(shots, "unsupported-390.png") });
+    const page = await blank(own);
+    const session = await own.newBrowserCDPSession();
+    const first = await within(page, `async (wgslm) => {
+      window.states = [];
+      window.engine = await wgslm.createEngine(wgslm.TINY_MODEL, { onDevice: (state) => states.push(state) });
+      window.say = async () => (await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 })).choices[0].message.content;
+      return say();
+    }`);
+    await session.send("Browser.crashGpuProcess");
+    const began = Date.now();
+    assert.equal(await page.evaluate("say()"), first, "asked after the crash, answered by the next device");
+    t.diagnostic(`answered ${((Date.now() - began) / 1000).toFixed(1)} s after the crash`);
+    assert.deepEqual(await page.evaluate("states.splice(0).map(({ state, seconds }) => [state, seconds])"), [["lost", 0], ["restored", undefined]]);
+
+    // In the middle of an answer, whose text cannot be taken back; and for a second time, so that there is a wait.
+    await page.evaluate(`(async () => {
+      const stream = await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 400, stream: true });
+      let pieces = 0, begun;
+      const some = new Promise((resume) => (begun = resume));
+      window.ended = (async () => { try { for await (const _ of stream) if (++pieces === 5) begun(); } catch ({ code }) { return code; } })();
+      await some;
+    })()`);
+    await session.send("Browser.crashGpuProcess");
+    assert.equal(await page.evaluate("ended"), "device_lost");
+    const [{ state, seconds, reason }] = await page.evaluate("states");
+    assert.deepEqual([state, seconds], ["lost", 2]);
+    assert.match(reason, /device was lost/);
+    const disposed = await page.evaluate("(async () => { const began = performance.now(); await engine.dispose(); return performance.now() - began; })()");
+    assert.ok(disposed < 1500, `disposed in ${disposed} ms, while it waits`);
   } finally {
-    await plain.close();
+    await own.close();
   }
-  const paths = asked.map(({ path }) => path);
-  assert.ok(paths.includes("/demo.js"));
-  assert.deepEqual(paths.filter((path) => /\.(wasm|gguf)$|worker/.test(path)), []);
 });
-
-for (const [width, height, colorScheme] of [[1280, 800, "light"], [390, 780, "dark"]]) {
-  limited(`the page, ${width} pixels wide: load, talk, stop, clear, by keyboard alone`, async () => {
-    fresh();
-    const page = await browser.newPage({ viewport: { width, height }, colorScheme });
-    const problems = [];
-    page.on("pageerror", (error) => problems.push(String(error)));
-    page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
-    const shot = async (name) => {
-      await page.screenshot({ path: join(shots, `${name}-${width}.png`) });
-      const [inner, outer] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
-      assert.ok(inner <= outer, `${name} is ${inner} pixels wide`);
-    };
-    const focused = () => page.evaluate(() => document.activeElement.id);
-    const timeout = 60_000;
-
-    await page.goto(address);
-    await page.waitForSelector("#setup:not([hidden])");
-    assert.match(await page.innerText("#adapter"), /swiftshader/i);
-    await shot("setup");
-    for (let i = 0; (await focused()) !== "load"; i++) {
-      assert.ok(i < 5, "Tab reaches the button");
-      await page.keyboard.press("Tab");
-    }
-    await page.keyboard.press("Enter");
-    await page.waitForSelector("#loading:not([hidden])");
-    await page.waitForSelector("#composer:not([hidden])", { timeout });
-    assert.equal(await focused(), "input");
-
-    await page.keyboard.type("Tell me a story about a small fox.");
-    await page.keyboard.press("Enter");
-    await page.waitForFunction(() => document.querySelector("#log .assistant .text")?.textContent.length > 30, null, { timeout });
-    assert.equal(await page.isVisible("#stop"), true);
-    await shot("answering");
-    // Timed in the page: this process waits for its turn, too.
-    await page.evaluate(() => {
-      const send = document.getElementById("send");
-      document.addEventListener("keydown", () => (window.stopping = performance.now()), { capture: true, once: true });
-      new MutationObserver(() => send.hidden || (window.stopped ??= performance.now())).observe(send, { attributes: true });
-    });
-    await page.keyboard.press("Escape");
-    await page.waitForSelector("#send:not([hidden])");
-    const stopped = await page.evaluate(() => window.stopped - window.stopping);
-    assert.ok(stopped < 300, `stopped after ${stopped} ms`);
-    assert.match(await page.innerText("#log .foot"), /stopped after/);
-
-    await page.fill("#tokens", "12");
-    await page.focus("#input");
-    await page.keyboard.type("And then?");
-    await page.keyboard.press("Enter");
-    await page.waitForFunction(() => document.querySelectorAll("#log .foot").length === 2, null, { timeout });
-    assert.match(await page.innerText("#log li:last-child .foot"), /tokens\/s · first after .* · \d+ of \d+ tokens read/);
-    await shot("answered");
-
-    await page.click("#clear");
-    assert.equal(await page.locator("#log li").count(), 0);
-    await page.click("#unload");
-    await page.waitForSelector("#setup:not([hidden])");
-    await page.close();
-    assert.deepEqual(problems, []);
-  });
-}

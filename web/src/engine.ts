@@ -1,32 +1,36 @@
 /** The engine as a page sees it: a worker behind promises and iterators. */
 import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest, type ChunkChoice, type CompletionUsage, type FinishReason, type Timings } from "./openai.js";
-import type { EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Parts, Times, ToWorker, Usage } from "./protocol.js";
+import { EngineError } from "./error.js";
+import { locate, type ModelSource } from "./models.js";
+import type { DeviceState, EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Times, ToWorker, Usage } from "./protocol.js";
 
 export interface Progress {
-  /** The self-test of the GPU; weights on their way to it, in bytes; kernels. */
-  phase: "test" | "load" | "compile";
+  /**
+   * Files on their way into the browser's storage, in bytes; the self-test of the GPU; weights on their way to it, in bytes; kernels.
+   * What is downloaded goes on to the GPU at once: the two phases overlap.
+   */
+  phase: "download" | "test" | "load" | "compile";
   done: number;
   total: number;
 }
 
 export interface CreateOptions extends EngineOptions {
   onProgress?: (progress: Progress) => void;
-  /** Ends the download, and frees all there is. */
+  /** Ends the download, and frees all there is. What has arrived is kept, and the next time goes on from there. */
   signal?: AbortSignal;
+  /**
+   * Whether files from addresses are kept by the browser (default true): the next visit needs no network. Where the browser has no
+   * storage or too little, the model is loaded without (`Engine.notKept` says why). `models.delete` gives the space back.
+   */
+  keep?: boolean;
+  /** The hub that references are looked up at. Default https://huggingface.co. */
+  hub?: string;
+  /** The GPU was lost (a driver's update, sleep, a crash), and what is done about it: the model is loaded again by itself. */
+  onDevice?: (state: DeviceState) => void;
 }
 
-/** A GGUF file: its address, or the file itself; or all parts of a split one, in order. */
-export type ModelSource = string | URL | Blob | (string | URL | Blob)[];
-
-/** An error of the engine's. `code` says to programs what `message` says to people. */
-export class EngineError extends Error {
-  readonly code: string;
-  constructor({ code, message }: Failure) {
-    super(message);
-    this.name = "EngineError";
-    this.code = code;
-  }
-}
+/** The small model that comes with the package: it tells short stories. */
+export const TINY_MODEL: string = new URL("./tiny.gguf", import.meta.url).href;
 
 /** An answer that was asked for: its number, and where its events arrive. */
 interface Started {
@@ -64,26 +68,28 @@ class Inbox {
 
 /** Loads a model into a worker of its own. */
 export async function createEngine(model: ModelSource, options: CreateOptions = {}): Promise<Engine> {
-  const { onProgress, signal, ...rest } = options;
+  const { onProgress, signal, keep, hub, onDevice, ...rest } = options;
   signal?.throwIfAborted();
-  const whole = (part: string | URL | Blob) => (part instanceof Blob ? part : new URL(part, document.baseURI).href);
-  const parts: Parts = (Array.isArray(model) ? model : [model]).map(whole);
+  const { parts, remote } = await locate(model, { ...(hub ? { hub } : {}), ...(signal ? { signal } : {}) });
+  signal?.throwIfAborted();
+  // What comes with the package is the package's to keep, and changes with it.
+  const kept = keep !== false && remote && remote.source !== TINY_MODEL ? remote : undefined;
   const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   // Ending the worker ends its downloads and frees its device.
   let abort = (): void => {};
   try {
-    const info = await new Promise<ModelInfo>((loaded, failed) => {
+    const loaded = await new Promise<FromWorker & { type: "loaded" }>((loaded, failed) => {
       abort = () => failed(signal?.reason);
       signal?.addEventListener("abort", abort);
       worker.onerror = (event) => failed(new EngineError({ code: "internal", message: event.message || "the worker did not start" }));
       worker.onmessage = ({ data }: MessageEvent<FromWorker>) => {
         if (data.type === "progress") onProgress?.({ phase: data.phase, done: data.done, total: data.total });
-        else if (data.type === "loaded") loaded(data.info);
+        else if (data.type === "loaded") loaded(data);
         else if (data.type === "error") failed(new EngineError(data.error));
       };
-      worker.postMessage({ type: "load", parts, options: rest } satisfies ToWorker);
+      worker.postMessage({ type: "load", parts, ...(kept ? { keep: kept } : {}), options: rest } satisfies ToWorker);
     });
-    return new Engine(worker, info);
+    return new Engine(worker, loaded.info, loaded.notKept, onDevice);
   } catch (error) {
     worker.terminate();
     throw error;
@@ -101,7 +107,13 @@ export class Engine {
   #gone: EngineError | undefined;
 
   /** @internal */
-  constructor(private readonly worker: Worker, readonly info: ModelInfo) {
+  constructor(
+    private readonly worker: Worker,
+    readonly info: ModelInfo,
+    /** Why the browser does not keep the model's files; undefined where it does, or was not asked to. */
+    readonly notKept: string | undefined,
+    private readonly onDevice: ((state: DeviceState) => void) | undefined,
+  ) {
     worker.onmessage = ({ data }: MessageEvent<FromWorker>) => this.#receive(data);
     worker.onerror = (event) => this.#end({ code: "internal", message: event.message });
   }
@@ -143,6 +155,7 @@ export class Engine {
 
   #receive(message: FromWorker): void {
     if (message.type === "disposed") this.#disposed?.(message.left);
+    if (message.type === "device") this.onDevice?.(message.state);
     if (!("id" in message) || message.id === undefined) return;
     const inbox = this.#answers.get(message.id);
     if (message.type === "error") inbox?.fail(new EngineError(message.error));

@@ -1,8 +1,9 @@
 /** Language models in the browser, on WebGPU. */
 export { checkSupport, type Support } from "./support.js";
-export { createEngine, EngineError, type CreateOptions, type Engine, type ModelSource, type Progress, type RequestOptions } from "./engine.js";
-export type { EngineOptions, Leftovers, ModelInfo } from "./protocol.js";
+export { createEngine, TINY_MODEL, type CreateOptions, type Engine, type Progress, type RequestOptions } from "./engine.js";
+export { EngineError } from "./error.js";
+export { models, type ModelOptions, type ModelSource, type Plan } from "./models.js";
+export type { KeptModel, Manifest, Storage } from "./store.js";
+export type { RemoteFile } from "./hub.js";
+export type { DeviceState, EngineOptions, Leftovers, ModelInfo } from "./protocol.js";
 export type * from "./openai.js";
-
-/** The small model that comes with the package: it tells short stories. */
-export const TINY_MODEL: string = new URL("./tiny.gguf", import.meta.url).href;

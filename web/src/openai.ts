@@ -17,6 +17,7 @@ export interface ChatRequest {
   top_p?: number;
   top_k?: number;
   min_p?: number;
+  repetition_penalty?: number;
   seed?: number;
   max_tokens?: number;
   max_completion_tokens?: number;

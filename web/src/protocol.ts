@@ -1,8 +1,14 @@
 /** What the page and the worker send each other. */
+import type { Wanted } from "./download.js";
+import type { RemoteFile } from "./hub.js";
 import type { ChatRequest } from "./openai.js";
 
-/** The parts of a model: addresses or files, in their order. */
-export type Parts = (string | Blob)[];
+/** What has become of the GPU. */
+export type DeviceState =
+  /** It is gone; the model is loaded again after so many seconds. */
+  | { state: "lost"; reason: string; seconds: number }
+  /** The model is there again. */
+  | { state: "restored" };
 
 export interface EngineOptions {
   /** Positions of context; at most the model's. Default 4096. */
@@ -40,14 +46,16 @@ export interface Failure {
 }
 
 export type ToWorker =
-  | { type: "load"; parts: Parts; options: EngineOptions }
+  /** `keep`: what the browser is to keep of a model; its files are the parts. */
+  | { type: "load"; parts: (RemoteFile | Blob)[]; keep?: Wanted; options: EngineOptions }
   | { type: "create"; id: number; request: ChatRequest }
   | { type: "cancel"; id: number }
   | { type: "dispose" };
 
 export type FromWorker =
-  | { type: "progress"; phase: "test" | "load" | "compile"; done: number; total: number }
-  | { type: "loaded"; info: ModelInfo }
+  | { type: "progress"; phase: "download" | "test" | "load" | "compile"; done: number; total: number }
+  | { type: "loaded"; info: ModelInfo; notKept?: string }
+  | { type: "device"; state: DeviceState }
   | { type: "text"; id: number; text: string; token: number }
   | { type: "finish"; id: number; text: string; finish: string; usage: Usage; times: Times }
   | { type: "error"; id?: number; error: Failure }

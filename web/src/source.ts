@@ -46,8 +46,13 @@ export class UrlSource implements ByteSource {
   #at = 0;
   #rest: Uint8Array = new Uint8Array(0);
 
-  private constructor(private readonly url: string, readonly size: number, private readonly etag: string | null) {
-    this.name = decodeURIComponent(new URL(url).pathname.split("/").pop() || url);
+  private constructor(private readonly url: string, readonly size: number, readonly etag: string | null) {
+    const last = new URL(url).pathname.split("/").pop() || url;
+    try {
+      this.name = decodeURIComponent(last);
+    } catch {
+      this.name = last; // no UTF-8; it is only shown
+    }
   }
 
   /** Asks the server how large the file is, with a request for its first byte. */
@@ -66,11 +71,12 @@ export class UrlSource implements ByteSource {
     return new UrlSource(url, Number(size), response.headers.get("etag"));
   }
 
-  async read(offset: number, length: number): Promise<Uint8Array> {
+  /** Up to `length` bytes from `offset` on, and no fewer than `least`: all by default. */
+  async read(offset: number, length: number, least = length): Promise<Uint8Array> {
     const out = new Uint8Array(length);
     if (offset < this.#at || offset > this.#at + SKIP) this.close();
     let filled = 0;
-    for (let failures = 0; filled < length; ) {
+    for (let failures = 0; filled < least; ) {
       try {
         if (!this.#body) await this.#connect(offset + filled);
         const skip = Math.min(offset + filled - this.#at, this.#rest.length);
@@ -79,7 +85,7 @@ export class UrlSource implements ByteSource {
         filled += part.length;
         this.#at += skip + part.length;
         this.#rest = this.#rest.subarray(skip + part.length);
-        if (filled < length && this.#rest.length === 0) {
+        if (filled < least && this.#rest.length === 0) {
           const { done, value } = await this.#body!.read();
           if (done) throw new TypeError("the connection ended early");
           this.#rest = value;
@@ -93,7 +99,7 @@ export class UrlSource implements ByteSource {
         await new Promise((resume) => setTimeout(resume, 200 * 2 ** failures));
       }
     }
-    return out;
+    return out.subarray(0, filled);
   }
 
   close(): void {

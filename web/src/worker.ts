@@ -1,7 +1,10 @@
 /** The worker: owns the WebAssembly module and its engine, and does one thing at a time. */
 import init, { WebEngine, type InitOutput } from "./wgslm.js";
+import { open, type Opened } from "./download.js";
+import { EngineError } from "./error.js";
 import type { FromWorker, ToWorker, Usage, Failure } from "./protocol.js";
 import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
+import { remove } from "./store.js";
 
 /** An event of `WebEngine.step`. */
 type StepEvent = { request: number; text: string } & (
@@ -11,6 +14,8 @@ type StepEvent = { request: number; text: string } & (
 
 interface Answer {
   id: number;
+  /** To be asked again where the GPU is lost before anything came. */
+  json: string;
   started: number;
   first?: number;
 }
@@ -47,9 +52,10 @@ async function handle(message: ToWorker): Promise<void> {
       return load(message);
     case "create":
       try {
-        const request = engine?.submit(JSON.stringify(message.request));
+        const json = JSON.stringify(message.request);
+        const request = engine?.submit(json);
         if (request === undefined) post({ type: "error", id: message.id, error: broken });
-        else answers.set(request, { id: message.id, started: performance.now() });
+        else answers.set(request, { id: message.id, json, started: performance.now() });
       } catch (error) {
         post({ type: "error", id: message.id, error: failure(error) });
       }
@@ -64,23 +70,55 @@ async function handle(message: ToWorker): Promise<void> {
   }
 }
 
-async function load({ parts, options }: ToWorker & { type: "load" }): Promise<void> {
-  const sources: ByteSource[] = [];
+type Load = ToWorker & { type: "load" };
+
+/** What the engine was made of, to make it again. */
+let made: Load | undefined;
+
+async function load(message: Load): Promise<void> {
   try {
-    wasm = await init();
-    for (const part of parts) {
-      const name = part instanceof File ? part.name : "model";
-      sources.push(typeof part === "string" ? await UrlSource.open(part) : new BlobSource(part, name));
-    }
-    const passed = { ...options, selfTestResults: await remembered() };
-    engine = await WebEngine.load(sources, JSON.stringify(passed), (phase: "test" | "load" | "compile", done: number, total: number) =>
-      post({ type: "progress", phase, done, total }),
-    );
-    await remember(engine.self_test_results());
-    post({ type: "loaded", info: JSON.parse(engine.info()) });
+    const notKept = await make(message, (phase, done, total) => post({ type: "progress", phase, done, total }));
+    made = message;
+    post({ type: "loaded", info: JSON.parse(engine!.info()), ...(notKept !== undefined ? { notKept } : {}) });
   } catch (error) {
     post({ type: "error", error: failure(error) });
+  }
+}
+
+/** Makes the engine; gives why its files are not kept. */
+async function make({ parts, keep, options }: Load, progress: (phase: "download" | "test" | "load" | "compile", done: number, total: number) => void): Promise<string | undefined> {
+  wasm ??= await init();
+  let opened: Opened | undefined;
+  const sources: ByteSource[] = [];
+  try {
+    if (keep) {
+      opened = await open(keep, (done, total) => progress("download", done, total));
+      sources.push(...opened.sources);
+    } else {
+      for (const part of parts) {
+        sources.push(part instanceof Blob ? new BlobSource(part, part instanceof File ? part.name : "model") : await UrlSource.open(part.url));
+      }
+    }
+    const passed = { ...options, selfTestResults: await remembered() };
+    const loaded = await WebEngine.load(sources, JSON.stringify(passed), progress);
+    try {
+      // What is not verified is not run.
+      await opened?.arrived;
+    } catch (error) {
+      loaded.free();
+      throw error;
+    }
+    engine = loaded;
+    await remember(engine.self_test_results());
+    return opened?.notKept();
+  } catch (seen) {
+    const error = opened?.failure?.() ?? seen;
+    opened?.close();
+    // A file that is no model, or none that can be run, would only take space.
+    if (keep && ["malformed", "unsupported"].includes(failure(error).code)) await remove(keep.source).catch(() => {});
+    throw error;
   } finally {
+    opened?.close();
     for (const source of sources) source.close();
   }
 }
@@ -112,15 +150,72 @@ async function remember(passed: string): Promise<void> {
   }
 }
 
+/** When the GPU was lost in the last minutes. */
+let losses: number[] = [];
+/** Losses further apart have nothing to do with each other. */
+const FORGOTTEN = 5 * 60_000;
+const LONGEST_WAIT = 60;
+
 async function step(running: WebEngine): Promise<void> {
+  let why: Failure | undefined;
   try {
-    for (const event of JSON.parse(await running.step()) as StepEvent[]) report(event);
+    for (const event of JSON.parse(await running.step()) as StepEvent[]) {
+      // A lost device ends what is in flight; whether anything came of it decides what becomes of it.
+      if (event.finish !== undefined && event.error?.code === "device_lost") why = event.error;
+      else report(event);
+    }
   } catch (error) {
-    // The device is gone: nobody gets an answer any more.
-    broken = failure(error);
-    for (const { id } of answers.values()) post({ type: "error", id, error: broken });
-    answers.clear();
-    engine = undefined;
+    why = failure(error);
+  }
+  if (!why) return;
+  engine = undefined;
+  try {
+    running.free();
+  } catch {
+    // what it holds is broken, and goes with the device
+  }
+  if (why.code === "device_lost") await rebuild(why);
+  else end(why);
+}
+
+/** Nobody gets an answer any more. */
+function end(why: Failure): void {
+  broken = why;
+  for (const { id } of answers.values()) post({ type: "error", id, error: why });
+  answers.clear();
+}
+
+/** Loads the model again after the GPU was lost: at once, then after longer and longer waits. */
+async function rebuild(why: Failure): Promise<void> {
+  // Text that was given cannot be taken back; what has not begun is asked again.
+  const again = [...answers.values()].filter(({ first }) => first === undefined);
+  for (const { id, first } of answers.values()) if (first !== undefined) post({ type: "error", id, error: why });
+  answers.clear();
+  for (let failures = 0; ; failures++) {
+    const now = performance.now();
+    losses = [...losses.filter((at) => now - at < FORGOTTEN), now];
+    const seconds = losses.length < 2 ? 0 : Math.min(2 ** (losses.length - 1), LONGEST_WAIT);
+    post({ type: "device", state: { state: "lost", reason: why.message, seconds } });
+    const disposed = (): boolean => inbox.some(({ type }) => type === "dispose");
+    for (const until = now + seconds * 1000; performance.now() < until && !disposed(); ) await new Promise((resume) => setTimeout(resume, 50));
+    if (disposed()) return end(broken);
+    try {
+      await make(made!, () => {});
+      break;
+    } catch (error) {
+      const last = failure(error);
+      if (failures < 7 && ["device", "device_lost"].includes(last.code)) continue;
+      for (const { id } of again) post({ type: "error", id, error: last });
+      return end(last);
+    }
+  }
+  post({ type: "device", state: { state: "restored" } });
+  for (const answer of again) {
+    try {
+      answers.set(engine!.submit(answer.json), answer);
+    } catch (error) {
+      post({ type: "error", id: answer.id, error: failure(error) });
+    }
   }
 }
 
@@ -152,6 +247,7 @@ function failure(error: unknown): Failure {
       return { code: "internal", message: error };
     }
   }
+  if (error instanceof EngineError) return { code: error.code, message: error.message };
   const code = error instanceof SourceError || error instanceof TypeError ? "network" : "internal";
   return { code, message: error instanceof Error ? error.message : String(error) };
 }

@@ -1,0 +1,240 @@
+// The page of the package in Chromium: node --test tests/web/demo.test.mjs, after scripts/build-web.
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { launch, PLAIN } from "./chromium.mjs";
+import { address, asked, blank, browser, fresh, limited, ranges, shots, special, tiny } from "./harness.mjs";
+
+const axe = createRequire(new URL("../../web/", import.meta.url)).resolve("axe-core");
+const timeout = 60_000;
+
+/** Opens the page, watched for errors. */
+async function open(query = "", options = {}) {
+  const context = options.context ?? (await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options }));
+  const page = await context.newPage();
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(String(error)));
+  page.on("console", (message) => message.type() === "error" && problems.push(message.text()));
+  await page.goto(`${address}/${query}`);
+  await page.waitForSelector("#composer:not([hidden])");
+  return { page, context, problems };
+}
+
+const answered = (page, count = 1) => page.waitForFunction((count) => document.querySelectorAll("#log .assistant .foot").length === count, count, { timeout });
+
+/** Nothing that keeps a person out. */
+async function accessible(page, what) {
+  await page.addScriptTag({ path: axe });
+  const violations = await page.evaluate(async () => (await axe.run()).violations.map(({ id, impact, nodes }) => ({ id, impact, nodes: nodes.map(({ target }) => String(target)) })));
+  assert.deepEqual(violations.filter(({ impact }) => ["serious", "critical"].includes(impact)), [], what);
+}
+
+/** A picture in each of the two colour schemes, which must not be wider than the window. */
+async function pictures(page, name) {
+  const { width } = page.viewportSize();
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    await page.screenshot({ path: join(shots, `page-${name}-${width}-${colorScheme}.png`) });
+    await accessible(page, `${name}, ${width}, ${colorScheme}`);
+  }
+  const [inner, outer] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+  assert.ok(inner <= outer, `${name} is ${inner} pixels wide`);
+}
+
+/** A chat that an earlier visit has left, with what the embedded model does not write; no figures, since nothing was measured. */
+const EARLIER = {
+  id: "earlier",
+  title: "Sorting in Rust",
+  changed: 1,
+  messages: [
+    { role: "user", content: "How do I sort numbers, largest first?" },
+    {
+      role: "assistant",
+      content:
+        "Use `sort_unstable_by` with a **reversed** comparison:\n\n```rust\nlet mut numbers = vec![3, 1, 2];\nnumbers.sort_unstable_by(|a, b| b.cmp(a));\nassert_eq!(numbers, [3, 2, 1]);\n```\n\n1. It sorts in place.\n2. Equal elements may change places; `sort_by` keeps them.\n\n| method | stable | allocates |\n|---|---|---|\n| `sort_by` | yes | yes |\n| `sort_unstable_by` | no | no |",
+    },
+  ],
+};
+
+async function earlier(page) {
+  await page.evaluate((chat) => new Promise((resolve) => {
+    const request = indexedDB.open("wgslm-chats", 1);
+    request.onsuccess = () => (request.result.transaction("chats", "readwrite").objectStore("chats").put(chat).onsuccess = resolve);
+  }), EARLIER);
+  await page.reload();
+  await page.waitForSelector("#composer:not([hidden])");
+}
+
+limited("without WebGPU the page says so and asks for nothing", async () => {
+  fresh();
+  const plain = await launch(PLAIN);
+  try {
+    const page = await plain.newPage({ viewport: { width: 390, height: 780 } });
+    const began = performance.now();
+    await page.goto(address);
+    await page.waitForSelector("#unsupported:not([hidden])");
+    assert.ok(performance.now() - began < 5000, "at once");
+    assert.match(await page.innerText("#unsupported"), /no graphics adapter|no WebGPU[^]*chrome:\/\/flags/);
+    assert.equal(await page.isVisible("#composer"), false);
+    await accessible(page, "unsupported");
+    await page.screenshot({ path: join(shots, "unsupported-390.png") });
+  } finally {
+    await plain.close();
+  }
+  const paths = asked.map(({ path }) => path);
+  assert.ok(paths.includes("/demo.js"));
+  assert.deepEqual(paths.filter((path) => /\.(wasm|gguf)$|worker/.test(path)), []);
+});
+
+limited("what a model writes becomes text, whatever it is", async () => {
+  fresh();
+  const page = await blank();
+  const got = await page.evaluate(async () => {
+    const { MarkdownView } = await import("/markdown.js");
+    const html = (text, steps = 1) => {
+      const root = document.createElement("div");
+      const view = new MarkdownView(root);
+      for (let i = 1; i <= steps; i++) view.update(text.slice(0, Math.ceil((text.length * i) / steps)));
+      return root.innerHTML;
+    };
+    window.hurt = 0;
+    const hostile = ["<img src=x onerror='hurt++'>", "<script>hurt++</script>", "[x](javascript:hurt++)", "![x](https://a.test/track.png)", "[a](https://a.test/\"onmouseover=\"hurt++)",
+      "```html\n<script>hurt++</script>\n```", "<iframe src=//a.test>", "| <b> | |\n|-|-|\n| <i> | x |", "[x](data:text/html,<script>hurt++</script>)", "<think><svg onload=hurt++></think>x"].join("\n\n");
+    const root = document.createElement("div");
+    document.body.append(root);
+    new MarkdownView(root).update(hostile);
+    await new Promise((resume) => setTimeout(resume, 100));
+    const tags = [...new Set([...root.querySelectorAll("*")].map(({ tagName }) => tagName))];
+    const links = [...root.querySelectorAll("a")].map(({ href, rel }) => [href, rel]);
+    const handlers = [...root.querySelectorAll("*")].flatMap((element) => element.getAttributeNames()).filter((name) => name.startsWith("on"));
+    const all = "# Title\n\nSome **bold**, *slanted*, `code` and [a link](https://a.test/).\n\n- one\n- two\n  1. deep\n\n```js\nlet x = \"<b>\";\n```\n\n> said\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n---\nend";
+    const began = performance.now();
+    for (const mark of ["*", "_", "`", "[", "> ", "- ", "|", "~", "\\", "#", "**a ", "[a]("]) html(mark.repeat(20_000 / mark.length));
+    const nested = html("> ".repeat(500) + "x").length;
+    return { hurt, tags, links, handlers, once: html(all), steps: html(all, 57), ms: performance.now() - began, nested };
+  });
+  assert.equal(got.hurt, 0);
+  assert.deepEqual(got.handlers, []);
+  for (const tag of ["SCRIPT", "IMG", "IFRAME", "SVG", "B", "I"]) assert.ok(!got.tags.includes(tag), tag);
+  assert.ok(got.links.every(([href, rel]) => /^https:/.test(href) && rel.includes("noopener")), JSON.stringify(got.links));
+  assert.equal(got.steps, got.once, "in pieces as at once");
+  for (const part of ["<h3>Title</h3>", "<strong>bold</strong>", "<em>slanted</em>", "<code>code</code>", "<li>two<ol><li>deep</li></ol></li>", "let x = \"&lt;b&gt;\";", "<blockquote><p>said</p></blockquote>", "<td>2</td>", "<hr>"]) {
+    assert.ok(got.once.includes(part), `${part} in ${got.once}`);
+  }
+  assert.ok(got.ms < 5000, `hostile texts took ${got.ms} ms`);
+  await page.close();
+});
+
+limited("by keyboard alone: ask, stop, ask again, settings, other chats; all of it there after a reload", async () => {
+  fresh();
+  const { page, context, problems } = await open();
+  await earlier(page);
+  await pictures(page, "empty");
+  await page.click("#chats li >> text=Sorting in Rust");
+  await pictures(page, "chat");
+  await page.click("#new");
+  assert.match(await page.innerText("#where"), /no graphics hardware to pages, only .*SwiftShader/i);
+  assert.doesNotMatch(await page.innerText("body"), /runs on your graphics hardware/);
+  assert.deepEqual(asked.filter(({ path }) => /\.(wasm|gguf)$|worker/.test(path)), [], "nothing is loaded before it is needed");
+  await page.focus("#input");
+  await page.keyboard.type("Tell me a story about a small fox.");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.querySelector("#log .assistant .text")?.textContent.length > 30, null, { timeout });
+  assert.equal(await page.isVisible("#stop"), true);
+  assert.equal(await page.getAttribute("#log .assistant", "aria-busy"), "true");
+  // Timed in the page: this process waits for its turn, too.
+  await page.evaluate(() => {
+    const send = document.getElementById("send");
+    document.addEventListener("keydown", () => (window.stopping = performance.now()), { capture: true, once: true });
+    new MutationObserver(() => send.hidden || (window.stopped ??= performance.now())).observe(send, { attributes: true });
+  });
+  await page.keyboard.press("Escape");
+  await page.waitForSelector("#send:not([hidden])");
+  const stopped = await page.evaluate(() => window.stopped - window.stopping);
+  assert.ok(stopped < 300, `stopped after ${stopped} ms`);
+  assert.match(await page.innerText("#log .foot >> nth=-1"), /stopped after/);
+
+  // A short one, by the settings.
+  await page.click("#settings");
+  await page.fill("#max_tokens", "12");
+  await page.fill("#temperature", "0");
+  await page.keyboard.press("Escape");
+  await page.click("#log .assistant >> text=Regenerate");
+  await answered(page);
+  assert.match(await page.innerText("#log .assistant .foot"), /tokens\/s · first after .* · \d+ of \d+ tokens read/);
+  assert.match(await page.innerText("#context"), /\d+ of 512 tokens/);
+  const first = await page.innerText("#log .assistant .text");
+
+  // Another question in the place of the first.
+  await page.click("#log .user >> text=Edit");
+  await page.keyboard.press("Control+A");
+  await page.keyboard.type("A dog ran.");
+  await page.click("text=Send again");
+  await answered(page);
+  assert.equal(await page.innerText("#log .user .text"), "A dog ran.");
+  assert.notEqual(await page.innerText("#log .assistant .text"), first);
+
+  // Another chat, at the same time as the first one.
+  await page.focus("#input");
+  await page.keyboard.type("And then?");
+  await page.keyboard.press("Enter");
+  await page.click("#new");
+  await page.keyboard.type("A cat sat.");
+  await page.keyboard.press("Enter");
+  await answered(page);
+  assert.equal(await page.locator("#chats li").count(), 3);
+  await page.click("#chats li >> text=A dog ran");
+  await answered(page, 2);
+  await accessible(page, "answered");
+
+  // Without a server: the page, the model that comes with it, and the chats.
+  await page.evaluate(() => navigator.serviceWorker.ready);
+  special.set("*", (request) => request.socket.destroy());
+  await page.reload();
+  await page.waitForSelector("#composer:not([hidden])");
+  await page.click("#chats li >> text=A dog ran");
+  assert.equal(await page.locator("#log article").count(), 4);
+  await page.click("#log .assistant >> nth=1 >> text=Regenerate");
+  await answered(page, 2);
+  assert.equal(await page.locator("#log .failed").count(), 0);
+  await page.click("[aria-label^='Delete the chat']");
+  assert.equal(await page.locator("#chats li").count(), 2);
+  await context.close();
+  assert.deepEqual(problems.filter((text) => !/ERR_EMPTY_RESPONSE|Failed to load resource|ERR_CONNECTION/.test(text)), []);
+});
+
+limited("a phone: ?model= with a relative address, said before it is fetched, kept, used offline, deleted", async () => {
+  fresh();
+  special.set("/m/other.gguf", ranges(tiny));
+  const options = { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true };
+  const { page, context, problems } = await open("?model=m/other.gguf", options);
+  await page.waitForFunction(() => document.getElementById("load").textContent === "Download");
+  assert.match(await page.innerText("#plan"), /^other: 2\.0 MB from 127\.0\.0\.1:\d+\. .* of storage are free\.$/);
+  assert.ok(asked.filter(({ path }) => path === "/m/other.gguf").every(({ range }) => range === "bytes=0-0"), "nothing is fetched yet");
+  await pictures(page, "models");
+  await page.click("#load");
+  await page.fill("#input", "A dog ran.");
+  await page.click("#send");
+  await answered(page);
+  assert.equal(await page.innerText("#model-name"), "other");
+
+  special.set("/m/other.gguf", (request) => request.socket.destroy());
+  await page.goto(`${address}/`);
+  await page.waitForSelector("#composer:not([hidden])");
+  assert.equal(await page.innerText("#model-name"), "other", "the last model, since it is here");
+  await page.click("#open-side");
+  await page.waitForTimeout(300);
+  await pictures(page, "chats");
+  await page.click("#close-side");
+  await earlier(page);
+  await page.click("#open-side");
+  await page.click("#chats li >> text=Sorting in Rust");
+  await page.waitForTimeout(300);
+  await pictures(page, "chat");
+  await page.click("#model");
+  await page.click("[aria-label='Delete other from this browser']");
+  await page.waitForFunction(() => !document.querySelector("[aria-label^='Delete other']"));
+  assert.equal(await page.locator("#list .option").count(), 5);
+  await context.close();
+  assert.deepEqual(problems, []);
+});

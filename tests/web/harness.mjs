@@ -1,0 +1,96 @@
+// What the tests of the package and of its page share: a server that is watched, an empty page, a greedy answer.
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { homedir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { serve } from "../../web/serve.mjs";
+import { launch } from "./chromium.mjs";
+
+export const root = fileURLToPath(new URL("../../", import.meta.url));
+const models = join(process.env.WGSLM_TEST_DATA || join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "wgslm-test-data"), "models");
+export const shots = join(process.env.CARGO_TARGET_DIR ?? join(root, "target"), "screenshots");
+export const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+/** A test that does not hang. Times are for two slow cores under load. */
+export const limited = (name, run) => test(name, { timeout: 240_000 }, run);
+
+export let server, browser, address, tiny, reference;
+/** What the server was asked for since the last test began, and what it answers in its own way: by path, or `*` for all. */
+export let asked, special;
+
+before(async () => {
+  tiny = await readFile(join(root, "assets/tiny.gguf"));
+  reference = JSON.parse(await readFile(join(root, "assets/tiny.reference.json"), "utf8"));
+  const first = (path, request, response) => {
+    asked.push({ path, range: request.headers.range, request, response });
+    const answer = special.get(path) ?? special.get("*");
+    answer?.(request, response);
+    return answer !== undefined;
+  };
+  server = await serve({ folder: join(root, "web/dist"), models, first });
+  address = `http://127.0.0.1:${server.address().port}`;
+  browser = await launch();
+});
+
+after(async () => {
+  await browser?.close();
+  server?.closeAllConnections();
+  server?.close();
+});
+
+/** Runs `run` in an empty page, with the package as `wgslm` and `argument`. */
+export async function inPage(run, argument) {
+  const page = await blank();
+  try {
+    return await within(page, run, argument);
+  } finally {
+    await page.close();
+  }
+}
+
+/** Runs `run` in a page that is open. */
+export function within(page, run, argument) {
+  return page.evaluate(`import("/index.js").then(wgslm => (${run})(wgslm, ${JSON.stringify(argument)}))`);
+}
+
+export async function blank(context = browser) {
+  [asked, special] = [asked ?? [], special ?? new Map()];
+  special.set("/blank.html", (_, response) => response.writeHead(200, { "content-type": "text/html" }).end("<!doctype html>"));
+  const page = await context.newPage();
+  page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+  await page.goto(`${address}/blank.html`);
+  asked.length = 0;
+  return page;
+}
+
+export function fresh() {
+  [asked, special] = [[], new Map()];
+}
+
+/** Answers range requests from `bytes`; `send` writes the body. */
+export function ranges(bytes, send = (response, part) => response.end(part)) {
+  return (request, response) => {
+    const [, start, end] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range);
+    const last = Math.min(end ? Number(end) : Infinity, bytes.length - 1);
+    const part = bytes.subarray(Number(start), last + 1);
+    response.writeHead(206, { "content-range": `bytes ${start}-${last}/${bytes.length}`, "content-length": part.length, "cache-control": "no-store" });
+    send(response, part, Number(start));
+  };
+}
+
+/** Ids of a greedy continuation. `numerics: "exact"` and temperature 0, as the references were made. */
+export const greedy = `async (engine, request) => {
+  const ids = [];
+  const stream = await engine.chat.completions.create({ ...request, temperature: 0, stream: true, stream_options: { include_usage: true } });
+  let text = "", pieces = 0, usage, timings;
+  for await (const chunk of stream) {
+    const piece = chunk.choices[0]?.delta.content;
+    if (piece) pieces++, text += piece;
+    usage = chunk.usage ?? usage;
+    timings = chunk.timings ?? timings;
+    ids.push(...(chunk.choices[0]?.token_ids ?? []));
+  }
+  return { ids, text, pieces, usage, timings };
+}`;
