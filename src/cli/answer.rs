@@ -33,17 +33,11 @@ impl Answer {
         listener: &Listener,
         show: &mut dyn FnMut(&str) -> Result<(), Exit>,
     ) -> Result<Finish, Exit> {
-        let mut pacing = Pacing::new(engine);
         let started = Instant::now();
         let mut first = None;
         let id = engine.submit(request).map_err(|e| Exit::usage(e.to_string()))?;
         let (reason, usage) = 'answer: loop {
-            let before = Instant::now();
-            let events = pollster::block_on(engine.step());
-            if first.is_none() && events.is_empty() {
-                pacing.took(before.elapsed(), engine);
-            }
-            for event in events {
+            for event in pollster::block_on(engine.step()) {
                 match event {
                     Event::Token { id, logprobs, .. } => {
                         first.get_or_insert_with(|| started.elapsed());
@@ -96,31 +90,6 @@ impl Answer {
         let piece = text.finish();
         self.text.push_str(&piece);
         show(&piece)
-    }
-}
-
-/// Chunks of a prompt such that Ctrl-C does not wait long for the one in flight.
-struct Pacing {
-    rows: u32,
-}
-
-impl Pacing {
-    /// The time that a chunk should take. People do not notice a wait of less than a quarter of a second.
-    const TARGET: Duration = Duration::from_millis(100);
-    /// Rows of the first chunk, whose speed is not known yet.
-    const FIRST: u32 = 8;
-
-    fn new(engine: &mut Engine<AnyExecutor>) -> Self {
-        engine.set_rows(Self::FIRST);
-        Self { rows: Self::FIRST }
-    }
-
-    /// A chunk took `time`.
-    fn took(&mut self, time: Duration, engine: &mut Engine<AnyExecutor>) {
-        let ideal = f64::from(self.rows) * Self::TARGET.as_secs_f64() / time.as_secs_f64().max(1e-4);
-        // A saturating cast. One quick chunk says little about one that is many times as large.
-        self.rows = (ideal as u32).clamp(1, self.rows.saturating_mul(4).min(1 << 16));
-        engine.set_rows(self.rows);
     }
 }
 

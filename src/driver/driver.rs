@@ -247,7 +247,7 @@ impl<E: Executor> Driver<E> {
         }
     }
 
-    /// Tells the handles how it stands.
+    /// Publishes how it stands, for the handles.
     fn report(&mut self) {
         let (counts, blocks) = (self.engine.cache_counts(), self.engine.cache_blocks());
         let usage = blocks

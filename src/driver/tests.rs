@@ -296,7 +296,7 @@ fn requests_end_when_their_time_is_over() {
 
 /// A request that finds all slots taken by such in the background takes one of them; they end with the same tokens.
 #[test]
-fn the_background_makes_room() {
+fn the_background_gives_way() {
     let (mut driver, handle, _) = served(Limits { seqs: 2, ..ROOMY }, 1, ServeOptions::default());
     let ask = |priority, seed| Request {
         priority,
@@ -404,7 +404,7 @@ fn threads_share_a_model() {
 
 /// Whoever reads learns of it when the loop itself is gone.
 #[test]
-fn readers_of_a_driver_that_is_gone_are_told() {
+fn readers_of_a_driver_that_is_gone_learn_of_it() {
     let (driver, handle, _) = served(ROOMY, 1, ServeOptions::default());
     let generation = ask_of(&handle);
     drop(driver);

@@ -104,7 +104,7 @@ struct Active {
     rank: Rank,
     /// The version of the cache in which it was found not to fit.
     refused: Option<u64>,
-    /// Requests that began before it although they came after it, since there was no room for it.
+    /// Requests that began before it although they came after it, since it did not fit.
     passed: u32,
     submitted: Duration,
     /// When it first ran, and when its first token came.
@@ -608,7 +608,7 @@ impl Scheduler {
         const LOOKED_AT: usize = 16;
         let candidates = self.waiting.first(LOOKED_AT);
         let Some(first) = candidates.first() else { return false };
-        if self.free_slots.is_empty() && !self.make_room(*first) {
+        if self.free_slots.is_empty() && !self.give_way(*first) {
             return false;
         }
         let mut passed = Vec::new();
@@ -626,7 +626,7 @@ impl Scheduler {
     }
 
     /// Preempts a request in the background for one that comes before it.
-    fn make_room(&mut self, id: RequestId) -> bool {
+    fn give_way(&mut self, id: RequestId) -> bool {
         let rank = self.requests[&id].rank;
         let later = |other: &&RequestId| {
             let other = &self.requests[*other];
@@ -860,7 +860,7 @@ impl Scheduler {
         self.finished.push((flight.phase, flight.rows, flight.enqueued));
         let out = match out {
             Ok(out) => out,
-            // Of all that is lost with the device, the engine tells at once.
+            // What is lost with the device ends, or waits, all at once.
             Err(error @ Error::DeviceLost(_)) => return self.lost = Some(error),
             Err(error) => return self.step_lost(&flight, error),
         };

@@ -56,7 +56,10 @@ pub struct Options {
     pub context: u32,
     /// Sequences at a time.
     pub seqs: u32,
-    /// Output rows of a step: more than `seqs` only to read the logits of whole prompts.
+    /// Positions that the cache holds of all sequences together, at least `context`; none: as many as all need that fill their
+    /// contexts. What sequences have in common they share; where they need more, some wait.
+    pub cache: Option<u32>,
+    /// Output rows of a step, if more than `seqs`: only to read the logits of whole prompts.
     pub outs: u32,
     /// Prefill tokens in a step, at most: enough for mat-mat kernels, and not too much memory. A step cannot be stopped, so
     /// a smaller limit makes [`Engine::cancel`](crate::engine::Engine::cancel) quicker.
@@ -103,6 +106,7 @@ impl Default for Options {
             kv: None,
             context: 4096, // enough for a conversation, and its cache fits anywhere
             seqs: 1,
+            cache: None,
             outs: 1,
             prefill_tokens: 512,
             state_bytes: 256 << 20,
@@ -139,13 +143,25 @@ impl Options {
             }
             false => {
                 let rows = self.prefill_tokens.min(context).max(self.seqs);
-                (rows, context.div_ceil(BLOCK).saturating_mul(self.seqs))
+                let all = context.div_ceil(BLOCK).saturating_mul(self.seqs);
+                // More than one sequence's: a block of each that runs is only begun.
+                let least = context.div_ceil(BLOCK).saturating_add(self.seqs);
+                (rows, self.cache.map_or(all, |positions| positions.div_ceil(BLOCK).max(least).min(all)))
             }
         };
         // More checkpoints than there are blocks would never be of use.
         let fit = self.state_bytes.checked_div(program.state_bytes()).unwrap_or(0);
         let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);
-        Limits { rows, seqs: self.seqs, outs: self.outs, block: BLOCK, blocks, context, in_flight, checkpoints }
+        Limits {
+            rows,
+            seqs: self.seqs,
+            outs: self.outs.max(self.seqs),
+            block: BLOCK,
+            blocks,
+            context,
+            in_flight,
+            checkpoints,
+        }
     }
 }
 

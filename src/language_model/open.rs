@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::chat::{self, Conversation};
-use crate::engine::{Engine, Request, SeqId};
+use crate::engine::{Engine, Request, SeqId, StepTime};
 use crate::exec::{AnyExecutor, Executor, GpuExecutor, Options, ProgressFn};
 use crate::gpu::Device;
 use crate::model::{Model, ModelSource};
@@ -130,6 +130,7 @@ impl<E: Executor> LanguageModel<E> {
 
     fn assemble(model: Model, tokenizer: Tokenizer, executor: E) -> Self {
         let mut engine = Engine::new(executor, &model.program);
+        engine.set_step_time(Some(StepTime::default()));
         let sequence = engine.open();
         Self { text: ModelText::new(model, tokenizer), engine, sequence }
     }

@@ -23,6 +23,9 @@ use crate::language_model::LanguageModel;
 use crate::text::{ChatTemplate, StopMatcher, TextStream, Tokenizer};
 use crate::{Error, Result};
 
+/// Answers at once; more wait.
+const SEQS: u32 = 4;
+
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(js_namespace = console, js_name = error)]
@@ -149,6 +152,9 @@ impl WebEngine {
         let options = exec::Options {
             numerics,
             context: options.context,
+            // Several answers at once share what one conversation may need, and half as much again.
+            seqs: SEQS,
+            cache: Some(options.context.saturating_add(options.context / 2)),
             // A step cannot be stopped: on a software adapter a token takes some 20 ms of a model of 135M parameters.
             prefill_tokens: if kind == Kind::Software { 16 } else { 256 },
             state_bytes: 64 << 20, // of a tab's memory, for hybrid models' conversations

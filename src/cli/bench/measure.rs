@@ -25,19 +25,28 @@ pub(super) struct Test {
     pub(super) n: u32,
     /// Tokens before them.
     pub(super) depth: u32,
+    /// Sequences, each with so many tokens.
+    pub(super) parallel: u32,
 }
 
 impl Test {
-    /// `pp512`, `tg128 @ d4096`.
+    /// `pp512`, `tg128 @ d4096`, `tg128 x16`.
     pub(super) fn name(&self) -> String {
         let kind = if self.kind == Kind::Prompt { "pp" } else { "tg" };
         let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
-        format!("{kind}{}{depth}", self.n)
+        let parallel = if self.parallel > 1 { format!(" x{}", self.parallel) } else { String::new() };
+        format!("{kind}{}{depth}{parallel}", self.n)
     }
 
-    /// Positions that it needs.
+    /// Positions that each sequence needs. Through the engine, one token of the answer comes of the prompt.
     pub(super) fn end(&self) -> u32 {
-        self.depth.saturating_add(self.n)
+        let more = if self.parallel > 1 { 2 } else { 0 };
+        self.depth.saturating_add(self.n).saturating_add(more)
+    }
+
+    /// Tokens of all sequences.
+    pub(super) fn tokens(&self) -> f64 {
+        f64::from(self.n) * f64::from(self.parallel)
     }
 
     pub(super) fn phase(&self) -> Phase {

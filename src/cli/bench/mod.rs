@@ -2,6 +2,7 @@
 
 mod kernels;
 mod measure;
+mod parallel;
 mod profile;
 mod report;
 
@@ -16,6 +17,7 @@ use super::term::Bar;
 use crate::exec::{Options, Progress};
 use crate::model::Model;
 use measure::{Kind, Runner, Test};
+use parallel::Clients;
 use report::{Line, Report};
 
 #[derive(Debug, clap::Args)]
@@ -34,6 +36,12 @@ pub(super) struct Args {
     /// Tokens that are in the cache before.
     #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     n_depth: Vec<u32>,
+    /// Sequences at once; with several, prompts and answers go through the engine, as requests do.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1", value_parser = clap::value_parser!(u32).range(1..=256))]
+    parallel: Vec<u32>,
+    /// Tokens that the prompts of several sequences begin with, all the same.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    shared_prefix: u32,
     /// How often each test runs, after one run that does not count.
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     repetitions: u32,
@@ -82,7 +90,12 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     let mut report = Report::new(&model);
     let mut profiles = Vec::new();
     for threads in threads {
+        let (alone, several): (Vec<&Test>, Vec<&Test>) = tests.iter().partition(|test| test.parallel == 1);
         let options = args.exec.options(threads, Options::new(&model.program, context));
+        measure_several(&args, &model, &options, &several, &mut report)?;
+        if alone.is_empty() {
+            continue;
+        }
         let mut executor = open::executor(&model, &options)?;
         if args.profile {
             // Fails, if it must, before anything is measured.
@@ -93,8 +106,8 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         let mut runner = Runner::new(&mut executor, &model, args.exec.storage());
         let mut bar = Bar::new();
         bar.name("measuring");
-        let all = tests.len() as u64 * u64::from(args.repetitions);
-        for (i, test) in (0..).zip(&tests) {
+        let all = alone.len() as u64 * u64::from(args.repetitions);
+        for (i, &test) in (0..).zip(&alone) {
             pollster::block_on(runner.prepare(test))?;
             let mut samples = Vec::new();
             for repetition in 0..args.repetitions {
@@ -102,11 +115,12 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
                 samples.push(pollster::block_on(runner.run(test))?);
             }
             let cost = runner.cost(test);
-            report.add(Line::new(runner.executor, *test, &samples, cost, bandwidth, args.exec.numerics));
+            let speed = Some((cost, bandwidth));
+            report.add(Line::new(runner.executor, *test, &samples, speed, args.exec.numerics));
         }
         if args.profile {
             runner.executor.profile(true)?;
-            for test in &tests {
+            for &test in &alone {
                 pollster::block_on(runner.prepare(test))?;
                 profiles.push(pollster::block_on(profile::profile(&mut runner, test))?);
             }
@@ -124,18 +138,44 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     Ok(out.flush()?)
 }
 
+/// The tests of several sequences at once, each number of them on an executor of its own.
+fn measure_several(
+    args: &Args,
+    model: &Model,
+    options: &Options,
+    tests: &[&Test],
+    report: &mut Report,
+) -> Result<(), Exit> {
+    for &seqs in args.parallel.iter().filter(|seqs| **seqs > 1) {
+        let executor = open::executor(model, &Options { seqs, ..options.clone() })?;
+        let mut clients = Clients::new(executor, model, args.shared_prefix);
+        let mut bar = Bar::new();
+        bar.name("measuring");
+        for test in tests.iter().filter(|test| test.parallel == seqs) {
+            let mut samples = Vec::new();
+            for repetition in 0..=args.repetitions {
+                bar.show(Progress::Loading(u64::from(repetition), u64::from(args.repetitions)));
+                samples.push(pollster::block_on(clients.run(test))?);
+            }
+            report.add(Line::new(clients.engine.executor(), **test, &samples[1..], None, args.exec.numerics));
+        }
+    }
+    Ok(())
+}
+
 /// The tests in llama-bench's order.
 fn tests(args: &Args, model: &Model) -> Result<Vec<Test>, Exit> {
     let mut tests = Vec::new();
-    for &depth in &args.n_depth {
+    let depths = args.parallel.iter().flat_map(|&parallel| args.n_depth.iter().map(move |&depth| (parallel, depth)));
+    for (parallel, depth) in depths {
         let kinds = [(Kind::Prompt, &args.n_prompt), (Kind::Generate, &args.n_gen)];
         for (kind, lengths) in kinds {
-            tests.extend(lengths.iter().filter(|n| **n > 0).map(|&n| Test { kind, n, depth }));
+            tests.extend(lengths.iter().filter(|n| **n > 0).map(|&n| Test { kind, n, depth, parallel }));
         }
     }
     if model.program.needs_full_sequence() {
         // Texts are read at once, and nothing follows them.
-        tests.retain(|test| test.kind == Kind::Prompt && test.depth == 0);
+        tests.retain(|test| test.kind == Kind::Prompt && test.depth == 0 && test.parallel == 1);
     }
     if tests.is_empty() {
         return Err(Exit::usage("there is nothing to measure: -p and -n are both 0"));

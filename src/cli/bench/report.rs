@@ -25,8 +25,8 @@ pub(super) struct Report {
 pub(super) struct Line {
     test: Test,
     seconds: Vec<f64>,
-    cost: Cost,
-    bandwidth: f64,
+    /// What it costs, and how many bytes a second the device reads; not known of several sequences at once.
+    speed: Option<(Cost, f64)>,
     numerics: Numerics,
     /// None on a GPU.
     threads: Option<usize>,
@@ -40,8 +40,7 @@ impl Line {
         executor: &AnyExecutor,
         test: Test,
         samples: &[Duration],
-        cost: Cost,
-        bandwidth: f64,
+        speed: Option<(Cost, f64)>,
         numerics: Numerics,
     ) -> Self {
         let seconds = samples.iter().map(Duration::as_secs_f64).collect();
@@ -52,26 +51,23 @@ impl Line {
                 (None, caps.backend.clone(), caps.name.clone(), caps.driver.clone())
             }
         };
-        Self { test, seconds, cost, bandwidth, numerics, threads, backend, device, driver }
+        Self { test, seconds, speed, numerics, threads, backend, device, driver }
     }
 
     /// Mean and standard deviation of tokens a second.
     fn rate(&self) -> (f64, f64) {
-        mean_and_deviation(self.seconds.iter().map(|s| f64::from(self.test.n) / s))
-    }
-
-    /// Bytes of weights and cache that were read a second.
-    fn read(&self) -> f64 {
-        self.cost.bytes / f64::from(self.test.n) * self.rate().0
+        mean_and_deviation(self.seconds.iter().map(|s| self.test.tokens() / s))
     }
 
     /// What was read, as a share of what can be. Generating waits for memory; prompts do not.
     fn share(&self) -> String {
+        let Some((cost, bandwidth)) = self.speed else { return "-".to_owned() };
+        let steps = self.rate().0 / self.test.tokens();
         match self.test.kind {
-            Kind::Prompt => format!("{:.0} GFLOP/s", self.cost.flops / f64::from(self.test.n) * self.rate().0 / 1e9),
+            Kind::Prompt => format!("{:.0} GFLOP/s", cost.flops * steps / 1e9),
             Kind::Generate => {
-                let share = 100.0 * self.read() / self.bandwidth;
-                format!("{:.1} GB/s, {share:.0} % of {:.1}", self.read() / 1e9, self.bandwidth / 1e9)
+                let read = cost.bytes * steps;
+                format!("{:.1} GB/s, {:.0} % of {:.1}", read / 1e9, 100.0 * read / bandwidth, bandwidth / 1e9)
             }
         }
     }
@@ -199,7 +195,9 @@ impl Report {
         let (rate, rate_deviation) = line.rate();
         let (time, time_deviation) = mean_and_deviation(line.seconds.iter().map(|s| s * 1e9));
         let (prompt, generated) = if line.test.kind == Kind::Prompt { (line.test.n, 0) } else { (0, line.test.n) };
-        let n = f64::from(line.test.n);
+        let n = line.test.tokens();
+        let of_each = |number: fn(&Cost) -> f64| line.speed.map(|(cost, _)| (number(&cost) / n).round() as u64);
+        let read = line.speed.map(|(cost, _)| (cost.bytes / n * rate).round() as u64);
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "model": self.model,
@@ -214,15 +212,16 @@ impl Report {
             "n_prompt": prompt,
             "n_gen": generated,
             "n_depth": line.test.depth,
+            "n_parallel": line.test.parallel,
             "test": line.test.name(),
             "avg_ns": time.round() as u64,
             "stddev_ns": time_deviation.round() as u64,
             "avg_ts": rate,
             "stddev_ts": rate_deviation,
-            "bytes_per_token": (line.cost.bytes / n).round() as u64,
-            "flops_per_token": (line.cost.flops / n).round() as u64,
-            "read_bytes_per_second": line.read().round() as u64,
-            "bandwidth": line.bandwidth.round() as u64,
+            "bytes_per_token": of_each(|cost| cost.bytes),
+            "flops_per_token": of_each(|cost| cost.flops),
+            "read_bytes_per_second": read,
+            "bandwidth": line.speed.map(|(_, bandwidth)| bandwidth.round() as u64),
             "samples_ns": line.seconds.iter().map(|s| (s * 1e9).round() as u64).collect::<Vec<_>>(),
             "samples_ts": line.seconds.iter().map(|s| n / s).collect::<Vec<_>>(),
         })
