@@ -1,4 +1,4 @@
-//! One model behind an async service: cargo run --example tokio [MODEL]
+//! One model that an async service asks: cargo run --example tokio [MODEL]
 //!
 //! The model runs on a thread of its own; tasks await its events. Nothing of it depends on the runtime.
 use std::time::Duration;
@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let options = Options { context: 1024, seqs: 4, ..Options::default() };
     let model = LanguageModel::open(source, &options, &mut |_| {}).await?;
-    // A client that comes when eight wait already is told when to ask again.
+    // A client that comes when eight wait already learns when to ask again.
     let (model, driver) = model.serve(ServeOptions { queue_requests: 8, ..ServeOptions::default() });
 
     let clients = (0..6).map(|i| tokio::spawn(client(model.clone(), i))).collect::<Vec<_>>();
