@@ -234,9 +234,15 @@ pub(super) fn executor(model: &Model, options: &Options) -> Result<AnyExecutor, 
 
 /// Makes a model ready to answer, with a progress bar.
 pub(super) fn language_model(model: Model, options: &Options) -> Result<LanguageModel, Exit> {
-    opened(options, |options, bar| {
+    let model = opened(options, |options, bar| {
         pollster::block_on(LanguageModel::open(model, options, &mut |progress| bar.show(progress)))
-    })
+    })?;
+    if let AnyExecutor::Gpu(gpu) = model.engine().executor()
+        && let Some([holds, wanted]) = gpu.smaller_cache()
+    {
+        term::note(&format!("the KV cache holds {holds} positions: the device has no memory for {wanted}"));
+    }
+    Ok(model)
 }
 
 /// Runs `open`, which may test devices, with the tuning of the environment and the stored self-test results.

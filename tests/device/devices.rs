@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pollster::block_on;
+use wgslm::driver::{Driver, GenerationEvent, Next, ServeOptions};
 use wgslm::engine::{Engine, Event, Request};
 use wgslm::exec::{Executor, GpuExecutor, GpuOptions, Limits, Numerics, Phase, SelfTestResults, self_test};
 use wgslm::file::ModelFile;
@@ -155,8 +156,12 @@ fn tiny() -> (Model, Vec<u32>) {
 }
 
 fn load(device: &Device, model: &Model) -> wgslm::Result<GpuExecutor> {
-    let limits =
-        Limits { rows: 64, seqs: 1, outs: 1, block: 16, blocks: 32, context: 512, in_flight: 2, checkpoints: 0 };
+    load_with(device, model, 32, 512)
+}
+
+/// The same with another cache.
+fn load_with(device: &Device, model: &Model, blocks: u32, context: u32) -> wgslm::Result<GpuExecutor> {
+    let limits = Limits { rows: 64, seqs: 1, outs: 1, block: 16, blocks, context, in_flight: 2, checkpoints: 0 };
     let options = GpuOptions { numerics: Numerics::Fast, kv: None, limits, unfused: false, keep_values: false };
     block_on(async {
         let mut gpu = GpuExecutor::load(device, &model.program, model, options, &mut |_, _| {}).await?;
@@ -252,4 +257,66 @@ fn gpu_of_a_host_that_is_too_small_is_refused() {
     assert_eq!(host.errors.lock().unwrap().len(), 0);
     host.count();
     assert_eq!(host.counted(), 1);
+}
+
+/// A cache that does not fit is made smaller, and the answer is the same; where not even one sequence fits, the error says what
+/// would.
+#[test]
+fn gpu_caches_are_as_large_as_fits() {
+    let (model, prompt) = tiny();
+    let expected = generate(load(&open("llvmpipe"), &model).unwrap(), &model, &prompt, |_| {});
+    let host = Host::new("llvmpipe", wgpu::Limits { max_storage_buffer_binding_size: 8 << 20, ..Default::default() });
+    let gpu = load_with(&host.shared(), &model, 1 << 16, 512).unwrap();
+    let [holds, wanted] = gpu.smaller_cache().expect("so much does not fit");
+    assert_eq!((wanted, holds), (16 << 16, u64::from(gpu.limits().blocks) * 16));
+    assert!((512..1 << 19).contains(&holds), "{holds}");
+    assert_eq!(generate(gpu, &model, &prompt, |_| {}), expected);
+    assert!(load(&host.shared(), &model).unwrap().smaller_cache().is_none());
+    let error = load_with(&host.shared(), &model, 1 << 20, 1 << 22).expect_err("a context of four million").to_string();
+    assert!(error.contains("the KV cache of a layer") && error.contains("positions fits"), "{error}");
+    assert_eq!(*host.errors.lock().unwrap(), [""; 0]);
+}
+
+/// An application's device is lost at one step or another: the driver goes on with the next one, and answers stay what they are.
+#[test]
+fn gpu_that_is_lost_is_opened_again() {
+    let (model, prompt) = tiny();
+    let expected = generate(load(&open("llvmpipe"), &model).unwrap(), &model, &prompt, |_| {});
+    let tokenizer = Arc::new(Tokenizer::of(&model.file).unwrap());
+    let model = Arc::new(model);
+    for at in 0..20 {
+        let host = Host::new("llvmpipe", wgpu::Limits::default());
+        let engine = Engine::new(load(&host.shared(), &model).unwrap(), &model.program);
+        let (driver, handle) = Driver::new(engine, Arc::clone(&tokenizer), ServeOptions::default());
+        let again = Arc::clone(&model);
+        let mut driver = driver.reopen_with(Box::new(move || {
+            let again = Arc::clone(&again);
+            Box::pin(async move { load(&open("llvmpipe"), &again) })
+        }));
+        let ask = || handle.generate(Request { max_tokens: Some(24), ..Request::new(prompt.clone()) }).unwrap();
+        let mut asked = [ask(), ask()].map(|generation| (generation, Vec::new(), false));
+        for turn in 0.. {
+            if turn == at {
+                host.device.destroy();
+            }
+            assert_ne!(block_on(driver.turn()), Next::Over);
+            for (generation, ids, over) in &mut asked {
+                while let Some(event) = generation.try_next() {
+                    match event {
+                        GenerationEvent::Token { id, .. } => ids.push(id),
+                        GenerationEvent::Finished { reason, .. } => {
+                            assert_eq!(reason.name(), "length", "lost in turn {at}: {reason:?}");
+                            *over = true;
+                        }
+                    }
+                }
+            }
+            if asked.iter().all(|(.., over)| *over) {
+                break;
+            }
+            assert!(turn < 1000, "lost in turn {at}: it does not end");
+        }
+        assert!(asked.iter().all(|(_, ids, _)| *ids == expected), "lost in turn {at}");
+        assert_eq!(handle.metrics().devices_lost, 1, "lost in turn {at}");
+    }
 }

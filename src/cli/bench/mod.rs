@@ -18,6 +18,7 @@ use crate::exec::{Options, Progress};
 use crate::model::Model;
 use measure::{Kind, Runner, Test};
 use parallel::Clients;
+use profile::Profile;
 use report::{Line, Report};
 
 #[derive(Debug, clap::Args)]
@@ -92,39 +93,10 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
     for threads in threads {
         let (alone, several): (Vec<&Test>, Vec<&Test>) = tests.iter().partition(|test| test.parallel == 1);
         let options = args.exec.options(threads, Options::new(&model.program, context));
+        if !alone.is_empty() {
+            profiles.extend(measure_alone(&args, &model, &options, &alone, &mut report)?);
+        }
         measure_several(&args, &model, &options, &several, &mut report)?;
-        if alone.is_empty() {
-            continue;
-        }
-        let mut executor = open::executor(&model, &options)?;
-        if args.profile {
-            // Fails, if it must, before anything is measured.
-            executor.profile(true)?;
-            executor.profile(false)?;
-        }
-        let bandwidth = pollster::block_on(executor.bandwidth())?;
-        let mut runner = Runner::new(&mut executor, &model, args.exec.storage());
-        let mut bar = Bar::new();
-        bar.name("measuring");
-        let all = alone.len() as u64 * u64::from(args.repetitions);
-        for (i, &test) in (0..).zip(&alone) {
-            pollster::block_on(runner.prepare(test))?;
-            let mut samples = Vec::new();
-            for repetition in 0..args.repetitions {
-                bar.show(Progress::Loading(i * u64::from(args.repetitions) + u64::from(repetition), all));
-                samples.push(pollster::block_on(runner.run(test))?);
-            }
-            let cost = runner.cost(test);
-            let speed = Some((cost, bandwidth));
-            report.add(Line::new(runner.executor, *test, &samples, speed, args.exec.numerics));
-        }
-        if args.profile {
-            runner.executor.profile(true)?;
-            for &test in &alone {
-                pollster::block_on(runner.prepare(test))?;
-                profiles.push(pollster::block_on(profile::profile(&mut runner, test))?);
-            }
-        }
     }
     let mut out = term::out();
     match args.output {
@@ -136,6 +108,47 @@ pub(super) fn run(args: Args) -> Result<(), Exit> {
         profiles.iter().try_for_each(|profile| profile.print(&mut out))?;
     }
     Ok(out.flush()?)
+}
+
+/// The tests of one sequence, on an executor without an engine around it.
+fn measure_alone(
+    args: &Args,
+    model: &Model,
+    options: &Options,
+    tests: &[&Test],
+    report: &mut Report,
+) -> Result<Vec<Profile>, Exit> {
+    let mut executor = open::executor(model, options)?;
+    let mut profiles = Vec::new();
+    if args.profile {
+        // Fails, if it must, before anything is measured.
+        executor.profile(true)?;
+        executor.profile(false)?;
+    }
+    let bandwidth = pollster::block_on(executor.bandwidth())?;
+    let mut runner = Runner::new(&mut executor, model, args.exec.storage());
+    let mut bar = Bar::new();
+    bar.name("measuring");
+    let all = tests.len() as u64 * u64::from(args.repetitions);
+    for (i, &test) in (0..).zip(tests) {
+        pollster::block_on(runner.prepare(test))?;
+        let mut samples = Vec::new();
+        for repetition in 0..args.repetitions {
+            bar.show(Progress::Loading(i * u64::from(args.repetitions) + u64::from(repetition), all));
+            samples.push(pollster::block_on(runner.run(test))?);
+        }
+        let cost = runner.cost(test);
+        let speed = Some((cost, bandwidth));
+        report.add(Line::new(runner.executor, *test, &samples, speed, args.exec.numerics));
+    }
+    if args.profile {
+        runner.executor.profile(true)?;
+        for &test in tests {
+            pollster::block_on(runner.prepare(test))?;
+            profiles.push(pollster::block_on(profile::profile(&mut runner, test))?);
+        }
+    }
+    Ok(profiles)
 }
 
 /// The tests of several sequences at once, each number of them on an executor of its own.

@@ -119,6 +119,12 @@ impl GpuExecutor {
         self.device.bandwidth().await
     }
 
+    /// Positions that the cache holds, and those that were asked for, if the device has no memory for these.
+    pub fn smaller_cache(&self) -> Option<[u64; 2]> {
+        let positions = |blocks| u64::from(blocks) * u64::from(self.limits.block);
+        (self.limits.blocks < self.wanted_blocks).then(|| [self.limits.blocks, self.wanted_blocks].map(positions))
+    }
+
     /// What the device can do.
     pub fn caps(&self) -> &crate::gpu::Caps {
         self.device.caps()

@@ -106,6 +106,33 @@ fn states(limits: &Limits) -> u32 {
     limits.seqs + limits.checkpoints
 }
 
+/// The caches of a program, and the limits that they have: with fewer blocks and checkpoints where those that are wanted do not
+/// fit, as the device says. Fails where not even a single sequence of the whole context fits.
+pub(super) async fn caches_that_fit(
+    device: &Device,
+    program: &Program,
+    mut limits: Limits,
+    storage: KvStorage,
+) -> Result<(Vec<CacheBuffer>, Limits)> {
+    loop {
+        let made = device.checked("the KV cache", || caches(device, program, &limits, storage)).await;
+        match (made, smaller(&limits)) {
+            (Ok(made), _) => return Ok((made, limits)),
+            (Err(Error::Limit { .. }), Some(smaller)) => limits = smaller,
+            (Err(error), _) => return Err(error),
+        }
+    }
+}
+
+/// Limits with three quarters of the blocks and of the checkpoints, or as many as there must be; none if there are no more.
+fn smaller(limits: &Limits) -> Option<Limits> {
+    // One sequence's, and a block that each of the others begins with.
+    let least = limits.context.div_ceil(limits.block) + limits.seqs - 1;
+    let blocks = (limits.blocks / 4 * 3).max(least).min(limits.blocks);
+    let smaller = Limits { blocks, checkpoints: limits.checkpoints / 4 * 3, ..*limits };
+    (smaller != *limits).then_some(smaller)
+}
+
 /// A buffer for every cache of a program.
 pub(super) fn caches(
     device: &Device,
@@ -178,4 +205,22 @@ pub(super) fn cache_ops(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_shrink_to_one_sequence() {
+        let limits =
+            Limits { rows: 32, seqs: 4, outs: 4, block: 16, blocks: 400, context: 500, in_flight: 2, checkpoints: 9 };
+        let mut steps = vec![limits];
+        while let Some(next) = smaller(steps.last().unwrap()) {
+            steps.push(next);
+        }
+        assert_eq!(steps.iter().map(|l| l.blocks).collect::<Vec<_>>(), [400, 300, 225, 168, 126, 93, 69, 51, 36, 35]);
+        assert_eq!(steps.last().unwrap().checkpoints, 0);
+        assert!(steps.iter().all(|l| l.context == 500 && l.seqs == 4));
+    }
 }

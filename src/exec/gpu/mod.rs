@@ -58,6 +58,8 @@ pub struct GpuExecutor {
     device: Device,
     pipelines: Pipelines,
     limits: Limits,
+    /// Blocks of the cache that the caller asked for.
+    wanted_blocks: u32,
     layout: StepLayout,
     tuning: KernelTuning,
     switches: Switches,
@@ -171,11 +173,11 @@ impl GpuExecutor {
         device: &Device,
         program: &Program,
         source: &impl WeightSource,
-        options: GpuOptions,
+        mut options: GpuOptions,
         progress: &mut CountFn<'_>,
     ) -> Result<Self> {
         device.check()?;
-        let limits = options.limits;
+        let (limits, wanted_blocks) = (options.limits, options.limits.blocks);
         if limits.in_flight > RING {
             let problem = format!("{} steps in flight: a sample sees the last {RING} tokens", limits.in_flight);
             return Err(Error::argument("limits", problem));
@@ -191,6 +193,8 @@ impl GpuExecutor {
         }
         let weights = Weights::load(device, &programs, source, progress).await?;
 
+        let (caches, limits) = memory::caches_that_fit(device, program, limits, kv).await?;
+        options.limits = limits;
         let (work_limits, split_bytes) = work_limits(program, &limits);
         let layout = step_layout(program, &limits, &work_limits);
         let tuning = match options.numerics {
@@ -199,7 +203,7 @@ impl GpuExecutor {
         };
         let buffers = Buffers {
             int8_rows: memory::int8_rows(device, &programs, &tuning, &limits)?,
-            caches: memory::caches(device, program, &limits, kv)?,
+            caches,
             sampled: Buffer::new(device, "sampled", u64::from(limits.seqs * RING) * 4)?,
             partials: Buffer::new(device, "partials", u64::from(work_limits.splits.max(1)) * split_bytes)?,
             upload: Buffer::new(device, "upload", UPLOAD)?,
@@ -215,6 +219,7 @@ impl GpuExecutor {
             device: device.clone(),
             pipelines,
             limits,
+            wanted_blocks,
             layout,
             tile: budget::largest_tile(&tuning, &weights),
             tuning,

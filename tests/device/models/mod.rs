@@ -11,6 +11,7 @@ mod hostile;
 mod mutations;
 mod real;
 mod runner;
+mod serving;
 mod shapes;
 mod sharing;
 mod turns;
@@ -91,6 +92,7 @@ on_every_device! {
     real::smollm2_matches,
     sharing::exact_requests_have_the_same_bits,
     sharing::answers_are_replayed,
+    serving::who_lets_go_costs_nobody,
 }
 
 /// On a software adapter these take many minutes.
