@@ -44,8 +44,9 @@ impl<E: Executor> Engine<E> {
     pub fn set_step_time(&mut self, step_time: Option<StepTime>) {
         self.scheduler.set_step_time(step_time);
         let rows = self.executor.limits().rows;
-        if let (Some(_), Some(time)) = (step_time, self.executor.predict(Phase::Prefill, rows, 0)) {
-            self.scheduler.guess(rows, time);
+        let predict = |rows| self.executor.predict(Phase::Prefill, rows, 0);
+        if let (Some(_), Some(one), Some(many)) = (step_time, predict(1), predict(rows)) {
+            self.scheduler.guess(one, rows, many);
         }
     }
 

@@ -224,9 +224,9 @@ impl Scheduler {
         self.step_time = step_time;
     }
 
-    /// An executor's prediction for a chunk of a prompt, until chunks have been measured.
-    pub(super) fn guess(&mut self, rows: u32, time: Duration) {
-        self.times.guess(rows, time);
+    /// An executor's predictions for chunks of a prompt, of one row and of so many, until chunks have been measured.
+    pub(super) fn guess(&mut self, one: Duration, rows: u32, many: Duration) {
+        self.times.guess(one, rows, many);
     }
 
     /// Requests that wait, and the tokens that they begin with.

@@ -22,15 +22,19 @@ impl Default for StepTime {
     }
 }
 
-/// What steps took lately.
+/// What steps took lately: a step with a chunk of a prompt takes a while for its start, and a while for each row.
 #[derive(Debug)]
 pub(super) struct StepTimes {
     /// Seconds of a step that decodes.
     decode: f64,
+    /// Seconds for the start of a chunk.
+    start: f64,
     /// Seconds for a row of a prompt, in chunks as large as they were lately.
     row: Option<f64>,
     /// The largest chunk that was measured lately, in rows.
     chunk: f64,
+    /// Rows and seconds of the chunk before: two of different sizes say what the start takes.
+    before: Option<[f64; 2]>,
 }
 
 /// Rows of the first chunk, whose speed is not known yet.
@@ -38,7 +42,7 @@ const FIRST: f64 = 8.0;
 
 impl Default for StepTimes {
     fn default() -> Self {
-        Self { decode: 0.0, row: None, chunk: FIRST / GROWTH }
+        Self { decode: 0.0, start: 0.0, row: None, chunk: FIRST / GROWTH, before: None }
     }
 }
 
@@ -46,11 +50,22 @@ impl Default for StepTimes {
 const GROWTH: f64 = 4.0;
 
 impl StepTimes {
-    /// Starts from an executor's own prediction for a chunk of so many rows.
-    pub(super) fn guess(&mut self, rows: u32, time: Duration) {
-        if self.row.is_none() && rows > 0 {
-            self.row = Some(time.as_secs_f64() / f64::from(rows));
-            self.chunk = f64::from(rows) / GROWTH;
+    /// Starts from an executor's own predictions: for a chunk of one row, and for one of so many.
+    pub(super) fn guess(&mut self, one: Duration, rows: u32, many: Duration) {
+        if self.row.is_none() && rows > 1 {
+            let (one, rows, many) = (one.as_secs_f64(), f64::from(rows), many.as_secs_f64());
+            self.start_of([1.0, one], [rows, many]);
+            self.row = Some(((many - self.start) / rows).max(LEAST));
+            self.chunk = rows / GROWTH;
+        }
+    }
+
+    /// Two chunks of different sizes, in rows and seconds: what is left of either without its rows is the start.
+    fn start_of(&mut self, [few, short]: [f64; 2], [many, long]: [f64; 2]) {
+        if (many - few).abs() >= 1.0 + few.min(many) / 4.0 {
+            let row = (long - short) / (many - few);
+            self.start =
+                if row > 0.0 { (short - row * few).clamp(0.0, short.min(long)) } else { short.min(long) / 2.0 };
         }
     }
 
@@ -64,22 +79,27 @@ impl StepTimes {
             self.decode = if self.decode == 0.0 { each } else { self.decode + NEW * (each - self.decode) };
             return;
         }
-        let own = (time - f64::from(decodes) * self.decode).max(time / 4.0);
-        let (rows, chunk) = (f64::from(rows.max(1)), f64::from(rows) / f64::from(chunks));
-        let row = own / rows;
-        // The start of a step weighs on small chunks: they say only that a row takes no longer.
-        if chunk >= self.chunk / 2.0 || self.row.is_none_or(|known| row < known) {
-            self.row = Some(row.max(1e-9));
-            self.chunk = chunk;
-        } else if own > self.row.unwrap_or(row) * self.chunk {
+        let own = (time - f64::from(decodes) * self.decode).max(time / 4.0) / f64::from(chunks);
+        let chunk = f64::from(rows.max(1)) / f64::from(chunks);
+        if let Some(before) = self.before.replace([chunk, own]) {
+            self.start_of(before, [chunk, own]);
+        }
+        let row = ((own - self.start) / chunk).max(LEAST);
+        // Noise weighs on small chunks: they say only that a row takes no longer.
+        if chunk >= self.chunk / 2.0 || self.row.is_none() {
+            (self.row, self.chunk) = (Some(row), chunk);
+        } else if self.row.is_some_and(|known| row < known) {
+            self.row = Some(row);
+        } else if own > self.start + self.row.unwrap_or(row) * self.chunk {
             // As long as a large one took: the device has become slower.
             self.row = Some(own / self.chunk);
         }
     }
 
-    /// Rows that should take no longer than this.
+    /// Rows that should take no longer than this, and more where the start would be more than a third of the step: smaller chunks
+    /// would be little shorter, and there would be many.
     pub(super) fn rows(&self, time: Duration) -> u32 {
-        let ideal = self.row.map_or(FIRST, |row| time.as_secs_f64() / row);
+        let ideal = self.row.map_or(FIRST, |row| ((time.as_secs_f64() - self.start) / row).max(2.0 * self.start / row));
         // A saturating cast.
         ideal.min(self.chunk * GROWTH).max(1.0) as u32
     }
@@ -89,6 +109,9 @@ impl StepTimes {
         Duration::from_secs_f64(self.decode)
     }
 }
+
+/// Seconds of a row at least: a clock may be too coarse.
+const LEAST: f64 = 1e-9;
 
 #[cfg(test)]
 mod tests {
@@ -123,14 +146,33 @@ mod tests {
         }
     }
 
+    /// A device whose steps take long whatever is in them, as a driver's that emulates a GPU.
+    #[test]
+    fn chunks_do_not_shrink_where_the_start_is_most() {
+        let mut times = StepTimes::default();
+        let mut left = 200;
+        let mut chunks = 0;
+        while left > 0 {
+            let rows = times.rows(Duration::from_millis(100)).min(left);
+            times.finished(0, 1, rows, Duration::from_secs_f64(5.0 + 0.5 * f64::from(rows)));
+            left -= rows;
+            chunks += 1;
+        }
+        assert!(chunks < 16, "{chunks}");
+        assert!((19..=21).contains(&times.rows(Duration::from_millis(100))), "{times:?}");
+    }
+
     #[test]
     fn a_prediction_is_where_it_starts() {
         let mut times = StepTimes::default();
         assert_eq!(times.rows(Duration::from_secs(1)), 8);
-        times.guess(512, Duration::from_millis(512));
+        times.guess(Duration::from_millis(1), 512, Duration::from_millis(512));
         assert_eq!(times.rows(Duration::from_millis(16)), 16);
         assert_eq!(times.rows(Duration::from_secs(9)), 512);
         times.finished(3, 0, 0, Duration::from_millis(30));
         assert_eq!(times.decode(), Duration::from_millis(10));
+        let mut times = StepTimes::default();
+        times.guess(Duration::from_millis(900), 16, Duration::from_millis(1050));
+        assert_eq!(times.rows(Duration::from_millis(16)), 16, "what the executor takes");
     }
 }

@@ -169,7 +169,11 @@ impl WebEngine {
             Progress::Loading(done, all) => report("load", done as f64, all as f64),
             Progress::Compiling(done, all) => report("compile", done as f64, all as f64),
         };
-        let model = LanguageModel::open_on(&device, file, &options, &mut report).await?;
+        let mut model = LanguageModel::open_on(&device, file, &options, &mut report).await?;
+        if kind == Kind::Software {
+            // Its steps take long whatever is in them, and have few rows already.
+            model.engine_mut().set_step_time(None);
+        }
         let template = model.chat_template()?;
         Ok(Self { model, template, transcript: Transcript::default(), answers: Vec::new(), self_test_results })
     }
