@@ -174,15 +174,24 @@ impl Generation {
         }
     }
 
-    /// Reads to the end: the whole answer.
+    /// Reads to the end: the whole answer, but for events that were read before.
     pub async fn finish(mut self) -> Result<Answer> {
-        let mut answer = Parts::default();
+        let (mut text, mut ids) = (String::new(), Vec::new());
         while let Some(event) = self.next_event().await {
-            if let Some(end) = answer.add(event) {
-                return end;
+            match event {
+                GenerationEvent::Token { id, text: piece, .. } => {
+                    ids.push(id);
+                    text += &piece;
+                }
+                GenerationEvent::Finished { reason: Finish::Error(error), .. } => {
+                    return Err(Arc::try_unwrap(error).unwrap_or_else(Error::Shared));
+                }
+                GenerationEvent::Finished { text: rest, reason, usage, .. } => {
+                    return Ok(Answer { text: text + &rest, ids, finish: reason, usage });
+                }
             }
         }
-        Err(answer.broken())
+        Err(Error::argument("generation", "its last event was read before"))
     }
 
     /// [`finish`](Self::finish) on this thread.
@@ -194,38 +203,6 @@ impl Generation {
     fn note(&mut self, event: Option<GenerationEvent>) -> Option<GenerationEvent> {
         self.over |= matches!(event, Some(GenerationEvent::Finished { .. }));
         event
-    }
-}
-
-/// An answer in the making.
-#[derive(Default)]
-struct Parts {
-    text: String,
-    ids: Vec<u32>,
-}
-
-impl Parts {
-    fn add(&mut self, event: GenerationEvent) -> Option<Result<Answer>> {
-        match event {
-            GenerationEvent::Token { id, text, .. } => {
-                self.ids.push(id);
-                self.text.push_str(&text);
-                None
-            }
-            GenerationEvent::Finished { reason: Finish::Error(error), .. } => {
-                Some(Err(Arc::try_unwrap(error).unwrap_or_else(Error::Shared)))
-            }
-            GenerationEvent::Finished { text, reason, usage, .. } => {
-                self.text.push_str(&text);
-                let (text, ids) = (std::mem::take(&mut self.text), std::mem::take(&mut self.ids));
-                Some(Ok(Answer { text, ids, finish: reason, usage }))
-            }
-        }
-    }
-
-    /// Every request has a last event: it was read before.
-    fn broken(&self) -> Error {
-        Error::argument("generation", "its last event was read before")
     }
 }
 

@@ -12,21 +12,10 @@ use wgslm::sample::Sampling;
 use wgslm::text::{Special, Tokenizer};
 
 use super::runner::Device;
+use wgslm_test::programs::Rng;
 
 const LIMITS: Limits =
     Limits { rows: 32, seqs: 4, outs: 4, block: 16, blocks: 24, context: 128, in_flight: 2, checkpoints: 0 };
-
-/// A small generator of test data (SplitMix64, Steele et al. 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % n
-    }
-}
 
 fn read(generation: &mut Generation, ids: &mut Vec<u32>) -> Option<Finish> {
     while let Some(event) = generation.try_next() {
@@ -44,13 +33,13 @@ pub(crate) fn who_lets_go_costs_nobody<D: Device>() {
     let model = pollster::block_on(Model::open(ModelFile::from_bytes("tiny.gguf", wgslm::TINY).unwrap())).unwrap();
     let tokenizer = Arc::new(Tokenizer::of(&model.file).unwrap());
     let prompt = tokenizer.encode("Once upon a time, there was a", Special::Plain).unwrap();
-    let request = |kind: u64| {
+    let request = |kind: usize| {
         // Some share their beginning, some do not; some are longer than a step.
-        let repeated = prompt.iter().copied().cycle().skip(kind as usize % 3).take(6 + 9 * kind as usize).collect();
-        let sampling = Sampling { temperature: 0.8, seed: kind, ..Sampling::GREEDY };
+        let repeated = prompt.iter().copied().cycle().skip(kind % 3).take(6 + 9 * kind).collect();
+        let sampling = Sampling { temperature: 0.8, seed: kind as u64, ..Sampling::GREEDY };
         Request { sampling, max_tokens: Some(10), exact: true, ..Request::new(repeated) }
     };
-    const KINDS: u64 = 8;
+    const KINDS: usize = 8;
     let start = || {
         let mut executor = D::load(&model, Numerics::Exact, LIMITS).unwrap();
         D::poison(&mut executor);
@@ -68,7 +57,7 @@ pub(crate) fn who_lets_go_costs_nobody<D: Device>() {
         })
         .collect();
     let wanted = if D::LACKS_KERNELS { 60 } else { 500 };
-    let (mut random, mut open, mut number) = (Random(7), BTreeMap::<u64, (Generation, Vec<u32>, u64)>::new(), 0);
+    let (mut random, mut open, mut number) = (Rng(7), BTreeMap::<u64, (Generation, Vec<u32>, usize)>::new(), 0);
     let (mut drops, mut whole) = (0, 0);
     while drops < wanted || !open.is_empty() {
         let kind = random.below(KINDS);
@@ -81,7 +70,7 @@ pub(crate) fn who_lets_go_costs_nobody<D: Device>() {
         }
         pollster::block_on(driver.turn());
         if drops < wanted && random.below(3) == 0 && !open.is_empty() {
-            let at = random.below(open.len() as u64) as usize;
+            let at = random.below(open.len());
             let key = *open.keys().nth(at).unwrap();
             open.remove(&key);
             drops += 1;
@@ -92,7 +81,7 @@ pub(crate) fn who_lets_go_costs_nobody<D: Device>() {
         open.retain(|_, (generation, ids, kind)| match read(generation, ids) {
             None => true,
             Some(reason) => {
-                assert_eq!((reason.name(), &*ids), ("length", &expected[*kind as usize]), "kind {kind}");
+                assert_eq!((reason.name(), &*ids), ("length", &expected[*kind]), "kind {kind}");
                 whole += 1;
                 false
             }
