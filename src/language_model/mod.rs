@@ -4,6 +4,8 @@
 //! at once, from any thread, there is [`LanguageModel::serve`]; for tokens and probabilities, [`LanguageModel::engine_mut`].
 
 mod answer;
+#[cfg(not(target_arch = "wasm32"))]
+mod models;
 mod open;
 mod served;
 #[cfg(all(test, feature = "tiny"))]
@@ -12,5 +14,7 @@ mod tests;
 #[cfg(any(feature = "cli", all(target_arch = "wasm32", feature = "web")))]
 pub(crate) use answer::now;
 pub use answer::{AnswerStream, GenerateOptions};
+#[cfg(not(target_arch = "wasm32"))]
+pub use models::{LoadedModel, Models, ModelsOptions};
 pub use open::{LanguageModel, ModelText, open};
 pub use served::ServedModel;

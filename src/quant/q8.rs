@@ -7,7 +7,7 @@
 
 use super::fit::ROUND;
 use super::simd::{self, Blocks, Bytes, Simd, Vector};
-use super::tile::Tile;
+use super::tile::{SIGNED, Tile};
 
 /// Rows of weights that are multiplied together: each is a lane of the vectors.
 pub(crate) const LANES: usize = 16;
@@ -135,11 +135,16 @@ pub(super) const fn eight<U: Unpack<BYTES>, const BYTES: usize>() -> Int8Form {
     Int8Form {
         rows: simd::rows::<U, BYTES>,
         tiles: simd::tiles::<U, BYTES>,
-        products: match (U::SCALES_BY_16, U::MINS) {
-            (false, false) => simd::products::<false, false>,
-            (false, true) => simd::products::<false, true>,
-            (true, false) => simd::products::<true, false>,
-            (true, true) => simd::products::<true, true>,
+        products: match (U::SCALES_BY_16, U::MINS, if U::SIGNED { SIGNED } else { U::ABOVE }) {
+            (false, false, SIGNED) => simd::products::<false, false, SIGNED>,
+            (true, false, SIGNED) => simd::products::<true, false, SIGNED>,
+            (false, true, 0) => simd::products::<false, true, 0>,
+            (true, true, 0) => simd::products::<true, true, 0>,
+            (false, false, 8) => simd::products::<false, false, 8>,
+            (false, false, 16) => simd::products::<false, false, 16>,
+            (true, false, 4) => simd::products::<true, false, 4>,
+            (true, false, 32) => simd::products::<true, false, 32>,
+            _ => panic!("a new kind of quants: it needs a form here"),
         },
     }
 }

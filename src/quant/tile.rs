@@ -8,7 +8,8 @@ use super::simd::{Vector, columns, each_group};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, bytemuck::Pod, bytemuck::Zeroable)]
 pub(crate) struct Tile {
-    /// `quants[c][4 r + i]` is column `4 c + i` of row r, with the bias of the form.
+    /// `quants[c][4 r + i]` is column `4 c + i` of row r: without a sign and too large by the format's `ABOVE`, or with a sign and
+    /// the bias of the form.
     quants: [[u8; 4 * LANES]; 8],
     /// Of each half of the columns.
     scale: [[f32; LANES]; 2],
@@ -31,10 +32,7 @@ pub(super) fn unpack<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(w: &[u8], 
             |g, group| {
                 let tile = &mut out[g];
                 for half in 0..2 {
-                    let q = group.quants[half];
-                    // As bytes with a sign and the bias.
-                    let q = if U::SIGNED { q } else { q.plus(V::BIAS.wrapping_sub(U::ABOVE)) };
-                    columns(q, first, &mut tile.quants[4 * half..]);
+                    columns(group.quants[half], first, &mut tile.quants[4 * half..]);
                     V::store_floats(group.scale[half], &mut tile.scale[half][first..][..rows]);
                     V::store_floats(group.min[half], &mut tile.min[half][first..][..rows]);
                 }
@@ -43,9 +41,12 @@ pub(super) fn unpack<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(w: &[u8], 
     }
 }
 
+/// `ABOVE` of quants that have a sign.
+pub(super) const SIGNED: u8 = 255;
+
 /// The body of all forms: `out[i][j] = row j · x[i]`.
 #[inline(always)]
-pub(super) fn products<V: Vector, const SCALES_BY_16: bool, const MINS: bool>(
+pub(super) fn products<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8>(
     tiles: &[Tile],
     x: &[&[Q8]],
     out: &mut [[f32; LANES]],
@@ -53,17 +54,17 @@ pub(super) fn products<V: Vector, const SCALES_BY_16: bool, const MINS: bool>(
     let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<ROWS>(), out.as_chunks_mut::<ROWS>());
     for first in (0..LANES).step_by(4 * V::PARTS) {
         for (x, out) in x.iter().zip(&mut *out) {
-            some::<V, SCALES_BY_16, MINS, ROWS>(tiles, first, x, out);
+            some::<V, SCALES_BY_16, MINS, ABOVE, ROWS>(tiles, first, x, out);
         }
         for (x, out) in x_rest.as_chunks().0.iter().zip(out_rest.as_chunks_mut().0) {
-            some::<V, SCALES_BY_16, MINS, 1>(tiles, first, x, out);
+            some::<V, SCALES_BY_16, MINS, ABOVE, 1>(tiles, first, x, out);
         }
     }
 }
 
 /// The products of the rows from lane `first` on.
 #[inline(always)]
-fn some<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const N: usize>(
+fn some<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8, const N: usize>(
     tiles: &[Tile],
     first: usize,
     x: &[&[Q8]; N],
@@ -84,11 +85,18 @@ fn some<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const N: usize>(
         }
         for i in 0..N {
             let x = &x[i][g];
-            let mut sums = [V::word(x.sum_below(V::BIAS, 0)), V::word(x.sum_below(V::BIAS, 1))];
+            let above = if ABOVE == SIGNED { V::BIAS } else { ABOVE };
+            let mut sums = [V::word(x.sum_below(above, 0)), V::word(x.sum_below(above, 1))];
             let words: &[i32; 8] = bytemuck::cast_ref(&x.quants);
-            for j in 0..4 {
-                sums[0] = V::dot_signed(sums[0], w[j], V::word(words[j]));
-                sums[1] = V::dot_signed(sums[1], w[4 + j], V::word(words[4 + j]));
+            for half in 0..2 {
+                for j in (4 * half..4 * half + 4).step_by(2) {
+                    let (w, x) = ([w[j], w[j + 1]], [V::word(words[j]), V::word(words[j + 1])]);
+                    sums[half] = if ABOVE == SIGNED {
+                        V::dot_signed(V::dot_signed(sums[half], w[0], x[0]), w[1], x[1])
+                    } else {
+                        V::add_dot_pair(sums[half], w, x)
+                    };
+                }
             }
             if SCALES_BY_16 {
                 for half in 0..2 {

@@ -132,6 +132,9 @@ super::vector_impl! {
             let pairs = _mm256_add_epi16(Self::pairs(q[0].0, x[0].0), Self::pairs(q[1].0, x[1].0));
             Self(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
+        fn add_dot_pair(sum: Self, q: [Self; 2], x: [Self; 2]) -> Self {
+            if VNNI { Self::dot(Self::dot(sum, q[0], x[0]), q[1], x[1]) } else { sum.add(Self::dot_pair(q, x)) }
+        }
         fn floats(self) -> __m256 { _mm256_cvtepi32_ps(self.0) }
         fn f16_to_f32(self) -> __m256 {
             // The low halves of each part's words to its first eight bytes.

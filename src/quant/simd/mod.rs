@@ -169,12 +169,12 @@ macro_rules! bodies {
         }
 
         #[target_feature(enable = $features)]
-        pub(in super::super) fn products<const SCALES_BY_16: bool, const MINS: bool>(
+        pub(in super::super) fn products<const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8>(
             tiles: &[Tile],
             x: &[&[Q8]],
             out: &mut [[f32; LANES]],
         ) {
-            tile::products::<$vector, SCALES_BY_16, MINS>(tiles, x, out);
+            tile::products::<$vector, SCALES_BY_16, MINS, ABOVE>(tiles, x, out);
         }
 
         #[target_feature(enable = $features)]
@@ -224,7 +224,7 @@ pub(super) fn tiles<U: Unpack<BYTES>, const BYTES: usize>(simd: Simd, w: &[u8], 
 }
 
 /// [`Int8Form::products`](super::q8::Int8Form::products)
-pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool>(
+pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8>(
     simd: Simd,
     tiles: &[Tile],
     x: &[&[Q8]],
@@ -232,8 +232,8 @@ pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool>(
 ) {
     in_form!(
         simd,
-        products::<SCALES_BY_16, MINS>(tiles, x, out),
-        tile::products::<Portable, SCALES_BY_16, MINS>(tiles, x, out)
+        products::<SCALES_BY_16, MINS, ABOVE>(tiles, x, out),
+        tile::products::<Portable, SCALES_BY_16, MINS, ABOVE>(tiles, x, out)
     );
 }
 

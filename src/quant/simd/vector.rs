@@ -84,6 +84,12 @@ pub(in super::super) trait Vector: Copy {
         Self::dot(Self::dot(Self::word(0), q[0], x[0]), q[1], x[1])
     }
 
+    /// `sum` and [`dot_pair`](Self::dot_pair).
+    #[inline(always)]
+    fn add_dot_pair(sum: Self, q: [Self; 2], x: [Self; 2]) -> Self {
+        Self::dot(Self::dot(sum, q[0], x[0]), q[1], x[1])
+    }
+
     /// Words as integers.
     fn floats(self) -> Self::Floats;
     /// The f16 in the low half of each word.
