@@ -104,6 +104,7 @@ async fn connection(stream: TcpStream, app: Arc<App>, mut ends: watch::Receiver<
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_time)
+        .max_headers(100)
         .max_buf_size(HEADERS)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
