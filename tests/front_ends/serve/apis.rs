@@ -1,5 +1,8 @@
 //! The other APIs: Anthropic's, Ollama's, OpenAI's responses; tokens and vectors.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
 use super::client::Server;
@@ -228,4 +231,24 @@ fn tokens_are_text_and_back() {
     let refused = server.post("/v1/embeddings", &json!({ "input": "a" }));
     assert_eq!(refused.status, 400);
     assert!(refused.error()["message"].as_str().unwrap().contains("a model for embeddings works"));
+}
+
+/// The clients that people have, in Python, where scripts/test has installed them.
+#[test]
+fn official_clients_work() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let clients = root.join("target/clients");
+    if !clients.exists() {
+        assert!(std::env::var_os("CI").is_none(), "{} is not there: scripts/test installs it", clients.display());
+        return;
+    }
+    let server = Server::start(&["--api-key", "secret"]);
+    let mut command = Command::new("python3");
+    command.arg(root.join("tests/front_ends/serve/clients.py"));
+    command.args([&format!("http://{}", server.address), "secret"]);
+    let output = command.env("PYTHONPATH", clients).env("NO_PROXY", "127.0.0.1").stdin(Stdio::null()).output().unwrap();
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{errors}");
+    let cases: u32 = out.split(' ').next().unwrap().parse().unwrap();
+    assert!(cases >= 120, "{out}");
 }
