@@ -1,4 +1,4 @@
-//! `wgslm serve`: a model behind the APIs of OpenAI, Anthropic and Ollama, and a page to chat on.
+//! `wgslm serve`: a model as the APIs of OpenAI, Anthropic and Ollama, and a page to chat on.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use super::interrupt::Listener;
 use super::{open, self_test_results, term};
 use crate::driver::ServeOptions;
 use crate::engine::{EmbedOptions, Embedder};
-use crate::exec::Options;
+use crate::exec::{AnyExecutor, Options};
 use crate::server::{Access, Limits, Served, Server};
 
 #[derive(Debug, clap::Args)]
@@ -73,6 +73,9 @@ pub(super) struct Args {
     /// Positions of context of a request; 0: all that the model was made for [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", alias = "ctx-size", env = "WGSLM_CONTEXT", hide_env_values = true)]
     context: Option<u32>,
+    /// Positions that the cache holds of all requests together; what they have in common they share [default: four contexts].
+    #[arg(long, value_name = "N", env = "WGSLM_CACHE", hide_env_values = true)]
+    cache: Option<u32>,
 }
 
 pub(super) fn run(mut args: Args) -> Result<(), Exit> {
@@ -95,10 +98,19 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
             Some(0) => model.program.context,
             Some(context) => context,
         };
-        let options = args.exec.options(threads, Options { context, seqs: args.parallel, ..Options::default() });
+        let cache = args.cache.unwrap_or(context.saturating_mul(args.parallel.min(4)));
+        let base = Options { context, seqs: args.parallel, cache: Some(cache.max(context)), ..Options::default() };
+        let options = args.exec.options(threads, base);
         let model = open::language_model(model, &options)?;
-        let options = ServeOptions { queue_requests: args.queue as usize, ..ServeOptions::default() };
-        let (model, thread) = model.serve(options);
+        let serve = ServeOptions { queue_requests: args.queue as usize, ..ServeOptions::default() };
+        let (driver, model) = model.driver(serve);
+        let again = model.clone();
+        // A device that is lost is opened again, and answers go on.
+        let driver = driver.reopen_with(Box::new(move || {
+            let (model, options) = (again.clone(), options.clone());
+            Box::pin(async move { AnyExecutor::open(model.model(), &options, &mut |_| {}).await })
+        }));
+        let thread = std::thread::spawn(move || driver.run());
         (Served::Language(model), Some(thread))
     } else {
         let run = args.exec.options(threads, Options::default());

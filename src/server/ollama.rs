@@ -65,7 +65,7 @@ fn options(fields: &mut Fields, ask: &mut Ask, language: &Language) -> Outcome<(
             ask.sampling.mirostat.eta = eta.unwrap_or(0.1);
         }
     }
-    options.refuse("tfs_z", &[1.into(), 1.0.into()], "min_p works")?;
+    options.refuse("tfs_z", &[1.into(), 1.0.into()], "top_p works")?;
     options.refuse("n", &[1.into()], "/v1/chat/completions has it")?;
     ask.sample(&mut options, language.vocab())
 }

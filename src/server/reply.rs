@@ -187,13 +187,21 @@ pub(super) struct Whole {
     pub(super) end: End,
 }
 
+/// An answer that may not be complete yet.
+#[derive(Debug, Default)]
+struct Gathered {
+    parts: Parts,
+    calls: Vec<NamedCall>,
+    logprobs: Vec<TokenLogprobs>,
+    end: Option<End>,
+}
+
 /// Waits for all of several answers. An error of one ends all.
 pub(super) async fn gather(mut replies: Vec<Reply>) -> Outcome<Vec<Whole>> {
-    let mut parts: Vec<(Parts, Vec<NamedCall>, Vec<TokenLogprobs>, Option<End>)> = Vec::new();
-    parts.resize_with(replies.len(), Default::default);
+    let mut all: Vec<Gathered> = replies.iter().map(|_| Gathered::default()).collect();
     std::future::poll_fn(|context| {
         let mut pending = false;
-        for (reply, (said, calls, logprobs, end)) in replies.iter_mut().zip(&mut parts) {
+        for (reply, to) in replies.iter_mut().zip(&mut all) {
             loop {
                 match reply.poll(context) {
                     Poll::Pending => {
@@ -201,17 +209,15 @@ pub(super) async fn gather(mut replies: Vec<Reply>) -> Outcome<Vec<Whole>> {
                         break;
                     }
                     Poll::Ready(None) => break,
-                    Poll::Ready(Some(Piece::End(ended))) => {
-                        if let Finish::Error(error) = &ended.finish {
-                            return Poll::Ready(Err(Failure::from(&**error)));
-                        }
-                        *end = Some(ended);
+                    Poll::Ready(Some(Piece::End(End { finish: Finish::Error(error), .. }))) => {
+                        return Poll::Ready(Err(Failure::from(&*error)));
                     }
-                    Poll::Ready(Some(Piece::Delta { thought, text, calls: more, logprobs: tokens })) => {
-                        said.thought += &thought;
-                        said.text += &text;
-                        calls.extend(more);
-                        logprobs.extend(tokens);
+                    Poll::Ready(Some(Piece::End(end))) => to.end = Some(end),
+                    Poll::Ready(Some(Piece::Delta { thought, text, calls, logprobs })) => {
+                        to.parts.thought += &thought;
+                        to.parts.text += &text;
+                        to.calls.extend(calls);
+                        to.logprobs.extend(logprobs);
                     }
                 }
             }
@@ -219,11 +225,11 @@ pub(super) async fn gather(mut replies: Vec<Reply>) -> Outcome<Vec<Whole>> {
         if pending { Poll::Pending } else { Poll::Ready(Ok(())) }
     })
     .await?;
-    let whole = |(said, calls, logprobs, end): (Parts, _, _, Option<End>)| {
+    let whole = |Gathered { parts, calls, logprobs, end }| {
         let end = end.ok_or_else(|| Failure::unavailable("the engine has ended"))?;
-        Ok(Whole { thought: said.thought, text: said.text, calls, logprobs, end })
+        Ok(Whole { thought: parts.thought, text: parts.text, calls, logprobs, end })
     };
-    parts.into_iter().map(whole).collect()
+    all.into_iter().map(whole).collect()
 }
 
 /// OpenAI's counts of several answers, by their numbers: `n` to each prompt.

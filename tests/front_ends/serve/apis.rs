@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::client::Server;
+use crate::cli::embed::Folder;
 
 fn say(text: &str) -> Value {
     json!([{ "role": "user", "content": text }])
@@ -231,6 +232,71 @@ fn tokens_are_text_and_back() {
     let refused = server.post("/v1/embeddings", &json!({ "input": "a" }));
     assert_eq!(refused.status, 400);
     assert!(refused.error()["message"].as_str().unwrap().contains("a model for embeddings works"));
+}
+
+#[test]
+fn vectors_and_scores_are_served() {
+    let folder = Folder::new("nomicbert-rope", "serve");
+    let server = Server::start(&["--name", "vectors", folder.0.to_str().unwrap()]);
+    let ask = |more: Value| {
+        let mut body = json!({ "model": "vectors", "input": ["w4 w5 w6", "w7 w8"] });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/embeddings", &body)
+    };
+    let made = ask(json!({})).json();
+    assert_eq!((&made["object"], &made["model"]), (&json!("list"), &json!("vectors")));
+    assert_eq!(made["usage"]["prompt_tokens"], 3 + 2 + 2 * 2);
+    let vector = |i: usize| -> Vec<f64> {
+        made["data"][i]["embedding"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+    };
+    assert_ne!(vector(0), vector(1));
+    let alone = ask(json!({ "input": "w7 w8" })).json();
+    assert_eq!(alone["data"][0]["embedding"], made["data"][1]["embedding"]);
+    // As official clients ask for it: bytes of 32-bit numbers.
+    let coded = ask(json!({ "encoding_format": "base64" })).json()["data"][0]["embedding"].as_str().unwrap().to_owned();
+    assert_eq!(coded.len(), (vector(0).len() * 4).div_ceil(3) * 4);
+    let ollama = server.post("/api/embed", &json!({ "model": "vectors", "input": "w7 w8" })).json();
+    assert_eq!(ollama["embeddings"][0], made["data"][1]["embedding"]);
+    for (field, value) in [
+        ("input", json!([])),
+        ("input", json!(null)),
+        ("input", json!({})),
+        ("input[0]", json!([""])),
+        ("input in tokens", json!([1, 2])),
+        ("dimensions", json!(8)),
+        ("encoding_format", json!("int8")),
+    ] {
+        let name = field.split(['[', ' ']).next().unwrap();
+        let response = ask(json!({ name: value }));
+        assert_eq!((response.status, &response.error()["param"]), (400, &json!(field)), "{value}");
+    }
+    let long = ask(json!({ "input": "w4 ".repeat(10_000) }));
+    assert_eq!((long.status, &long.error()["code"]), (400, &json!("context_length_exceeded")));
+    for path in ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/rerank", "/api/chat", "/tokenize"] {
+        let response = server.post(path, &json!({ "model": "vectors", "query": "w4", "documents": ["w5"] }));
+        assert_eq!(response.status, 400, "{path}");
+    }
+    assert_eq!(server.get("/health/ready").status, 200);
+
+    let folder = Folder::new("bert-rerank", "serve-pairs");
+    let server = Server::start(&["--name", "scores", folder.0.to_str().unwrap()]);
+    let asked = json!({ "query": "w4 w5", "documents": ["w9 w10", "w4 w5", "w20"], "return_documents": true });
+    let made = server.post("/v1/rerank", &asked).json();
+    let results = made["results"].as_array().unwrap();
+    let score = |result: &Value| result["relevance_score"].as_f64().unwrap();
+    assert_eq!(results.len(), 3);
+    assert!(results.windows(2).all(|pair| score(&pair[0]) >= score(&pair[1])));
+    let index = results[0]["index"].as_u64().unwrap() as usize;
+    assert_eq!(results[0]["document"]["text"], asked["documents"][index]);
+    let mut first = asked.clone();
+    first["top_n"] = 1.into();
+    assert_eq!(server.post("/v1/rerank", &first).json()["results"].as_array().unwrap().len(), 1);
+    for top_n in [json!(0), json!(-1), json!(1.5), json!("1")] {
+        let mut wrong = asked.clone();
+        wrong["top_n"] = top_n;
+        assert_eq!(server.post("/v1/rerank", &wrong).error()["param"], "top_n");
+    }
+    assert_eq!(server.post("/v1/embeddings", &json!({ "input": "w4" })).status, 400);
 }
 
 /// The clients that people have, in Python, where scripts/test has installed them.
