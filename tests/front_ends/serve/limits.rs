@@ -256,7 +256,8 @@ fn metrics_count_what_happened() {
         if let Some(rest) = line.strip_prefix("# TYPE ") {
             let (name, kind) = rest.split_once(' ').unwrap();
             assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
-            (name.clone_into(&mut declared), last = 0.0).0;
+            name.clone_into(&mut declared);
+            last = 0.0;
         } else if !line.starts_with("# HELP vllm:") {
             let (name, value) = line.rsplit_once(' ').unwrap();
             assert!(name.starts_with(&declared) && name.contains("{model_name=\"tiny\""), "{line} after {declared}");
