@@ -212,6 +212,8 @@ pub mod model;
 pub mod ops;
 pub mod quant;
 pub mod sample;
+#[cfg(all(feature = "server", not(target_arch = "wasm32")))]
+pub mod server;
 #[cfg(test)]
 mod testing;
 pub mod text;

@@ -7,10 +7,12 @@
 //! Nothing here runs a model: the owner of the [`Engine`](crate::engine::Engine) submits the ids that a [`Conversation`]
 //! gives, on a sequence that is kept, and records the answer.
 
+mod answers;
 mod conversation;
 mod prompt;
 mod transcript;
 
+pub use answers::Answers;
 pub use conversation::{ContextPolicy, Conversation, Message, Prompt};
 pub use prompt::{continuation, messages, render, stops};
 pub use transcript::Transcript;

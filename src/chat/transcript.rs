@@ -33,7 +33,22 @@ impl Transcript {
 
     /// This is asked, as it was [encoded](Transcript::encode).
     pub fn ask(&mut self, segments: &[Segment], ids: &[u32]) {
-        self.asked = (text(segments), ids.to_vec());
+        self.ask_text(text(segments), ids.to_vec());
+    }
+
+    /// This is asked, as text and as ids.
+    pub(super) fn ask_text(&mut self, text: String, ids: Vec<u32>) {
+        self.asked = (text, ids);
+    }
+
+    /// The last prompt that was answered, with its answer.
+    pub(super) fn answered_text(&self) -> &str {
+        &self.answered.0
+    }
+
+    /// Memory that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.answered.0.len() + size_of_val(&*self.answered.1)
     }
 
     /// This was answered: its ids, without the token that ended it, and its text.
@@ -44,7 +59,8 @@ impl Transcript {
     }
 }
 
-fn text(segments: &[Segment]) -> String {
+/// Their text.
+pub(super) fn text(segments: &[Segment]) -> String {
     segments.iter().map(|s| s.text.as_str()).collect()
 }
 

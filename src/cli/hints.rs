@@ -125,7 +125,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["chat", "generate", "ask", "complete", "llama-cli", "main", "talk", "infer"],
         "wgslm run is a conversation, or with a prompt one answer",
     ),
-    (&["serve", "server", "start", "api"], "there is no server yet; wgslm run answers on the command line"),
+    (&["server", "start", "api", "llama-server"], "wgslm serve is the server"),
     (&["download", "get", "fetch", "install", "add"], "wgslm pull downloads a model"),
     (&["remove", "delete", "del", "uninstall"], "wgslm rm removes a model"),
     (&["models", "cache", "tags"], "wgslm list lists the models that are here"),

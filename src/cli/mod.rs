@@ -24,6 +24,7 @@ mod repl;
 mod run;
 mod sampling;
 mod self_test_results;
+mod serve;
 mod template;
 mod term;
 mod tokenize;
@@ -50,6 +51,8 @@ struct Args {
 enum Command {
     /// Answers a prompt, or talks with you on a terminal.
     Run(run::Args),
+    /// Serves a model to others: the APIs of OpenAI, Anthropic and Ollama, and a page to chat on.
+    Serve(serve::Args),
     /// Downloads models by name, and prints where they are.
     Pull(models::PullArgs),
     /// Lists the models that were downloaded.
@@ -103,6 +106,7 @@ pub fn main() -> ExitCode {
     };
     let done = match args.command {
         Command::Run(args) => run::run(args),
+        Command::Serve(args) => serve::run(args),
         Command::Pull(args) => models::pull(args),
         Command::List(args) => models::list(args),
         Command::Rm(args) => models::rm(args),

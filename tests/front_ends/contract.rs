@@ -124,7 +124,6 @@ fn commands_of_other_programs() {
     assert_said!(place.cases(&[
         "chat",
         "generate x",
-        "serve",
         "server --port 80",
         "download a/b",
         "remove a/b",

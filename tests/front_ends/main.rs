@@ -4,3 +4,4 @@ mod cli;
 mod contract;
 mod hub;
 mod repl;
+mod serve;

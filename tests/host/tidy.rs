@@ -22,6 +22,7 @@ pub(crate) const ORDER: &[&[&str]] = &[
     &["engine", "convert", "hub"],
     &["chat", "driver"],
     &["language_model"],
+    &["server"],
     &["cli", "web", "main"],
 ];
 

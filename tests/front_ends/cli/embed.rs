@@ -11,10 +11,10 @@ use super::{command, fails, fed, ok, text};
 use wgslm_test::data;
 
 /// A fixture with a tokenizer beside it: `[PAD]`, `[CLS]`, `[SEP]`, `[UNK]`, then words w4 to w102.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(fixture: &str, test: &str) -> Self {
+    pub(crate) fn new(fixture: &str, test: &str) -> Self {
         let path = std::env::temp_dir().join(format!("wgslm-embed-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         copy(&data("tiny-models").join(fixture), &path);

@@ -2,7 +2,7 @@
 
 mod bench;
 mod convert;
-mod embed;
+pub(super) mod embed;
 mod inspect;
 mod machine;
 mod perplexity;

@@ -1,0 +1,418 @@
+//! An answer's text in the making, taken apart: what the model thinks, what it says, which tools it calls.
+
+use serde_json::{Map, Value};
+
+/// How a model's template writes calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallFormat {
+    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen.
+    Tagged,
+    /// `{"name": …, "parameters": {…}}` as the whole answer: Llama 3.
+    Bare,
+    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
+    Mistral,
+}
+
+const MISTRAL: &str = "[TOOL_CALLS]";
+const MISTRAL_ARGS: &str = "[ARGS]";
+const PYTHON: &str = "<|python_tag|>";
+const OPEN: &str = "<tool_call>";
+const CLOSE: &str = "</tool_call>";
+
+impl CallFormat {
+    /// That of a template; none if it knows no tools.
+    pub(super) fn of_template(source: &str) -> Option<Self> {
+        if source.contains(MISTRAL) {
+            Some(Self::Mistral)
+        } else if source.contains(OPEN) {
+            Some(Self::Tagged)
+        } else if source.contains("tools") && (source.contains("<|eot_id|>") || source.contains(PYTHON)) {
+            Some(Self::Bare)
+        } else {
+            None
+        }
+    }
+}
+
+/// What the thoughts of a template's model stand between.
+pub(super) fn thought_marks(source: &str) -> (&'static str, &'static str) {
+    const MARKS: [(&str, &str); 4] = [
+        ("[THINK]", "[/THINK]"),
+        ("<seed:think>", "</seed:think>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+        ("<reasoning>", "</reasoning>"),
+    ];
+    let own = MARKS.into_iter().find(|(_, close)| source.contains(close));
+    own.unwrap_or(("<think>", "</think>"))
+}
+
+/// Control tokens that are no text, and say where something begins: their texts take part here.
+pub(super) fn is_mark(text: &str) -> bool {
+    const MARKS: [&str; 9] =
+        [MISTRAL, MISTRAL_ARGS, PYTHON, OPEN, CLOSE, "[THINK]", "[/THINK]", "<|START_THINKING|>", "<|END_THINKING|>"];
+    MARKS.contains(&text) || ["<think>", "</think>", "<seed:think>", "</seed:think>"].contains(&text)
+}
+
+/// A tool that the model calls.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ToolCall {
+    pub(super) name: String,
+    pub(super) arguments: Map<String, Value>,
+}
+
+/// What became certain of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Parts {
+    pub(super) thought: String,
+    pub(super) text: String,
+    pub(super) calls: Vec<ToolCall>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing but white space was said.
+    Start,
+    Thought,
+    /// After a thought: the white space that follows it belongs to neither.
+    AfterThought,
+    Text,
+    /// Inside of a call, which ends by its mark or with the answer.
+    Call,
+}
+
+/// Takes an answer apart. The parts are the same however the text is split into pieces.
+#[derive(Clone, Debug)]
+pub(super) struct Splitter {
+    marks: (&'static str, &'static str),
+    calls: Option<CallFormat>,
+    state: State,
+    /// What is not certain.
+    held: String,
+    /// Something was thought: white space before it was none of it.
+    thought: bool,
+    called: bool,
+}
+
+impl Splitter {
+    /// For an answer to a prompt that ends with `asked`, by a model whose thoughts stand between `marks`.
+    pub(super) fn new(asked: &str, marks: (&'static str, &'static str), calls: Option<CallFormat>) -> Self {
+        let state = if asked.trim_end().ends_with(marks.0) { State::Thought } else { State::Start };
+        Self { marks, calls, state, held: String::new(), thought: false, called: false }
+    }
+
+    /// Passes everything on as text.
+    pub(super) fn plain() -> Self {
+        Self { marks: ("", ""), calls: None, state: State::Text, held: String::new(), thought: false, called: false }
+    }
+
+    /// Whether the model thinks.
+    pub(super) fn thinks(&self) -> bool {
+        self.state == State::Thought
+    }
+
+    /// Whether a tool was called.
+    pub(super) fn called(&self) -> bool {
+        self.called
+    }
+
+    /// Adds text, gives what became certain.
+    pub(super) fn push(&mut self, text: &str) -> Parts {
+        self.held.push_str(text);
+        let mut parts = Parts::default();
+        while self.advance(&mut parts) {}
+        parts
+    }
+
+    /// The end: what was held is what it is.
+    pub(super) fn finish(&mut self) -> Parts {
+        let mut parts = Parts::default();
+        let rest = std::mem::take(&mut self.held);
+        match self.state {
+            State::Thought => parts.thought = rest.trim_end().to_owned(),
+            State::AfterThought => parts.text = rest.trim_start().to_owned(),
+            State::Start | State::Text => parts.text = rest,
+            State::Call => self.call(&rest, false, &mut parts),
+        }
+        parts
+    }
+
+    /// One move from a state; false if more text is needed.
+    fn advance(&mut self, parts: &mut Parts) -> bool {
+        match self.state {
+            State::Start => self.start(),
+            State::Thought => self.thought(parts),
+            State::AfterThought => {
+                self.trim_start();
+                if self.held.is_empty() || self.may_begin_bare() {
+                    return false;
+                }
+                self.state = if self.begins_bare() { State::Call } else { State::Text };
+                true
+            }
+            State::Text => self.text(parts),
+            State::Call => self.within_call(parts),
+        }
+    }
+
+    fn start(&mut self) -> bool {
+        let said = self.held.trim_start();
+        if said.is_empty() {
+            return false;
+        }
+        if let Some(rest) = said.strip_prefix(self.marks.0) {
+            self.held = rest.to_owned();
+            self.state = State::Thought;
+            return true;
+        }
+        if self.marks.0.starts_with(said) {
+            return false;
+        }
+        if self.may_begin_bare() {
+            return false;
+        }
+        self.state = if self.begins_bare() { State::Call } else { State::Text };
+        true
+    }
+
+    fn trim_start(&mut self) {
+        let said = self.held.trim_start().len();
+        self.held.drain(..self.held.len() - said);
+    }
+
+    /// Whether it may become the mark before a call.
+    fn may_begin_bare(&self) -> bool {
+        let said = self.held.trim_start();
+        self.calls == Some(CallFormat::Bare) && said.len() < PYTHON.len() && PYTHON.starts_with(said)
+    }
+
+    /// Whether it is a call without marks.
+    fn begins_bare(&self) -> bool {
+        let said = self.held.trim_start();
+        self.calls == Some(CallFormat::Bare) && (said.starts_with('{') || said.starts_with(PYTHON))
+    }
+
+    fn thought(&mut self, parts: &mut Parts) -> bool {
+        if !self.thought {
+            self.trim_start();
+            self.thought = !self.held.is_empty();
+        }
+        if let Some(at) = self.held.find(self.marks.1) {
+            parts.thought.push_str(self.held.get(..at).unwrap_or_default().trim_end());
+            self.held.drain(..at + self.marks.1.len());
+            self.state = State::AfterThought;
+            return true;
+        }
+        let sure = self.held.len() - overlap(&self.held, self.marks.1);
+        let sure = self.held.get(..sure).unwrap_or_default().trim_end().len();
+        let thought: String = self.held.drain(..sure).collect();
+        parts.thought.push_str(&thought);
+        false
+    }
+
+    fn text(&mut self, parts: &mut Parts) -> bool {
+        let mark = match self.calls {
+            Some(CallFormat::Tagged) => OPEN,
+            Some(CallFormat::Mistral) => MISTRAL,
+            Some(CallFormat::Bare) | None => {
+                parts.text.push_str(&std::mem::take(&mut self.held));
+                return false;
+            }
+        };
+        if let Some(at) = self.held.find(mark) {
+            parts.text.push_str(self.held.get(..at).unwrap_or_default().trim_end());
+            self.held.drain(..at + mark.len());
+            self.state = State::Call;
+            return true;
+        }
+        // White space before a call is none of the text.
+        let sure = self.held.len() - overlap(&self.held, mark);
+        let sure = self.held.get(..sure).unwrap_or_default().trim_end().len();
+        let text: String = self.held.drain(..sure).collect();
+        parts.text.push_str(&text);
+        false
+    }
+
+    fn within_call(&mut self, parts: &mut Parts) -> bool {
+        if self.calls != Some(CallFormat::Tagged) {
+            return false;
+        }
+        let Some(at) = self.held.find(CLOSE) else { return false };
+        let call: String = self.held.drain(..at + CLOSE.len()).collect();
+        self.call(call.get(..at).unwrap_or_default(), true, parts);
+        self.state = State::AfterThought;
+        true
+    }
+
+    /// The calls in a text. One that is none is text, as the model wrote it.
+    fn call(&mut self, text: &str, closed: bool, parts: &mut Parts) {
+        let calls = match self.calls {
+            Some(CallFormat::Mistral) => mistral(text),
+            Some(CallFormat::Bare) => bare(text),
+            Some(CallFormat::Tagged) | None => one(text, "arguments").map(|call| vec![call]),
+        };
+        match (calls, self.calls) {
+            (Some(calls), _) => {
+                self.called |= !calls.is_empty();
+                parts.calls.extend(calls);
+            }
+            (None, Some(CallFormat::Mistral)) => {
+                parts.text.push_str(MISTRAL);
+                parts.text.push_str(text);
+            }
+            (None, Some(CallFormat::Tagged)) => {
+                parts.text.push_str(OPEN);
+                parts.text.push_str(text);
+                if closed {
+                    parts.text.push_str(CLOSE);
+                }
+            }
+            (None, _) => parts.text.push_str(text),
+        }
+    }
+}
+
+/// A call as an object.
+fn one(text: &str, arguments: &str) -> Option<ToolCall> {
+    call_of(serde_json::from_str(text.trim()).ok()?, arguments)
+}
+
+fn call_of(value: Value, arguments: &str) -> Option<ToolCall> {
+    let Value::Object(mut call) = value else { return None };
+    let Some(Value::String(name)) = call.remove("name") else { return None };
+    let given = call.remove(arguments).or_else(|| call.remove("arguments")).or_else(|| call.remove("parameters"));
+    let arguments = match given {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(arguments)) => arguments,
+        Some(Value::String(text)) => serde_json::from_str(&text).ok()?,
+        Some(_) => return None,
+    };
+    Some(ToolCall { name, arguments })
+}
+
+/// `{…}`, several apart by `;`.
+fn bare(text: &str) -> Option<Vec<ToolCall>> {
+    let text = text.trim();
+    let text = text.strip_prefix(PYTHON).unwrap_or(text);
+    let mut calls = Vec::new();
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let mut rest = text;
+    while let Some(value) = values.next() {
+        calls.push(call_of(value.ok()?, "parameters")?);
+        rest = rest.get(values.byte_offset()..)?.trim_start();
+        rest = rest.strip_prefix(';').unwrap_or(rest).trim_start();
+        values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+    }
+    (!calls.is_empty()).then_some(calls)
+}
+
+/// `[{…}, …]`, or `name[ARGS]{…}`, which may repeat with its mark.
+fn mistral(text: &str) -> Option<Vec<ToolCall>> {
+    if let Ok(Value::Array(calls)) = serde_json::from_str(text.trim()) {
+        return calls.into_iter().map(|call| call_of(call, "arguments")).collect();
+    }
+    let one = |call: &str| {
+        let (name, arguments) = call.split_once(MISTRAL_ARGS).or_else(|| call.split_at_checked(call.find('{')?))?;
+        let arguments = serde_json::from_str(arguments.trim()).ok()?;
+        Some(ToolCall { name: name.trim().to_owned(), arguments }).filter(|call| !call.name.is_empty())
+    };
+    text.split(MISTRAL).filter(|call| !call.trim().is_empty()).map(one).collect()
+}
+
+/// How many bytes at the end of `text` are a beginning of `mark`, at most all but one of it.
+fn overlap(text: &str, mark: &str) -> usize {
+    let ends = mark.char_indices().map(|(at, _)| at).rev();
+    ends.into_iter().find(|&at| text.ends_with(mark.get(..at).unwrap_or_default())).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const THINK: (&str, &str) = ("<think>", "</think>");
+
+    /// The parts of a text, however it is split in two; and character by character.
+    fn parts(asked: &str, calls: Option<CallFormat>, text: &str) -> Parts {
+        let of = |pieces: &[&str]| {
+            let mut splitter = Splitter::new(asked, THINK, calls);
+            let mut all = Parts::default();
+            let mut add = |parts: Parts| {
+                all.thought += &parts.thought;
+                all.text += &parts.text;
+                all.calls.extend(parts.calls);
+            };
+            pieces.iter().for_each(|piece| add(splitter.push(piece)));
+            add(splitter.finish());
+            assert_eq!(splitter.called(), !all.calls.is_empty());
+            all
+        };
+        let whole = of(&[text]);
+        for (at, _) in text.char_indices() {
+            let (first, second) = text.split_at(at);
+            assert_eq!(of(&[first, second]), whole, "{first:?} | {second:?}");
+        }
+        let letters: Vec<String> = text.chars().map(String::from).collect();
+        assert_eq!(of(&letters.iter().map(String::as_str).collect::<Vec<_>>()), whole);
+        whole
+    }
+
+    fn said(thought: &str, text: &str) -> Parts {
+        Parts { thought: thought.to_owned(), text: text.to_owned(), calls: Vec::new() }
+    }
+
+    fn call(name: &str, arguments: Value) -> ToolCall {
+        let Value::Object(arguments) = arguments else { panic!() };
+        ToolCall { name: name.to_owned(), arguments }
+    }
+
+    #[test]
+    fn thoughts_are_apart() {
+        assert_eq!(parts("", None, "<think>\nHm, é.\n\n So.\n</think>\n\nYes."), said("Hm, é.\n\n So.", "Yes."));
+        assert_eq!(parts("a<think>\n", None, "Hm.</think>Yes. "), said("Hm.", "Yes. "));
+        assert_eq!(
+            parts("<think>\n\n</think>\n\n", None, " Yes <think>no</think>"),
+            said("", " Yes <think>no</think>")
+        );
+        assert_eq!(parts("", None, "<thin air"), said("", "<thin air"));
+        assert_eq!(parts("", None, "  \n"), said("", "  \n"));
+        assert_eq!(parts("", None, "<think>It goes on\n"), said("It goes on", ""));
+        assert_eq!(parts("", None, "<think></think>"), said("", ""));
+    }
+
+    #[test]
+    fn calls_are_found() {
+        let tagged = Some(CallFormat::Tagged);
+        let text = "<think>a</think>\nI look.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call>\n\
+            <tool_call>{\"name\": \"g\"}</tool_call>";
+        let found = parts("", tagged, text);
+        assert_eq!((&*found.thought, &*found.text), ("a", "I look."));
+        assert_eq!(found.calls, [call("f", serde_json::json!({"x": 1})), call("g", serde_json::json!({}))]);
+        // The last mark may be missing; what is no call is text.
+        assert_eq!(parts("", tagged, "<tool_call>{\"name\": \"f\"}").calls.len(), 1);
+        assert_eq!(parts("", tagged, "<tool_call>{\"name\": "), said("", "<tool_call>{\"name\": "));
+
+        let bare = Some(CallFormat::Bare);
+        let found =
+            parts("", bare, "{\"name\": \"f\", \"parameters\": {\"x\": \"}\"}}; {\"name\": \"g\", \"parameters\": {}}");
+        assert_eq!(found.calls, [call("f", serde_json::json!({"x": "}"})), call("g", serde_json::json!({}))]);
+        assert_eq!(parts("", bare, "<|python_tag|>{\"name\": \"f\"}").calls.len(), 1);
+        assert_eq!(parts("", bare, "{\"a\": 1}"), said("", "{\"a\": 1}"));
+        assert_eq!(parts("", bare, "Well {"), said("", "Well {"));
+
+        let mistral = Some(CallFormat::Mistral);
+        let found = parts("", mistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"x\": 1}}]");
+        assert_eq!(found.calls, [call("f", serde_json::json!({"x": 1}))]);
+        let found = parts("", mistral, "[TOOL_CALLS]f[ARGS]{\"x\": 1}[TOOL_CALLS]g{}");
+        assert_eq!(found.calls, [call("f", serde_json::json!({"x": 1})), call("g", serde_json::json!({}))]);
+        assert_eq!(parts("", mistral, "a[TOOL_CALLS]b"), said("", "a[TOOL_CALLS]b"));
+    }
+
+    #[test]
+    fn templates_name_their_family() {
+        assert_eq!(CallFormat::of_template("{% if tools %}<tool_call>"), Some(CallFormat::Tagged));
+        assert_eq!(CallFormat::of_template("{% if tools %}<|eot_id|>"), Some(CallFormat::Bare));
+        assert_eq!(CallFormat::of_template("[TOOL_CALLS]"), Some(CallFormat::Mistral));
+        assert_eq!(CallFormat::of_template("<|im_start|>"), None);
+        assert_eq!(thought_marks("[THINK][/THINK]").0, "[THINK]");
+        assert_eq!(thought_marks("").0, "<think>");
+    }
+}

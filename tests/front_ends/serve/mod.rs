@@ -1,0 +1,6 @@
+//! `wgslm serve` over real sockets: what clients of three APIs see, who may ask, what becomes of those who go.
+
+mod apis;
+mod client;
+mod limits;
+mod openai;
