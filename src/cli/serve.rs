@@ -9,7 +9,7 @@ use super::interrupt::Listener;
 use super::{open, self_test_results, term};
 use crate::driver::ServeOptions;
 use crate::engine::{EmbedOptions, Embedder};
-use crate::exec::{AnyExecutor, Options};
+use crate::exec::{AnyExecutor, CacheSize, Options};
 use crate::server::{Access, Limits, Served, Server};
 
 #[derive(Debug, clap::Args)]
@@ -73,9 +73,10 @@ pub(super) struct Args {
     /// Positions of context of a request; 0: all that the model was made for [default: the model's, at most 4096].
     #[arg(short, long, value_name = "N", alias = "ctx-size", env = "WGSLM_CONTEXT", hide_env_values = true)]
     context: Option<u32>,
-    /// Positions that the cache holds of all requests together; what they have in common they share [default: four contexts].
+    /// What the cache holds of all requests together, which share what they have in common: positions, or a size such as 2GB
+    /// [default: four contexts].
     #[arg(long, value_name = "N", env = "WGSLM_CACHE", hide_env_values = true)]
-    cache: Option<u32>,
+    cache: Option<CacheSize>,
 }
 
 pub(super) fn run(mut args: Args) -> Result<(), Exit> {
@@ -98,8 +99,8 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
             Some(0) => model.program.context,
             Some(context) => context,
         };
-        let cache = args.cache.unwrap_or(context.saturating_mul(args.parallel.min(4)));
-        let base = Options { context, seqs: args.parallel, cache: Some(cache.max(context)), ..Options::default() };
+        let cache = args.cache.unwrap_or(CacheSize::Positions(context.saturating_mul(args.parallel.min(4))));
+        let base = Options { context, seqs: args.parallel, cache, ..Options::default() };
         let options = args.exec.options(threads, base);
         let model = open::language_model(model, &options)?;
         let serve = ServeOptions { queue_requests: args.queue as usize, ..ServeOptions::default() };

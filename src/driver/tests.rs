@@ -204,7 +204,8 @@ fn sampled(seed: u64) -> Sampling {
     Sampling { temperature: 1.0, seed, ..Sampling::GREEDY }
 }
 
-/// At whatever step the device is lost, requests go on on the next one, to the tokens that they have without.
+/// At whatever step the device is lost, requests go on on the next one, to the tokens that they have without, whatever the size
+/// of its cache.
 #[test]
 fn a_lost_device_is_opened_again() {
     for at in 0..24 {
@@ -213,7 +214,9 @@ fn a_lost_device_is_opened_again() {
         let mut opened = 0;
         let mut driver = driver.reopen_with(Box::new(move || {
             opened += 1;
-            let mut fake = Fake::new(TIGHT, at + 100, &program());
+            // It may have less memory than the one before, or more.
+            let limits = Limits { blocks: [TIGHT.blocks, 12, 30][(at as usize + opened) % 3], ..TIGHT };
+            let mut fake = Fake::new(limits, at + 100, &program());
             // The second one is lost, too; then opening waits.
             fake.gone_at = (opened == 1).then_some(9);
             Box::pin(async move { Ok(fake) })

@@ -205,11 +205,14 @@ impl<E: Executor> Engine<E> {
         self.scheduler.device_lost((!self.wait_for_device).then_some(error));
     }
 
-    /// Goes on with another executor, of the same program and limits.
+    /// Goes on with another executor of the same program. Its steps may have other rows, and its cache other blocks and checkpoints
+    /// as long as one sequence fits: a device that is opened again may have less memory.
     pub fn reopen(&mut self, executor: E) -> Result<()> {
         let (had, has) = (self.executor.limits(), executor.limits());
-        let same = Limits { rows: has.rows, in_flight: has.in_flight, ..had };
-        if has != same {
+        let Limits { rows, in_flight, blocks, checkpoints, .. } = has;
+        let same = Limits { rows, in_flight, blocks, checkpoints, ..had };
+        let one = had.blocks.min(had.context.div_ceil(had.block));
+        if has != same || has.blocks < one {
             return Err(Error::argument("executor", format!("{has:?}; the requests were made for {had:?}")));
         }
         self.executor = executor;

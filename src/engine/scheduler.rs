@@ -5,8 +5,8 @@
 //! most of it to shorter ones.
 //!
 //! Waiting requests are admitted in the order of their ranks ([`Priority`](super::Priority)) as long as there is a slot and there
-//! are blocks for all that they hold. One that does not fit is passed by a bounded number of others. What of a request's tokens is in the cache is not computed again, whoever
-//! computed it ([`kv`](crate::kv)). A request that needs a block when nothing can be evicted takes it from a running request
+//! are blocks for all that they hold. One that does not fit is passed by a bounded number of others. What of a request's tokens
+//! is in the cache is not computed again, whoever computed it ([`kv`](crate::kv)). A request that needs a block when nothing can be evicted takes it from a running request
 //! that was admitted later, of these from the one with the least to compute again. So the oldest request always goes on.
 //!
 //! A request whose tokens are sampled on the device keeps steps in flight: its next row is enqueued before the host
@@ -355,8 +355,9 @@ impl Scheduler {
         self.preemptions
     }
 
-    /// Another device takes steps of another size.
+    /// Another device takes steps of another size, and has another cache. Nothing is in it, and nothing runs.
     pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.kv.resize(&limits);
         (self.limits, self.rows) = (limits, limits.rows);
         (self.times, self.turn) = (StepTimes::default(), Phase::Decode);
     }

@@ -1,5 +1,6 @@
 //! Executors: what runs a program's steps. One trait, two kinds: the GPU and the CPU.
 
+mod cache_size;
 mod cpu;
 mod gpu;
 mod open;
@@ -12,6 +13,7 @@ mod step;
 mod threads;
 
 pub use crate::ops::{PerPhase, Phase};
+pub use cache_size::CacheSize;
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, DeviceChoice, Options, Progress, ProgressFn};

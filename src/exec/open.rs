@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cache_size::CacheSize;
 use super::cpu::{CpuExecutor, CpuOptions};
 use super::gpu::{GpuExecutor, GpuOptions};
 use super::self_test::{SelfTestResults, self_test};
@@ -56,9 +57,8 @@ pub struct Options {
     pub context: u32,
     /// Sequences at a time.
     pub seqs: u32,
-    /// Positions that the cache holds of all sequences together, at least `context`; none: as many as all need that fill their
-    /// contexts. What sequences have in common they share; where they need more, some wait.
-    pub cache: Option<u32>,
+    /// How much the cache holds of all sequences together.
+    pub cache: CacheSize,
     /// Output rows of a step, if more than `seqs`: only to read the logits of whole prompts.
     pub outs: u32,
     /// Prefill tokens in a step, at most: enough for mat-mat kernels, and not too much memory. A step cannot be stopped, so
@@ -106,7 +106,7 @@ impl Default for Options {
             kv: None,
             context: 4096, // enough for a conversation, and its cache fits anywhere
             seqs: 1,
-            cache: None,
+            cache: CacheSize::default(),
             outs: 1,
             prefill_tokens: 512,
             state_bytes: 256 << 20,
@@ -126,42 +126,8 @@ impl Options {
     }
 
     /// How keys and values are stored.
-    fn storage(&self) -> KvStorage {
+    pub(super) fn storage(&self) -> KvStorage {
         self.kv.unwrap_or(self.numerics.kv())
-    }
-
-    fn limits(&self, program: &Program, in_flight: u32) -> Limits {
-        /// Positions of a block.
-        const BLOCK: u32 = 16;
-        let context = self.context.min(program.context);
-        // A program that needs full sequences gets each in one step: nothing is kept for another, and a sequence begins a
-        // block.
-        let (rows, blocks) = match program.needs_full_sequence() {
-            true => {
-                let rows = self.prefill_tokens.max(context).max(self.seqs);
-                (rows, rows.div_ceil(BLOCK) + self.seqs)
-            }
-            false => {
-                let rows = self.prefill_tokens.min(context).max(self.seqs);
-                let all = context.div_ceil(BLOCK).saturating_mul(self.seqs);
-                // More than one sequence's: a block of each that runs is only begun.
-                let least = context.div_ceil(BLOCK).saturating_add(self.seqs);
-                (rows, self.cache.map_or(all, |positions| positions.div_ceil(BLOCK).max(least).min(all)))
-            }
-        };
-        // More checkpoints than there are blocks would never be of use.
-        let fit = self.state_bytes.checked_div(program.state_bytes()).unwrap_or(0);
-        let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);
-        Limits {
-            rows,
-            seqs: self.seqs,
-            outs: self.outs.max(self.seqs),
-            block: BLOCK,
-            blocks,
-            context,
-            in_flight,
-            checkpoints,
-        }
     }
 }
 
@@ -212,7 +178,7 @@ impl GpuExecutor {
         let gpu = GpuOptions {
             numerics: options.numerics,
             kv: options.kv,
-            limits: options.limits(&model.program, RING),
+            limits: options.limits(&model.program, RING)?,
             unfused: !options.fused,
             keep_values: options.keep_values,
         };
@@ -234,7 +200,7 @@ impl CpuExecutor {
             kv: options.kv,
             fuse: options.fused,
             keep_values: options.keep_values,
-            ..CpuOptions::new(options.limits(&model.program, 1))
+            ..CpuOptions::new(options.limits(&model.program, 1)?)
         };
         let weights = model.cpu_weights(&mut |done, all| progress(Progress::Loading(done, all))).await?;
         let mut cpu = Self::new(&model.program, Arc::new(weights), cpu)?;

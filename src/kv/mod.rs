@@ -643,6 +643,16 @@ impl Kv {
         while self.evict().is_some() {}
     }
 
+    /// As many blocks and checkpoints as an executor with other limits has. Nothing may be in use or kept.
+    pub fn resize(&mut self, limits: &Limits) {
+        let pools = self.pools.iter_mut().zip(self.windows.iter().map(|window| limits.blocks_of(*window)));
+        for (pool, blocks) in pools.chain(self.states.as_mut().map(|states| (states, limits.checkpoints))) {
+            assert_eq!(pool.free(), pool.capacity(), "something is in the cache");
+            *pool = Pool::new(blocks);
+        }
+        self.version += 1;
+    }
+
     // --- states, and copies -------------------------------------------------------------------------------------------
 
     /// Copies a slot's states to a checkpoint, evicted if none is free. `slots` states come before the checkpoints.

@@ -16,7 +16,7 @@ use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
 use crate::chat::Transcript;
 use crate::engine::{Event, Finish, Request, RequestId};
-use crate::exec::{self, GpuExecutor, Numerics, Progress, SelfTestResults};
+use crate::exec::{self, CacheSize, GpuExecutor, Numerics, Progress, SelfTestResults};
 use crate::file::ModelFile;
 use crate::gpu::{Buffer, Choice, Device, Kind};
 use crate::language_model::LanguageModel;
@@ -154,7 +154,7 @@ impl WebEngine {
             context: options.context,
             // Several answers at once share what one conversation may need, and half as much again.
             seqs: SEQS,
-            cache: Some(options.context.saturating_add(options.context / 2)),
+            cache: CacheSize::Positions(options.context.saturating_add(options.context / 2)),
             // A step cannot be stopped: on a software adapter a token takes some 20 ms of a model of 135M parameters.
             prefill_tokens: if kind == Kind::Software { 16 } else { 256 },
             state_bytes: 64 << 20, // of a tab's memory, for hybrid models' conversations

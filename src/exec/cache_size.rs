@@ -1,0 +1,206 @@
+//! How much the KV cache holds: one budget for the pools of all cache groups and for checkpoints.
+
+use super::{Limits, Options};
+use crate::model::{CacheSpec, Program};
+use crate::ops::{CacheShape, KvLayout, KvStorage};
+use crate::{Error, Result};
+
+/// How much the KV cache holds of all sequences together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheSize {
+    /// As much as all sequences need that fill their contexts.
+    #[default]
+    Full,
+    /// So many positions; at least a context. What sequences have in common they share; where they need more, some wait.
+    Positions(u32),
+    /// As many positions as fit into so many bytes, with the states of recurrent layers and their checkpoints. A context must
+    /// fit.
+    Bytes(u64),
+}
+
+/// `full`, a number of positions, or a number of bytes with a unit: `512MB`, `1.5GiB`.
+impl std::str::FromStr for CacheSize {
+    type Err = Error;
+
+    fn from_str(s: &str) -> Result<Self> {
+        const UNITS: [(&str, f64); 7] = [
+            ("kib", 1024.0),
+            ("mib", 1048576.0),
+            ("gib", 1073741824.0),
+            ("kb", 1e3),
+            ("mb", 1e6),
+            ("gb", 1e9),
+            ("b", 1.0),
+        ];
+        let lower = s.trim().to_ascii_lowercase();
+        let unit = UNITS.iter().find_map(|(unit, bytes)| Some((lower.strip_suffix(unit)?, bytes)));
+        let size = match unit {
+            _ if lower == "full" => Some(Self::Full),
+            Some((number, unit)) => {
+                let number = number.trim_end().parse::<f64>().ok().filter(|n| n.is_finite() && *n >= 0.0);
+                number.map(|number| Self::Bytes((number * unit) as u64))
+            }
+            None => lower.parse().ok().map(Self::Positions),
+        };
+        size.ok_or_else(|| {
+            let problem = format!("{s:?}; \"full\", a number of positions and a size such as 512MB or 2GiB work");
+            Error::argument("cache", problem)
+        })
+    }
+}
+
+impl Limits {
+    /// Bytes of all caches of a program with these limits: the blocks of every group, and states with their checkpoints.
+    pub fn cache_bytes(&self, program: &Program, storage: KvStorage) -> u64 {
+        let bytes = |cache: &CacheSpec| match *cache {
+            CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } => {
+                let v_dim = if v_in_k { 0 } else { v_dim };
+                let blocks = self.blocks_of(program.window(group));
+                let layout = KvLayout::Paged;
+                CacheShape { kv_heads, k_dim, v_dim, slots: self.block, blocks, storage, layout }.bytes()
+            }
+            CacheSpec::State { len } => {
+                u64::from(len).saturating_mul(4 * (u64::from(self.seqs) + u64::from(self.checkpoints)))
+            }
+        };
+        program.caches.iter().map(bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The fewest blocks that let one sequence fill its context while each of the others has begun.
+    pub(super) fn least_blocks(&self) -> u32 {
+        self.context.div_ceil(self.block).saturating_add(self.seqs)
+    }
+
+    /// The same with as many blocks and checkpoints as fit, up to those that there are. Checkpoints get no more than half of what
+    /// the smallest cache leaves.
+    pub(super) fn within(self, bytes: u64, program: &Program, storage: KvStorage) -> Result<Self> {
+        let with = |blocks, checkpoints| Self { blocks, checkpoints, ..self };
+        let size = |limits: Self| limits.cache_bytes(program, storage);
+        let least = self.least_blocks().min(self.blocks);
+        let smallest = size(with(least, 0));
+        let Some(rest) = bytes.checked_sub(smallest) else {
+            return Err(Error::Limit {
+                what: "KV cache".into(),
+                needed: format!("{smallest} bytes for one context of {} positions", self.context),
+                available: format!("{bytes} bytes"),
+                instead: "a shorter context, fewer sequences, or a larger cache works".into(),
+            });
+        };
+        let paged = program.caches.iter().any(|cache| matches!(cache, CacheSpec::Pages { .. }));
+        let share = if paged { rest / 2 } else { rest };
+        let checkpoints = largest(0, self.checkpoints, |n| size(with(least, n)) - smallest <= share);
+        let blocks = largest(least, self.blocks, |n| size(with(n, checkpoints)) <= bytes);
+        Ok(with(blocks, checkpoints))
+    }
+}
+
+/// The largest number from `least` to `most` that fits, where `least` does and smaller ones fit if larger ones do.
+fn largest(least: u32, most: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (least, most);
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if fits(middle) { low = middle } else { high = middle - 1 }
+    }
+    low
+}
+
+impl Options {
+    /// Limits for a program, within the size of the cache.
+    pub(super) fn limits(&self, program: &Program, in_flight: u32) -> Result<Limits> {
+        /// Positions of a block.
+        const BLOCK: u32 = 16;
+        let context = self.context.min(program.context);
+        // A program that needs full sequences gets each in one step: nothing is kept for another, and a sequence begins a
+        // block.
+        let full_sequence = program.needs_full_sequence();
+        let (rows, blocks) = match full_sequence {
+            true => {
+                let rows = self.prefill_tokens.max(context).max(self.seqs);
+                (rows, rows.div_ceil(BLOCK) + self.seqs)
+            }
+            false => {
+                let rows = self.prefill_tokens.min(context).max(self.seqs);
+                (rows, context.div_ceil(BLOCK).saturating_mul(self.seqs))
+            }
+        };
+        let outs = self.outs.max(self.seqs);
+        let full = Limits { rows, seqs: self.seqs, outs, block: BLOCK, blocks, context, in_flight, checkpoints: 0 };
+        let blocks = match self.cache {
+            CacheSize::Positions(positions) if !full_sequence => {
+                positions.div_ceil(BLOCK).max(full.least_blocks()).min(blocks)
+            }
+            _ => blocks,
+        };
+        // More checkpoints than there are blocks would never be of use.
+        let fit = self.state_bytes.checked_div(program.state_bytes()).unwrap_or(0);
+        let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);
+        let limits = Limits { blocks, checkpoints, ..full };
+        match self.cache {
+            CacheSize::Bytes(bytes) if !full_sequence => limits.within(bytes, program, self.storage()),
+            _ => Ok(limits),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::GroupId;
+
+    #[test]
+    fn sizes_are_read() {
+        let read = |s: &str| s.parse::<CacheSize>().ok();
+        assert_eq!(read("4096"), Some(CacheSize::Positions(4096)));
+        assert_eq!(read("full"), Some(CacheSize::Full));
+        assert_eq!(read("512MB"), Some(CacheSize::Bytes(512_000_000)));
+        assert_eq!(read("1.5 GiB"), Some(CacheSize::Bytes(3 << 29)));
+        assert_eq!(read("7b"), Some(CacheSize::Bytes(7)));
+        for bad in ["", "MB", "-1", "-1MB", "nanGB", "infKB", "1e3", "4294967296", "12 parsecs"] {
+            let error = bad.parse::<CacheSize>().unwrap_err().to_string();
+            assert!(error.contains("512MB"), "{bad}: {error}");
+        }
+    }
+
+    /// A program with a group that sees everything, one with a window, and perhaps a recurrent layer.
+    fn program(state: bool) -> Program {
+        let pages = |group, window| CacheSpec::Pages {
+            group: GroupId(group),
+            kv_heads: 2,
+            k_dim: 64,
+            v_dim: 64,
+            v_in_k: false,
+            window,
+        };
+        let mut caches = vec![pages(0, None), pages(1, Some(100)), pages(1, Some(100))];
+        caches.extend(state.then_some(CacheSpec::State { len: 10_000 }));
+        Program { groups: 2, context: 1 << 16, caches, ..Program::default() }
+    }
+
+    #[test]
+    fn a_budget_is_used_and_kept() {
+        for state in [false, true] {
+            let program = program(state);
+            let limits = |cache, seqs| {
+                let options = Options { context: 4096, seqs, cache, ..Options::default() };
+                options.limits(&program, 1)
+            };
+            let bytes = |limits: &Limits| limits.cache_bytes(&program, KvStorage::F16);
+            for seqs in [1, 3, 16] {
+                let full = limits(CacheSize::Full, seqs).unwrap();
+                let least = limits(CacheSize::Positions(0), seqs).unwrap();
+                let least = bytes(&Limits { checkpoints: 0, ..least });
+                assert_eq!(limits(CacheSize::Bytes(u64::MAX), seqs).unwrap(), full);
+                assert!(matches!(limits(CacheSize::Bytes(least - 1), seqs), Err(Error::Limit { .. })));
+                let mut before = 0;
+                for budget in (least..=bytes(&full)).step_by(300_000) {
+                    let limits = limits(CacheSize::Bytes(budget), seqs).unwrap();
+                    let one_more = Limits { blocks: limits.blocks + 1, ..limits };
+                    assert!(bytes(&limits) <= budget, "{limits:?}");
+                    assert!(limits.blocks == full.blocks || bytes(&one_more) > budget, "{limits:?} leaves memory");
+                    assert!(limits.blocks >= before, "a larger budget holds less");
+                    before = limits.blocks;
+                }
+            }
+        }
+    }
+}
