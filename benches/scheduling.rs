@@ -78,16 +78,8 @@ fn engine(seqs: u32, blocks: u32, recurrent: bool) -> Engine<Nothing> {
     caches.extend(recurrent.then_some(CacheSpec::State { len: 1024 }));
     let outs = vec![Out::Logits(ValueId(0))];
     let program = Program { groups: 2, vocab: VOCAB, context: CONTEXT, outs, caches, ..Program::default() };
-    let limits = Limits {
-        rows: 512,
-        seqs,
-        outs: seqs,
-        block: BLOCK,
-        blocks,
-        context: CONTEXT,
-        in_flight: 1,
-        checkpoints: 2048,
-    };
+    let limits =
+        Limits { rows: 512, seqs, outs: seqs, block: BLOCK, blocks, context: CONTEXT, in_flight: 1, checkpoints: 2048 };
     Engine::new(Nothing { limits, finished: VecDeque::new(), steps: 0 }, &program)
 }
 
@@ -103,9 +95,11 @@ fn run(engine: &mut Engine<Nothing>) -> Vec<f64> {
         let start = Instant::now();
         let events = pollster::block_on(engine.step());
         let time = start.elapsed().as_secs_f64() * 1e6;
-        assert!(!events.iter().any(|event| {
-            matches!(event, Event::Finished { reason: wgslm::engine::Finish::Error(_), .. })
-        }));
+        assert!(
+            !events
+                .iter()
+                .any(|event| { matches!(event, Event::Finished { reason: wgslm::engine::Finish::Error(_), .. }) })
+        );
         let steps = engine.executor().steps - before;
         times.extend((0..steps).map(|_| time / steps as f64));
     }

@@ -62,7 +62,8 @@ fn main() {
             times.sort_by(f64::total_cmp);
             println!("{name:<8} {nth:<8} {:8.1} {:8.1}", times[0], times[ROUNDS / 2]);
         }
-    }    streams(&model);
+    }
+    streams(&model);
 }
 
 /// 16 streams in a cache that holds them all, and in one that is too small.
@@ -78,7 +79,8 @@ fn streams(model: &Model) {
         let mut tokens = 0;
         for i in 0..STREAMS {
             let (prompt, answer) = lengths(i);
-            let prompt = (0..prompt).map(|at| (at * 7919 + (round * 100 + i) * 104_729) % model.program.vocab).collect();
+            let prompt =
+                (0..prompt).map(|at| (at * 7919 + (round * 100 + i) * 104_729) % model.program.vocab).collect();
             tokens += answer;
             engine.submit(Request { max_tokens: Some(answer), ..Request::new(prompt) }).expect("it fits");
         }

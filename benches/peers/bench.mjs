@@ -34,10 +34,11 @@ const native = (name) => {
   return found.status === 0 ? [command, ...args] : null;
 };
 const llamaBench = native("llama-bench");
+const llamaBatchedBench = native("llama-batched-bench");
 
 /**
  * What is measured. A case is a file of the test models, or a shape and a type; threads to be tried; lengths of prompts and of
- * what is generated, at depths; how many neighbours keep a core busy. Its name begins with the name of its group.
+ * what is generated, at depths; how many neighbours keep a core busy; how many sequences run at once. Its name begins with the name of its group.
  */
 const cpu = option.quick ? { prompt: [64], generate: [16] } : { prompt: [512], generate: [64] };
 const vulkan = option.quick ? { prompt: [32], generate: [4] } : { prompt: [128], generate: [8] };
@@ -56,6 +57,7 @@ const cases = [
   ...group("kinds", ["moe", "latent", "windows", "sinks", "learned-positions"].map((shape) => ({ shape, type: "Q4_K_M", depth: 2048, threads: [2] }))),
   ...group("neighbours", [0, 1, 2].map((neighbours) => ({ shape: "160M", type: "Q4_K_M", neighbours, threads: [1, 2, 8] }))),
   ...group("embed", ["F32", "F16", "Q8_0"].map((type) => ({ shape: "encoder", type, threads: [1, 2], texts: option.quick ? 200 : 1000 }))),
+  ...group("parallel", [{ shape: "160M", type: "Q4_0" }, { file: "SmolLM2-135M-Instruct.Q4_1.gguf" }].map((one) => ({ ...one, parallel: [1, 4, 16], prompt: [128], generate: [128], threads: [2] }))),
   ...group("vulkan", common.map((type) => ({ shape: "160M", type, device: "vulkan", threads: [null], ...vulkan }))),
 ];
 
@@ -112,7 +114,23 @@ function llamaNative(one, n) {
   }));
 }
 
+/** The same of `llama-batched-bench`, which generates where its prompts end. */
+function llamaBatched(one, n) {
+  const [[prompt], [generate]] = [one.prompt, one.generate];
+  const most = Math.max(...one.parallel);
+  const lengths = ["-npp", String(prompt), "-ntg", String(generate), "-npl", one.parallel.join(","), "-c", String(most * (prompt + generate)), "-b", "2048"];
+  const [command, ...before] = llamaBatchedBench;
+  const out = run(command, [...before, "-m", path(one), "-t", String(n), "-ngl", "0", ...lengths, "--output-format", "jsonl"]);
+  const runs = out.split("\n").filter((line) => line.startsWith("{")).map((line) => JSON.parse(line));
+  const times = (pl) => (pl > 1 ? ` x${pl}` : "");
+  return runs.flatMap(({ pl, speed_pp, speed_tg }) => [
+    { test: `pp${prompt}${times(pl)}`, samples_ts: [speed_pp], version: "llama-batched-bench" },
+    { test: `tg${generate} @ d${prompt}${times(pl)}`, samples_ts: [speed_tg] },
+  ]);
+}
+
 function llama(one, n) {
+  if (one.parallel) return llamaBatchedBench ? llamaBatched(one, n) : undefined;
   if (one.device === "cpu" && llamaBench) return llamaNative(one, n);
   const tests = [];
   for (const [option, lengths] of [["--prompt", one.prompt], ["--generate", one.generate]]) {
@@ -136,6 +154,12 @@ function llamaInNode(one, n, kind, length) {
 
 function wgslm(one, n, adapter) {
   const device = one.device === "cpu" ? ["--device", "cpu", "-t", String(n)] : ["--device", adapter];
+  if (one.parallel) {
+    const bench = ["bench", "-m", path(one), ...device, "--parallel", one.parallel.join(","), "-r", "1", "-o", "json"];
+    const [[prompt], [generate]] = [one.prompt, one.generate];
+    const prompts = JSON.parse(run(option.wgslm, [...bench, "-p", String(prompt), "-n", "0"]));
+    return [...prompts, ...JSON.parse(run(option.wgslm, [...bench, "-p", "0", "-n", String(generate), "-d", String(prompt)]))];
+  }
   const list = (lengths) => (lengths.length ? lengths.join(",") : "0");
   const lengths = ["-p", list(one.prompt), "-n", list(one.generate), "-d", String(one.depth ?? 0), "-r", one.device === "cpu" ? "3" : "1"];
   return JSON.parse(run(option.wgslm, ["bench", "-m", path(one), ...device, ...lengths, "-o", "json"]));

@@ -4,11 +4,15 @@ use std::time::{Duration, Instant};
 
 use super::exit::Exit;
 use super::interrupt::Listener;
+use super::open::Served;
 use super::term;
-use crate::engine::{Engine, Event, Finish, Request, Usage};
-use crate::exec::AnyExecutor;
+use crate::driver::{GenerationEvent, Next};
+use crate::engine::{Finish, Request, Usage};
 use crate::ops::Logprob;
 use crate::text::{TextStream, Tokenizer};
+
+/// How often Ctrl-C is looked for while a lost device cannot be opened again yet.
+const LISTEN: Duration = Duration::from_millis(20);
 
 /// What was answered. Answers that go on where another ended are added up in one.
 #[derive(Default)]
@@ -24,10 +28,11 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Runs a request; `show` gets the text while it comes. Ctrl-C ends it within one step.
+    /// Runs a request; `show` gets the text while it comes. Ctrl-C ends it within one step. The text is made of the tokens here and
+    /// not taken from the events: an answer may go on with another request in the middle of a character.
     pub(super) fn run(
         &mut self,
-        engine: &mut Engine<AnyExecutor>,
+        model: &mut Served,
         request: Request,
         text: &mut TextStream<&Tokenizer>,
         listener: &Listener,
@@ -35,11 +40,14 @@ impl Answer {
     ) -> Result<Finish, Exit> {
         let started = Instant::now();
         let mut first = None;
-        let id = engine.submit(request).map_err(|e| Exit::usage(e.to_string()))?;
+        let mut generation = model.handle().generate(request).map_err(|e| Exit::usage(e.to_string()))?;
         let (reason, usage) = 'answer: loop {
-            for event in pollster::block_on(engine.step()) {
+            if let Next::Wait(time) = pollster::block_on(model.driver.turn()) {
+                std::thread::sleep(time.min(LISTEN));
+            }
+            while let Some(event) = generation.try_next() {
                 match event {
-                    Event::Token { id, logprobs, .. } => {
+                    GenerationEvent::Token { id, logprobs, .. } => {
                         first.get_or_insert_with(|| started.elapsed());
                         self.ids.push(id);
                         self.logprobs.push(logprobs);
@@ -47,11 +55,11 @@ impl Answer {
                         self.text.push_str(&piece);
                         show(&piece)?;
                     }
-                    Event::Finished { reason, usage, .. } => break 'answer (reason, usage),
+                    GenerationEvent::Finished { reason, usage, .. } => break 'answer (reason, usage),
                 }
             }
             if listener.pressed() {
-                engine.cancel(id);
+                generation.cancel();
             }
         };
         let all = started.elapsed();

@@ -1,14 +1,17 @@
 //! Opening what commands work with.
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::exit::Exit;
 use super::models::{self, HubArg};
 use super::self_test_results;
 use super::term::{self, Bar};
+use crate::driver::{Driver, ServeOptions};
 use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
 use crate::file::{Access, ModelFile};
-use crate::language_model::LanguageModel;
+use crate::language_model::{LanguageModel, ServedModel};
 use crate::model::{KnownShape, Model};
 use crate::ops::KvStorage;
 use crate::quant::mix::FileType;
@@ -243,6 +246,31 @@ pub(super) fn language_model(model: Model, options: &Options) -> Result<Language
         term::note(&format!("the KV cache holds {holds} positions: the device has no memory for {wanted}"));
     }
     Ok(model)
+}
+
+/// A model, and the driver that whoever waits for its answers runs: a command needs no other thread.
+pub(super) struct Served {
+    model: ServedModel,
+    pub(super) driver: Driver<AnyExecutor>,
+}
+
+impl Deref for Served {
+    type Target = ServedModel;
+
+    fn deref(&self) -> &ServedModel {
+        &self.model
+    }
+}
+
+/// Makes a model ready to answer, with a progress bar. A device that is lost is opened again, and answers go on.
+pub(super) fn served(model: Model, options: &Options, serve: ServeOptions) -> Result<Served, Exit> {
+    let (driver, model) = language_model(model, options)?.driver(serve);
+    let (text, options) = (Arc::clone(model.text()), options.clone());
+    let driver = driver.reopen_with(Box::new(move || {
+        let (text, options) = (Arc::clone(&text), options.clone());
+        Box::pin(async move { AnyExecutor::open(text.model(), &options, &mut |_| {}).await })
+    }));
+    Ok(Served { model, driver })
 }
 
 /// Runs `open`, which may test devices, with the tuning of the environment and the stored self-test results.

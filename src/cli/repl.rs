@@ -171,7 +171,7 @@ impl Repl<'_> {
             let text = text.get_or_insert_with(|| TextStream::after(&*tokenizer, &prompt.ids));
             let left = self.max_tokens.map(|most| most.saturating_sub(answer.usage.generated));
             let request = self.session.request(prompt.ids, self.sampling, left);
-            let reason = answer.run(self.session.model.engine_mut(), request, text, &self.listener, &mut show)?;
+            let reason = answer.run(&mut self.session.model, request, text, &self.listener, &mut show)?;
             if !(matches!(reason, Finish::Context) && policy.shift && self.chat.can_forget()) {
                 break reason;
             }

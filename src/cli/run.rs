@@ -14,9 +14,10 @@ use super::wrap::Wrap;
 use super::{echo, open, repl, term};
 use crate::Error;
 use crate::chat::{ContextPolicy, Conversation};
+use crate::driver::ServeOptions;
 use crate::engine::{Finish, Request};
 use crate::exec::Options;
-use crate::language_model::{LanguageModel, now};
+use crate::language_model::now;
 use crate::sample::Sampling;
 use crate::text::TextStream;
 
@@ -168,7 +169,7 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
     let tokenizer = Arc::clone(session.model.tokenizer());
     let mut text = TextStream::after(&*tokenizer, &ids);
     let request = Request { logprobs: args.logprobs, ..session.request(ids.clone(), sampling, args.max_tokens()) };
-    let reason = answer.run(session.model.engine_mut(), request, &mut text, &listener, &mut show)?;
+    let reason = answer.run(&mut session.model, request, &mut text, &listener, &mut show)?;
     answer.finish(&mut text, &mut show)?;
     drop(quiet);
     if let Some(mut wrap) = wrap {
@@ -212,7 +213,7 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
 
 /// A model that is loaded, and how requests to it are made.
 pub(super) struct Session {
-    pub(super) model: LanguageModel,
+    pub(super) model: open::Served,
     pub(super) load: Duration,
     bias: Vec<(u32, f32)>,
 }
@@ -237,7 +238,7 @@ impl Session {
         };
         let base = Options { context, ..base };
         let options = args.exec.options(args.threads.map(usize::from), base);
-        let model = open::language_model(model, &options)?;
+        let model = open::served(model, &options, ServeOptions::default())?;
         if let Some(wanted) = args.context.filter(|wanted| *wanted > model.context()) {
             let (most, name) = (model.context(), &model.model().name);
             term::note(&format!("--context {wanted}: {name} was made for {most} positions, so there are {most}"));
@@ -267,7 +268,7 @@ impl Session {
 
     /// A request that goes on with the kept sequence.
     pub(super) fn request(&self, prompt: Vec<u32>, sampling: Sampling, max_tokens: Option<u32>) -> Request {
-        Request { sampling, max_tokens, bias: self.bias.clone(), ..self.model.request(prompt) }
+        Request { sampling, max_tokens, bias: self.bias.clone(), ..self.model.kept_request(prompt) }
     }
 
     pub(super) fn policy(&self, args: &Args) -> ContextPolicy {

@@ -70,7 +70,7 @@ pub enum Next {
 impl<E: Executor> Driver<E> {
     /// A driver of an engine whose tokens this tokenizer makes text of, and a handle to it.
     pub fn new(mut engine: Engine<E>, tokenizer: Arc<Tokenizer>, options: ServeOptions) -> (Self, Handle) {
-        engine.set_step_time(Some(options.step_time));
+        engine.set_step_time(options.step_time);
         let shared = Shared::new(options, engine.vocab(), engine.executor().limits().context);
         let handle = Handle::new(&shared);
         let driver = Self {

@@ -20,8 +20,8 @@ pub struct ServeOptions {
     pub queue_tokens: u64,
     /// Events of a request that may be unread: a reader that is so far back loses its request, and costs nobody else anything.
     pub unread_events: usize,
-    /// How long steps may take.
-    pub step_time: StepTime,
+    /// How long steps may take; none: as many rows as the executor takes, whoever waits.
+    pub step_time: Option<StepTime>,
     /// After a device was lost a second time within so long, this passes until it is opened again.
     pub reopen_wait: Duration,
 }
@@ -32,7 +32,7 @@ impl Default for ServeOptions {
             queue_requests: 256,
             queue_tokens: 1 << 20,
             unread_events: 4096,
-            step_time: StepTime::default(),
+            step_time: Some(StepTime::default()),
             reopen_wait: Duration::from_secs(120),
         }
     }

@@ -307,6 +307,30 @@ fn windows_outside_of_ends_are_evicted_first() {
     }
 }
 
+/// The window at a prompt's end outlasts what an answer that went on from there left behind it.
+#[test]
+fn the_window_at_a_prompts_end_is_kept_when_the_answer_goes_on() {
+    let mut kv = Kv::new(&[(400, None), (16, Some(8))], BLOCK);
+    let tokens: Vec<u32> = (0..81).collect();
+    let answer = 41..81;
+    let phases = Phases::new(81, &[answer]);
+    let mut table = kv.table();
+    kv.attach(&mut table, &[], &Hit::default(), None);
+    for end in 1..=81 {
+        kv.grow(&mut table, end).unwrap();
+        kv.release_outside_window(&mut table, end, &[41]);
+        if end >= 41 {
+            kv.publish(&mut table, &tokens, &phases, end, &mut Vec::new());
+        }
+    }
+    kv.release(&mut table);
+    let other: Vec<u32> = (100..141).collect();
+    publish(&mut kv, &[], &other, &Phases::new(41, &[]));
+    assert!(kv.counts().evicted > 0, "there was something to choose from");
+    assert_eq!(found(&mut kv, &[], &tokens[..41], Some(&Phases::new(41, &[]))), 40);
+    assert_eq!(found(&mut kv, &[], &tokens, Some(&phases)), 80);
+}
+
 #[test]
 fn a_block_that_is_found_costs_less_than_a_microsecond() {
     let mut kv = Kv::new(&[(1 << 14, None)], 16);

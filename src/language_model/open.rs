@@ -90,7 +90,7 @@ impl ModelText {
 pub struct LanguageModel<E = AnyExecutor> {
     pub(super) text: ModelText,
     pub(super) engine: Engine<E>,
-    sequence: SeqId,
+    pub(super) sequence: SeqId,
 }
 
 impl LanguageModel {

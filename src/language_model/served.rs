@@ -7,6 +7,7 @@ use super::{GenerateOptions, LanguageModel, ModelText};
 use crate::Result;
 use crate::chat;
 use crate::driver::{Driver, GenerateRequest, Generation, Handle, ServeOptions};
+use crate::engine::{Request, SeqId};
 use crate::exec::Executor;
 
 /// A model that a driver runs, for any number of threads and tasks: clones are handles to the same one.
@@ -35,12 +36,35 @@ use crate::exec::Executor;
 pub struct ServedModel {
     handle: Handle,
     text: Arc<ModelText>,
+    sequence: SeqId,
+    device: Arc<str>,
 }
 
 impl ServedModel {
     /// The way to the driver, for requests in tokens.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// A request that goes on with the kept sequence, as [`LanguageModel::request`] does: for one conversation at a time. All others
+    /// share what they have in common with [`ModelText::request`].
+    pub fn kept_request(&self, prompt: Vec<u32>) -> Request {
+        Request { sequence: Some(self.sequence), ..self.text.request(prompt) }
+    }
+
+    /// Its files, tokenizer and chat template, for those who keep them longer than the model is served.
+    pub fn text(&self) -> &Arc<ModelText> {
+        &self.text
+    }
+
+    /// Tokens of context, for prompt and answer together.
+    pub fn context(&self) -> u32 {
+        self.handle.context()
+    }
+
+    /// The device that it was loaded on, in words.
+    pub fn device(&self) -> &str {
+        &self.device
     }
 
     /// Continues a text.
@@ -65,9 +89,10 @@ impl Deref for ServedModel {
 impl<E: Executor> LanguageModel<E> {
     /// A driver that somebody runs, and the model for its callers.
     pub fn driver(self, options: ServeOptions) -> (Driver<E>, ServedModel) {
-        let Self { text, engine, .. } = self;
+        let Self { text, engine, sequence } = self;
+        let device = engine.executor().device().into();
         let (driver, handle) = Driver::new(engine, Arc::clone(text.tokenizer()), options);
-        (driver, ServedModel { handle, text: Arc::new(text) })
+        (driver, ServedModel { handle, text: Arc::new(text), sequence, device })
     }
 }
 

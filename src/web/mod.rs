@@ -1,5 +1,5 @@
-//! The front end for browsers, which the package in web/ calls. It runs in a worker of the page; [`engine`](crate::engine)
-//! does the work.
+//! The front end for browsers, which the package in web/ calls. It runs in a worker of the page; a [`driver`](crate::driver)
+//! does the work, a turn with each call.
 //!
 //! Requests come as JSON with OpenAI's field names, events go back as JSON. Files are JavaScript objects with a `read`
 //! method, so that fetching and aborting are written in JavaScript, where they belong.
@@ -15,12 +15,13 @@ use wasm_bindgen::prelude::*;
 use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
 use crate::chat::Transcript;
-use crate::engine::{Event, Finish, Request, RequestId};
+use crate::driver::{Driver, GenerateRequest, Generation, GenerationEvent, ServeOptions};
+use crate::engine::{Finish, Request, StepTime};
 use crate::exec::{self, CacheSize, GpuExecutor, Numerics, Progress, SelfTestResults};
 use crate::file::ModelFile;
 use crate::gpu::{Buffer, Choice, Device, Kind};
-use crate::language_model::LanguageModel;
-use crate::text::{ChatTemplate, StopMatcher, TextStream, Tokenizer};
+use crate::language_model::{LanguageModel, ServedModel};
+use crate::text::ChatTemplate;
 use crate::{Error, Result};
 
 /// Answers at once; more wait.
@@ -56,19 +57,21 @@ impl Default for Options {
 /// A model that is loaded and answers.
 #[wasm_bindgen]
 pub struct WebEngine {
-    model: LanguageModel<GpuExecutor>,
+    model: ServedModel,
+    driver: Driver<GpuExecutor>,
     template: Option<ChatTemplate>,
     /// The last prompt and answer on the model's own sequence, whose cache is kept from one request to the next.
     transcript: Transcript,
     answers: Vec<Answer>,
+    last_number: f64,
     self_test_results: Arc<SelfTestResults>,
 }
 
-/// An answer in flight: ids become text, and text ends at a stop string.
+/// An answer in flight.
 struct Answer {
-    request: RequestId,
-    text: TextStream<Arc<Tokenizer>>,
-    stops: StopMatcher,
+    /// As JavaScript knows it.
+    number: f64,
+    generation: Generation,
     /// On the conversation's sequence: the ids and the text so far, to be recognised in the next request.
     reported: Option<(Vec<u32>, String)>,
 }
@@ -110,18 +113,19 @@ impl WebEngine {
 
     /// Runs a step, and gives what happened: `[{request, text, id} | {request, text, finish, usage, error}, …]`.
     pub async fn step(&mut self) -> std::result::Result<String, JsValue> {
-        let events = self.model.engine_mut().step().await;
-        Ok(Value::from(self.report(events)).to_string())
+        self.driver.turn().await;
+        Ok(Value::from(self.report()).to_string())
     }
 
     /// Ends a request; its last event comes with the next step.
     pub fn cancel(&mut self, request: f64) {
-        self.model.engine_mut().cancel(RequestId(request as u64));
+        let answer = self.answers.iter().find(|answer| answer.number == request);
+        answer.into_iter().for_each(|answer| answer.generation.cancel());
     }
 
     /// Whether there is anything to do.
     pub fn busy(&self) -> bool {
-        self.model.engine().busy()
+        !self.answers.is_empty()
     }
 
     /// Buffers on the device that are alive: 0 once every engine was freed.
@@ -169,13 +173,13 @@ impl WebEngine {
             Progress::Loading(done, all) => report("load", done as f64, all as f64),
             Progress::Compiling(done, all) => report("compile", done as f64, all as f64),
         };
-        let mut model = LanguageModel::open_on(&device, file, &options, &mut report).await?;
-        if kind == Kind::Software {
-            // Its steps take long whatever is in them, and have few rows already.
-            model.engine_mut().set_step_time(None);
-        }
+        let model = LanguageModel::open_on(&device, file, &options, &mut report).await?;
+        // The steps of a software adapter take long whatever is in them, and have few rows already.
+        let step_time = (kind != Kind::Software).then(StepTime::default);
+        let (driver, model) = model.driver(ServeOptions { step_time, ..ServeOptions::default() });
         let template = model.chat_template()?;
-        Ok(Self { model, template, transcript: Transcript::default(), answers: Vec::new(), self_test_results })
+        let transcript = Transcript::default();
+        Ok(Self { model, driver, template, transcript, answers: Vec::new(), last_number: 0.0, self_test_results })
     }
 
     fn start(&mut self, request: &str) -> Result<f64> {
@@ -184,65 +188,52 @@ impl WebEngine {
         let mut apart = Transcript::default();
         let transcript = if on_conversation { &mut self.transcript } else { &mut apart };
         let prompt = request.prompt(self.template.as_ref(), self.model.tokenizer(), transcript)?;
-        let text = TextStream::after(Arc::clone(self.model.tokenizer()), &prompt);
-        let ours = self.model.request(prompt);
+        let ours = if on_conversation { self.model.kept_request(prompt) } else { self.model.request(prompt) };
         let sampling = request.sampling(&self.model.model().sampling);
-        let request_id = self.model.engine_mut().submit(Request {
-            sampling,
-            max_tokens: request.max_tokens(),
-            sequence: ours.sequence.filter(|_| on_conversation),
-            ..ours
-        })?;
-        let stops = StopMatcher::new(request.stops());
+        let ours = Request { sampling, max_tokens: request.max_tokens(), ..ours };
+        let asked = GenerateRequest { request: ours, stop: request.stops().to_vec() };
+        let generation = self.model.handle().generate(asked)?;
+        self.last_number += 1.0;
         let reported = on_conversation.then(Default::default);
-        self.answers.push(Answer { request: request_id, text, stops, reported });
-        Ok(request_id.0 as f64)
+        self.answers.push(Answer { number: self.last_number, generation, reported });
+        Ok(self.last_number)
     }
 
     /// Events as JavaScript gets them.
-    fn report(&mut self, events: Vec<Event>) -> Vec<Value> {
-        let mut reported = Vec::new();
-        for event in events {
-            let (Event::Token { request, .. } | Event::Finished { request, .. }) = &event;
-            let request = *request;
-            let Some(at) = self.answers.iter().position(|answer| answer.request == request) else { continue };
-            let answer = &mut self.answers[at];
-            match event {
-                Event::Token { id, .. } => {
-                    if answer.stops.stopped().is_some() {
-                        continue;
+    fn report(&mut self) -> Vec<Value> {
+        let mut events = Vec::new();
+        self.answers.retain_mut(|answer| {
+            let number = answer.number;
+            while let Some(event) = answer.generation.try_next() {
+                match event {
+                    GenerationEvent::Token { id, text, .. } => {
+                        if let Some((ids, all)) = &mut answer.reported {
+                            ids.push(id);
+                            all.push_str(&text);
+                        }
+                        events.push(json!({ "request": number, "text": text, "id": id }));
                     }
-                    let text = answer.stops.push(&answer.text.push(id));
-                    if let Some((ids, all)) = &mut answer.reported {
-                        ids.push(id);
-                        all.push_str(&text);
+                    GenerationEvent::Finished { text, reason, usage, .. } => {
+                        // Where a string ended it, the ids say more than the text.
+                        let stopped = matches!(reason, Finish::StopString(_));
+                        if let Some((ids, all)) = answer.reported.take().filter(|_| !stopped) {
+                            self.transcript.hear(&ids, &(all + &text));
+                        }
+                        let error = if let Finish::Error(error) = &reason { Some(describe(error)) } else { None };
+                        events.push(json!({
+                            "request": number,
+                            "text": text,
+                            "finish": reason.name(),
+                            "usage": { "prompt": usage.prompt, "reused": usage.reused, "generated": usage.generated },
+                            "error": error,
+                        }));
+                        return false;
                     }
-                    reported.push(json!({ "request": request.0, "text": text, "id": id }));
-                    if answer.stops.stopped().is_some() {
-                        self.model.engine_mut().cancel(request);
-                    }
-                }
-                Event::Finished { reason, usage, .. } => {
-                    let mut answer = self.answers.swap_remove(at);
-                    let stopped = answer.stops.stopped().is_some();
-                    let mut text = answer.stops.push(&answer.text.finish());
-                    text += &answer.stops.finish();
-                    // Where a string ended it, the ids say more than the text.
-                    if let Some((ids, all)) = answer.reported.filter(|_| !stopped) {
-                        self.transcript.hear(&ids, &(all + &text));
-                    }
-                    let error = if let Finish::Error(error) = &reason { Some(describe(error)) } else { None };
-                    reported.push(json!({
-                        "request": request.0,
-                        "text": text,
-                        "finish": if stopped { "stop" } else { reason.name() },
-                        "usage": { "prompt": usage.prompt, "reused": usage.reused, "generated": usage.generated },
-                        "error": error,
-                    }));
                 }
             }
-        }
-        reported
+            true
+        });
+        events
     }
 }
 
