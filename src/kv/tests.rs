@@ -307,7 +307,7 @@ fn windows_outside_of_ends_are_evicted_first() {
     }
 }
 
-/// The window at a prompt's end outlasts what an answer that went on from there left behind it.
+/// The window at a prompt's end outlasts what an answer leaves that goes on from there.
 #[test]
 fn the_window_at_a_prompts_end_is_kept_when_the_answer_goes_on() {
     let mut kv = Kv::new(&[(400, None), (16, Some(8))], BLOCK);

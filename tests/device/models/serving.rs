@@ -92,3 +92,56 @@ pub(crate) fn who_lets_go_costs_nobody<D: Device>() {
     assert_eq!((metrics.num_requests_running, metrics.num_requests_waiting, metrics.kv_cache_usage), (0, 0, 0.0));
     assert!(whole > wanted / 6, "{whole} were read to their end beside {drops} that were not");
 }
+
+/// Callers that come and go for a while: no memory is kept of those who have gone. `WGSLM_SOAK` says for how many seconds; ten
+/// minutes and more find what this leaves out.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_soak_takes_no_memory() {
+    let seconds = std::env::var("WGSLM_SOAK").map_or(12.0, |seconds| seconds.parse().expect("seconds"));
+    let options = wgslm::Options {
+        device: wgslm::DeviceChoice::Cpu,
+        context: 256,
+        seqs: 4,
+        cache: wgslm::exec::CacheSize::Positions(512),
+        threads: Some(2),
+        ..wgslm::Options::default()
+    };
+    let serve = ServeOptions { queue_requests: 8, ..ServeOptions::default() };
+    let (model, thread) = pollster::block_on(wgslm::open(wgslm::TINY, &options)).unwrap().serve(serve);
+    let resident = || {
+        let pages: u64 = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        pages * 4096
+    };
+    let (start, mut random, mut open) = (std::time::Instant::now(), Rng(5), Vec::<Generation>::new());
+    // The resident memory in each tenth of the time: its least, since what is in flight comes and goes.
+    let (mut least, mut ended) = ([u64::MAX; 10], 0u64);
+    loop {
+        let tenth = (10.0 * start.elapsed().as_secs_f64() / seconds) as usize;
+        let Some(least) = least.get_mut(tenth) else { break };
+        let beginning: String = (0..random.below(40)).map(|_| ["a dog ", "Tom ", "the sun "][random.below(3)]).collect();
+        let run = wgslm::GenerateOptions { max_tokens: Some(1 + random.below(24) as u32), ..Default::default() };
+        if let Ok(generation) = model.generate(&format!("Once {beginning}"), &run) {
+            open.push(generation);
+        }
+        if open.len() > 8 || random.below(4) == 0 {
+            // Some are read to their end, some are dropped on the way.
+            let mut generation = open.swap_remove(random.below(open.len()));
+            let events = if random.below(3) == 0 { random.below(5) } else { usize::MAX };
+            ended += u64::from((0..events).map_while(|_| generation.wait()).count() < events);
+        }
+        *least = resident().min(*least);
+    }
+    open.clear();
+    let handle = model.handle().clone();
+    drop(model);
+    assert!(ended > 10 * seconds as u64, "{ended} answers in {seconds} s");
+    let (early, late) = (least[2], least[9]);
+    println!("{ended} answers; resident memory in tenths: {:?} MiB", least.map(|bytes| bytes >> 20));
+    // Allocators keep a little; each answer may not.
+    assert!(late < early + (4 << 20), "{early} bytes became {late}");
+    let metrics = handle.metrics();
+    assert!(metrics.finished_error == 0, "{metrics:?}");
+    drop(handle);
+    thread.join().unwrap();
+}
