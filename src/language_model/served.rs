@@ -43,6 +43,12 @@ impl ServedModel {
         &self.handle
     }
 
+    /// Its files, tokenizer and chat template, without a handle: whoever has them does not keep the driver from its end.
+    #[cfg(feature = "cli")]
+    pub(crate) fn clone_text(&self) -> Arc<ModelText> {
+        Arc::clone(&self.text)
+    }
+
     /// Continues a text.
     pub fn generate(&self, prompt: &str, options: &GenerateOptions) -> Result<Generation> {
         let prompt = chat::continuation(self.text.tokenizer(), prompt)?;
