@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::{Access, Catalog, Known, Limits, Pulling, Residence, Served, Server};
 use crate::driver::ServeOptions;
 use crate::exec::{AnyExecutor, DeviceChoice, Options};
+use crate::file::ModelFile;
 use crate::language_model::LanguageModel;
 use crate::model::Model;
 use crate::{Error, Result, TINY, block_on};
@@ -54,7 +55,7 @@ impl Catalog for Given {
     }
 
     fn inspect(&self, _: &Known) -> Result<Model> {
-        block_on(Model::open(TINY))
+        block_on(Model::open(ModelFile::from_bytes("tiny.gguf", TINY)?))
     }
 
     fn open(&self, known: &Known) -> Result<Served> {
@@ -239,7 +240,9 @@ fn downloads_are_told() {
     assert!(refused.contains("1 downloads go on"), "{refused}");
     server.models.tell();
     let (_, text) = read(pulling);
-    for words in ["pulling manifest", "\"digest\":\"0123456789abcdef\"", "pulling 0123456789ab\"", "\"status\":\"success\""] {
+    for words in
+        ["pulling manifest", "\"digest\":\"0123456789abcdef\"", "pulling 0123456789ab\"", "\"status\":\"success\""]
+    {
         assert!(text.contains(words), "{words}: {text}");
     }
     let (_, text) = read(server.asked("/api/pull", &json!({ "model": "broken" })));

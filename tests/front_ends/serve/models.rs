@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wgslm_test::data;
-use wgslm_test::tiny_models::Folder;
 
 use super::client::{Server, command};
+use crate::cli::embed::Folder;
 use crate::hub::server::{FakeHub, Fault};
 
 const NAME: &str = "org/repo:Q8_0";
@@ -60,7 +60,11 @@ fn models_are_pulled_loaded_and_unloaded() {
     for model in ["org/repo", NAME, "repo", "other", "/etc/passwd", "../tiny", "", "~/x", "hf.co/org/repo", "a b"] {
         let (status, said) = ask(&server, model);
         let error = &said["error"];
-        assert_eq!((status, &error["code"], &error["param"]), (404, &json!("model_not_found"), &json!("model")), "{said}");
+        assert_eq!(
+            (status, &error["code"], &error["param"]),
+            (404, &json!("model_not_found"), &json!("model")),
+            "{said}"
+        );
         let words = error["message"].as_str().unwrap();
         assert!(words.contains(&format!("{model:?}")) && words.contains("\"tiny\""), "{words}");
     }
@@ -123,10 +127,12 @@ fn models_are_pulled_loaded_and_unloaded() {
     };
     let soon = expires(NAME);
     assert!(soon.starts_with("20") && expires("tiny").starts_with("9999"), "{soon}");
-    let body = json!({ "model": NAME, "prompt": "Once", "stream": false, "options": { "num_predict": 1 }, "keep_alive": -1 });
+    let body =
+        json!({ "model": NAME, "prompt": "Once", "stream": false, "options": { "num_predict": 1 }, "keep_alive": -1 });
     assert_eq!(server.post("/api/generate", &body).json()["done"], true);
     assert!(expires(NAME).starts_with("9999"));
-    let body = json!({ "model": NAME, "prompt": "Once", "stream": false, "options": { "num_predict": 1 }, "keep_alive": 0.2 });
+    let body =
+        json!({ "model": NAME, "prompt": "Once", "stream": false, "options": { "num_predict": 1 }, "keep_alive": 0.2 });
     server.post("/api/generate", &body).json();
     eventually("its time is over", || loaded(&server) == ["tiny"]);
     for wrong in [json!("soon"), json!(true), json!([]), json!("5 m"), json!(1e300), json!("")] {
@@ -150,7 +156,10 @@ fn the_longest_unused_gives_way() {
     let [a, b] = ["a", "b"].map(link);
     let fake = hub();
     let server = server("way", &fake, &["--models-max", "1", a.to_str().unwrap(), b.to_str().unwrap()]);
-    assert_eq!((listed(&server), loaded(&server)), (vec!["serve-a".to_owned(), "serve-b".to_owned()], vec!["serve-a".to_owned()]));
+    assert_eq!(
+        (listed(&server), loaded(&server)),
+        (vec!["serve-a".to_owned(), "serve-b".to_owned()], vec!["serve-a".to_owned()])
+    );
     // Without a name it is the first.
     for (asked, is) in [("serve-b", "serve-b"), ("default", "serve-a"), ("SERVE-B:latest", "serve-b")] {
         assert_eq!(ask(&server, asked).1["model"], is);
