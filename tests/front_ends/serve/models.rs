@@ -102,10 +102,13 @@ fn models_are_pulled_loaded_and_unloaded() {
     }
     assert_eq!(loaded(&server), [NAME, "tiny"]);
     for path in ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"] {
-        let body = json!({
-            "model": "tiny", "messages": [{ "role": "user", "content": "a" }], "input": "a", "prompt": "a",
-            "max_tokens": 1, "stream": false,
-        });
+        let messages = json!([{ "role": "user", "content": "a" }]);
+        let body = match path {
+            "/v1/responses" => json!({ "model": "tiny", "input": "a", "max_output_tokens": 1 }),
+            "/api/chat" => json!({ "model": "tiny", "messages": messages, "stream": false }),
+            "/api/generate" => json!({ "model": "tiny", "prompt": "a", "stream": false }),
+            _ => json!({ "model": "tiny", "messages": messages, "max_tokens": 1 }),
+        };
         assert_eq!(server.post(path, &body).json()["model"], "tiny", "{path}");
     }
     let text = server.get("/metrics").text();
