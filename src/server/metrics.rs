@@ -25,7 +25,7 @@ pub(super) fn text(app: &App) -> String {
     out.counter("prompt_tokens", "Tokens of prompts of requests that have ended.", |m| m.prompt_tokens);
     out.counter("generation_tokens", "Tokens that were generated.", |m| m.generation_tokens);
     out.head("request_success", "Requests that have ended, by why.", "counter");
-    let ends: [(&str, fn(&Metrics) -> u64); 4] = [
+    let ends: [(&str, CountFn); 4] = [
         ("stop", |m| m.finished_stop),
         ("length", |m| m.finished_length),
         ("abort", |m| m.finished_abort),
@@ -45,6 +45,9 @@ pub(super) fn text(app: &App) -> String {
     out.histogram("request_decode_time_seconds", "Time from there to the end.", |m| &m.request_decode_time);
     out.text
 }
+
+/// One of the counts.
+type CountFn = fn(&Metrics) -> u64;
 
 struct Out {
     text: String,

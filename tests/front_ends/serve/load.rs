@@ -19,8 +19,7 @@ fn five_hundred_who_go_leave_nothing() {
     let asked = |i: usize, words: usize| {
         // No two prompts begin alike, so that each is computed.
         let prompt = format!("{i} {}", "The dog ran to the big tree. ".repeat(words));
-        let more =
-            json!({ "prompt": prompt, "max_tokens": 200, "temperature": 1.0, "stream": i % 3 > 0, "n": 1 + i % 2 });
+        let more = json!({ "prompt": prompt, "max_tokens": 200, "temperature": 1.0, "stream": !i.is_multiple_of(3), "n": 1 + i % 2 });
         server.request("POST", "/v1/completions", &[], &more.to_string())
     };
     let steady = json!({ "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0 });
