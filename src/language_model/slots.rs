@@ -66,9 +66,9 @@ pub(crate) struct Listed<M> {
     pub(crate) unused: Duration,
     pub(crate) requests: usize,
     /// Time until it is closed, if nobody asks for it.
-    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "the server tells"))]
+    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "the server needs it"))]
     pub(crate) left: Option<Duration>,
-    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "the server tells"))]
+    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "the server needs it"))]
     pub(crate) model: M,
 }
 

@@ -27,7 +27,7 @@ use crate::{Error, Result};
 const REMEMBERED: usize = 64 << 20;
 /// Calls for vectors that may wait.
 const VECTORS_WAITING: usize = 64;
-/// Names of models that an error tells.
+/// Names of models that an error lists.
 const NAMED: usize = 12;
 /// How soon somebody who waits for a model that another one opens looks again.
 const LOOK: Duration = Duration::from_millis(10);

@@ -136,7 +136,8 @@ async fn connection(stream: TcpStream, app: Arc<App>, mut ends: watch::Receiver<
 /// Answers a request, whatever it is.
 async fn respond(app: &Arc<App>, request: Request<Incoming>) -> Response<ReplyBody> {
     let dialect = Dialect::of(request.uri().path());
-    let page = app.policy.page(request.headers(), request.uri());
+    let called = app.policy.check_host(request.headers(), request.uri());
+    let page = called.ok().and_then(|()| app.policy.page(request.headers(), request.uri()));
     let mut response = match answer(app, request).await {
         Ok(response) => response,
         Err(failure) => failed(&failure, dialect),

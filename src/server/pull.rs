@@ -15,7 +15,7 @@ use super::fields::Fields;
 use super::http::{Answer, json_answer, on_a_thread};
 use super::stream::ReplyBody;
 
-/// How often the bytes are told.
+/// How often the bytes are reported.
 const OFTEN: Duration = Duration::from_millis(100);
 
 /// `/api/pull`. A download goes on when its client has gone: what came of it is kept.
@@ -34,15 +34,15 @@ pub(super) async fn pull(app: &Arc<App>, mut fields: Fields) -> Answer {
     tokio::task::spawn_blocking(move || {
         let say = |value: Value| _ = lines.blocking_send(format!("{value}\n").into());
         say(json!({ "status": "pulling manifest" }));
-        let (mut digest, mut told, mut complete) = (String::new(), None::<Instant>, false);
+        let (mut digest, mut reported, mut complete) = (String::new(), None::<Instant>, false);
         let pulled = app.catalog.pull(&name, &mut |progress| match progress {
             Pulling::Found { digest: found } => digest = found,
             Pulling::Waiting => say(json!({ "status": "waiting for another download" })),
             Pulling::Bytes(have, all) => {
                 let last = have >= all && !complete;
                 complete |= last;
-                if last || told.is_none_or(|told| told.elapsed() >= OFTEN) {
-                    told = Some(Instant::now());
+                if last || reported.is_none_or(|at| at.elapsed() >= OFTEN) {
+                    reported = Some(Instant::now());
                     let short = digest.get(..12).unwrap_or(&digest);
                     say(json!({
                         "status": format!("pulling {short}"), "digest": digest, "total": all, "completed": have,
