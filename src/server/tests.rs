@@ -17,23 +17,22 @@ use crate::language_model::LanguageModel;
 use crate::model::Model;
 use crate::{Error, Result, TINY, block_on};
 
-/// `quick` is open at once, `slow` when it is told to, `broken` never, and the engine of `stuck` stands still until it is told
-/// to go on.
+/// `quick` is open at once, `slow` when it is released, `broken` never, and the engine of `stuck` stands still until then.
 #[derive(Default)]
 struct Models {
-    told: Mutex<bool>,
-    tell: Condvar,
+    released: Mutex<bool>,
+    release: Condvar,
     opened: AtomicUsize,
 }
 
 impl Models {
-    fn tell(&self) {
-        *self.told.lock().unwrap() = true;
-        self.tell.notify_all();
+    fn release(&self) {
+        *self.released.lock().unwrap() = true;
+        self.release.notify_all();
     }
 
     fn wait(&self) {
-        drop(self.tell.wait_while(self.told.lock().unwrap(), |told| !*told).unwrap());
+        drop(self.release.wait_while(self.released.lock().unwrap(), |released| !*released).unwrap());
     }
 }
 
@@ -148,7 +147,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.models.tell();
+        self.models.release();
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.server.take().unwrap().join().unwrap();
         if !std::thread::panicking() {
@@ -179,7 +178,7 @@ fn a_stuck_engine_is_not_ready() {
     assert_eq!(server.get("/health/live").0, 200);
     assert_eq!(read(server.ask("quick")).0, 200, "the others go on");
     assert_eq!(server.get("/health/ready").0, 503);
-    server.models.tell();
+    server.models.release();
     assert_eq!(read(waiting).0, 200);
     assert_eq!(server.get("/health/ready").0, 200);
 }
@@ -197,7 +196,7 @@ fn opening_holds_nobody_else_up() {
         assert_eq!(read(server.ask("quick")).0, 200);
     }
     assert_eq!(server.models.opened.load(Ordering::Relaxed), 2);
-    server.models.tell();
+    server.models.release();
     let statuses: Vec<u16> = waiting.into_iter().map(|stream| read(stream).0).collect();
     // More than may wait are refused.
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
@@ -224,9 +223,9 @@ fn what_cannot_be_opened_is_said_to_all() {
     assert_eq!(server.get("/health/ready").0, 200);
 }
 
-/// A download tells how far it is; of the same model there is one.
+/// A download says how far it is; of the same model there is one.
 #[test]
-fn downloads_are_told() {
+fn downloads_report_their_progress() {
     let server = Running::start();
     let pulling = server.asked("/api/pull", &json!({ "model": "quick" }));
     let begun = Instant::now();
@@ -238,7 +237,7 @@ fn downloads_are_told() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{text}");
     };
     assert!(refused.contains("1 downloads go on"), "{refused}");
-    server.models.tell();
+    server.models.release();
     let (_, text) = read(pulling);
     for words in
         ["pulling manifest", "\"digest\":\"0123456789abcdef\"", "pulling 0123456789ab\"", "\"status\":\"success\""]
