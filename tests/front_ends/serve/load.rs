@@ -126,7 +126,7 @@ fn ten_times_too_many_clients() {
                             let seconds: u64 = response.header("retry-after").unwrap().parse().unwrap();
                             assert!((1..=60).contains(&seconds));
                             refusals.lock().unwrap().push(took);
-                            // Far sooner than it was told to come back.
+                            // Far sooner than the answer asks for.
                             std::thread::sleep(Duration::from_millis(100));
                         }
                         other => panic!("{other}: {}", response.text()),

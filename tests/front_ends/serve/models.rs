@@ -86,7 +86,7 @@ fn models_are_pulled_loaded_and_unloaded() {
     assert_eq!((listed(&server), loaded(&server)), (vec!["tiny".to_owned(), NAME.to_owned()], vec!["tiny".to_owned()]));
     assert_eq!(server.get("/v1/models/org%2Frepo:Q8_0").json()["id"], NAME);
     assert_eq!(server.get("/v1/models/org/repo").json()["id"], NAME);
-    // What its files say is told without loading it.
+    // What its files say needs no loading.
     let shown = server.post("/api/show", &json!({ "model": "org/repo" })).json();
     assert_eq!((&shown["details"]["family"], &shown["capabilities"][0]), (&json!("llama"), &json!("completion")));
     assert_eq!(loaded(&server), ["tiny"]);
@@ -181,7 +181,7 @@ fn the_longest_unused_gives_way() {
     fs::remove_file(&b).unwrap();
     assert_eq!(ask(&server, "serve-b").0, 500);
     assert_eq!(ask(&server, "serve-a").0, 200);
-    // Two of one name cannot be told apart.
+    // Two of one name are a mistake.
     let output = command(&[a.to_str().unwrap(), a.to_str().unwrap()]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("two models are called serve-a"));

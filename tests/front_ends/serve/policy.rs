@@ -175,7 +175,7 @@ fn wrong_numbers() -> Vec<(String, bool)> {
 }
 
 #[test]
-fn no_number_but_those_that_work() {
+fn numbers_that_do_not_work_are_refused() {
     let server = Server::start(&[]);
     let chat = json!({ "model": "tiny", "messages": [{ "role": "user", "content": "a" }], "max_tokens": 1 });
     let text = json!({ "model": "tiny", "prompt": "a", "max_tokens": 1 });
