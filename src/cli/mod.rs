@@ -4,6 +4,7 @@
 
 mod answer;
 mod bench;
+mod catalog;
 mod convert;
 mod devices;
 mod doctor;

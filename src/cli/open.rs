@@ -39,10 +39,14 @@ pub(super) struct AccessArg {
 }
 
 impl AccessArg {
+    /// How they are read.
+    pub(super) fn access(&self) -> Access {
+        if self.no_mmap { Access::Read } else { Access::Mapped }
+    }
+
     /// Opens a model's files. One that is not there is a model that was not found.
     pub(super) fn open(&self, path: &Path) -> Result<ModelFile, Exit> {
-        let access = if self.no_mmap { Access::Read } else { Access::Mapped };
-        ModelFile::open_as(path, access).map_err(models::of_open)
+        ModelFile::open_as(path, self.access()).map_err(models::of_open)
     }
 }
 
@@ -99,10 +103,20 @@ impl WeightsArg {
 
     fn model_of(&self, file: ModelFile) -> Result<Model, Exit> {
         let mut model = pollster::block_on(Model::open(file))?;
+        self.quantized(&mut model);
+        Ok(model)
+    }
+
+    /// Has a model's weights quantised while they are loaded, if that was asked for.
+    pub(super) fn quantized(&self, model: &mut Model) {
         if let Some(to) = self.quantize {
             model.quantize(to, std::thread::available_parallelism().map_or(1, usize::from));
         }
-        Ok(model)
+    }
+
+    /// How files are read.
+    pub(super) fn access(&self) -> &AccessArg {
+        &self.model.access
     }
 }
 

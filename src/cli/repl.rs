@@ -191,7 +191,7 @@ impl Repl<'_> {
         self.chat.hear(&answer.ids, &answer.text);
         let timings = Timings::of(&answer, self.session.load);
         match self.verbose {
-            true => term::note(&timings.block(&self.session.model.device())),
+            true => term::note(&timings.block(self.session.model.device())),
             false => term::dim(&timings.turn()),
         }
         let stopped = matches!(reason, Finish::Cancelled);

@@ -196,9 +196,9 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
         writeln!(out)?;
     }
     match args.verbose {
-        true => term::note(&timings.block(&device)),
+        true => term::note(&timings.block(device)),
         false if args.json => {}
-        false => term::dim(&timings.line(&device)),
+        false => term::dim(&timings.line(device)),
     }
     match reason {
         Finish::Cancelled => Err(Exit::Interrupted),

@@ -1,22 +1,25 @@
-//! `wgslm serve`: a model as the APIs of OpenAI, Anthropic and Ollama, and a page to chat on.
+//! `wgslm serve`: models as the APIs of OpenAI, Anthropic and Ollama, and a page to chat on.
 
 use std::net::{IpAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::catalog::{Given, Models, RunOptions, Shared};
 use super::exit::Exit;
 use super::interrupt::Listener;
-use super::{open, self_test_results, term};
+use super::{memory, open, term};
 use crate::driver::ServeOptions;
-use crate::engine::{EmbedOptions, Embedder};
-use crate::exec::{AnyExecutor, CacheSize, Options};
-use crate::server::{Access, Limits, Served, Server};
+use crate::exec::{CacheSize, Options};
+use crate::server::{Access, Limits, Residence, Server, duration};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// A model as -m takes it.
+    /// Models as -m takes them. The first is loaded at once, and is meant where a request names none; the others, and all that
+    /// are in the cache, when a request names them.
     #[arg(value_name = "MODEL", conflicts_with = "model")]
-    word: Option<PathBuf>,
+    words: Vec<PathBuf>,
     #[command(flatten)]
     model: open::WeightsArg,
     /// The address at which it listens. Others than this machine's own need a key.
@@ -49,9 +52,18 @@ pub(super) struct Args {
         value_delimiter = ','
     )]
     origins: Vec<String>,
-    /// What clients call the model [default: as it was asked for].
+    /// What clients call the first model [default: as it was asked for].
     #[arg(long, value_name = "NAME", env = "WGSLM_MODEL_NAME", hide_env_values = true)]
     name: Option<String>,
+    /// Models that are loaded at once; the longest unused gives way to another one.
+    #[arg(long, value_name = "N", default_value_t = 3, env = "WGSLM_MODELS_MAX", hide_env_values = true,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    models_max: u32,
+    /// How long a model stays loaded that nobody asks for anything, as in 30s, 5m or 1h; a negative time: until another one needs
+    /// its place [default: the first model for ever, others 5m].
+    #[arg(long, value_name = "TIME", env = "WGSLM_KEEP_ALIVE", hide_env_values = true, allow_hyphen_values = true,
+        value_parser = keep_alive)]
+    keep_alive: Option<Keep>,
     /// Requests that run at a time; more wait.
     #[arg(long, value_name = "N", default_value_t = 16, env = "WGSLM_PARALLEL", hide_env_values = true,
         value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -79,6 +91,14 @@ pub(super) struct Args {
     cache: Option<CacheSize>,
 }
 
+/// A time to stay; none: for ever.
+#[derive(Clone, Copy, Debug)]
+struct Keep(Option<Duration>);
+
+fn keep_alive(text: &str) -> Result<Keep, String> {
+    duration(text).map(Keep).ok_or_else(|| "a time as in 30s, 5m or 1h works, and -1".to_owned())
+}
+
 pub(super) fn run(mut args: Args) -> Result<(), Exit> {
     let access = Access { keys: keys(&args)?, hosts: args.hosts.clone(), origins: args.origins.clone() };
     // What is wrong is said before a model is loaded.
@@ -86,56 +106,63 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
     let listener = TcpListener::bind((args.host, args.port))
         .map_err(|error| Exit::failure(format!("{}:{}: {error}; --port N takes another", args.host, args.port)))?;
     let address = listener.local_addr().map_err(|error| Exit::failure(error.to_string()))?;
-    if let Some(word) = args.word.take() {
-        args.model.set(word);
-    }
-    let chosen = args.model.chosen();
-    let name = args.name.clone().unwrap_or_else(|| chosen.as_deref().map_or("tiny".to_owned(), name_of));
-    let model = args.model.open_any()?;
-    let threads = args.threads.map(usize::from);
-    let (served, thread) = if model.program.logits().is_some() {
-        let context = match args.context {
-            None => model.program.context.min(4096),
-            Some(0) => model.program.context,
-            Some(context) => context,
-        };
-        let cache = args.cache.unwrap_or(CacheSize::Positions(context.saturating_mul(args.parallel.min(4))));
-        let base = Options { context, seqs: args.parallel, cache, ..Options::default() };
-        let options = args.exec.options(threads, base);
-        let model = open::language_model(model, &options)?;
-        let serve = ServeOptions { queue_requests: args.queue as usize, ..ServeOptions::default() };
-        let (driver, model) = model.driver(serve);
-        let again = model.clone();
-        // A device that is lost is opened again, and answers go on.
-        let driver = driver.reopen_with(Box::new(move || {
-            let (model, options) = (again.clone(), options.clone());
-            Box::pin(async move { AnyExecutor::open(model.model(), &options, &mut |_| {}).await })
-        }));
-        let thread = std::thread::spawn(move || driver.run());
-        (Served::Language(model), Some(thread))
-    } else {
-        let run = args.exec.options(threads, Options::default());
-        let options = EmbedOptions { context: args.context.filter(|context| *context > 0), ..EmbedOptions::default() };
-        let embedder = self_test_results::keeping(|self_test_results| {
-            let run = Options { self_test_results: Some(self_test_results), ..run };
-            pollster::block_on(Embedder::open(model, &options, &run, &mut |_| {}))
-        })?;
-        (Served::Vectors(Box::new(embedder)), None)
+    let given = given(&mut args)?;
+    let name = given[0].name.clone();
+    let options = args.exec.options(args.threads.map(usize::from), Options::default());
+    let run = RunOptions {
+        options: Options { tuning: open::tuning()?, ..options },
+        serve: ServeOptions { queue_requests: args.queue as usize, ..ServeOptions::default() },
+        parallel: args.parallel,
+        context: args.context,
+        cache: args.cache,
     };
+    // Without HOME there is no cache; the models of the command line work as ever.
+    let hub = args.model.hub().hub().ok();
+    let models = Models { given, weights: args.model, hub, run, device: Shared::default() };
     let limits = Limits { drain: Duration::from_secs(args.drain.into()), ..Limits::default() };
-    let handle = match &served {
-        Served::Language(model) => Some(model.handle().clone()),
-        Served::Vectors(_) => None,
+    let keep = args.keep_alive.map(|keep| keep.0);
+    let residence = Residence {
+        most: args.models_max as usize,
+        // A fifth is left to caches and to others.
+        bytes: memory::of_machine().map_or(u64::MAX, |(all, _)| all / 5 * 4),
+        keep_alive: keep.unwrap_or(Residence::default().keep_alive),
     };
-    let server = Server::new(listener, &name, served, access, limits)?;
-    let signals = Listener::new();
-    term::note(&format!("{name} at http://{address}; Ctrl-C ends it"));
-    let served = server.run(|| signals.pressed());
-    if let (Some(handle), Some(thread)) = (handle, thread) {
-        handle.close();
-        let _ = thread.join();
+    let server = Server::new(listener, &name, Box::new(models), access, limits, &residence)?;
+    let first = server.first();
+    let (failed, signals) = (AtomicBool::new(false), OnceLock::new());
+    // It says that it loads while it does.
+    std::thread::scope(|scope| {
+        let stop = || failed.load(Ordering::Acquire) || signals.get().is_some_and(Listener::pressed);
+        let served = scope.spawn(move || server.run(stop));
+        if let Err(error) = first(keep.unwrap_or(None)) {
+            failed.store(true, Ordering::Release);
+            return Err(super::models::of_open(error));
+        }
+        let _ = signals.set(Listener::new());
+        term::note(&format!("{name} at http://{address}; Ctrl-C ends it"));
+        let served = served.join().map_err(|_| Exit::failure("the server's thread has ended"))?;
+        drop(first);
+        Ok(served?)
+    })
+}
+
+/// The models of the command line, downloaded if they are not here; the first is the one of `-m` and of the environment.
+fn given(args: &mut Args) -> Result<Vec<Given>, Exit> {
+    let words: Vec<Option<PathBuf>> = match std::mem::take(&mut args.words) {
+        words if words.is_empty() => vec![args.model.chosen()],
+        words => words.into_iter().map(Some).collect(),
+    };
+    let mut all: Vec<Given> = Vec::new();
+    for word in words {
+        let name = word.as_deref().map_or("tiny".to_owned(), name_of);
+        let name = args.name.take().unwrap_or(name);
+        let path = word.map(|word| args.model.hub().locate(&word)).transpose()?;
+        if all.iter().any(|given| given.name.eq_ignore_ascii_case(&name)) {
+            return Err(Exit::usage(format!("two models are called {name}; --name NAME renames the first")));
+        }
+        all.push(Given { name, path });
     }
-    Ok(served?)
+    Ok(all)
 }
 
 /// The keys of the command line and of a file.

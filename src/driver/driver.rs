@@ -134,8 +134,10 @@ impl<E: Executor> Driver<E> {
         }
         let lost = self.engine.lost().is_some();
         let events = self.engine.step().await;
-        if !lost && self.engine.lost().is_some() {
-            self.device_lost();
+        match (lost, self.engine.lost().is_some()) {
+            (false, true) => self.device_lost(),
+            (_, false) => self.metrics.steps += 1,
+            (true, true) => {}
         }
         let now = Instant::now();
         events.into_iter().for_each(|event| self.deliver(event, now));

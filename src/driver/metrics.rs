@@ -95,6 +95,8 @@ pub struct Metrics {
     pub requests_refused: u64,
     /// How often the device was lost.
     pub devices_lost: u64,
+    /// Steps that the engine has come to the end of: while requests run, they say that it does not hang.
+    pub steps: u64,
     /// Seconds from a request to its first token.
     pub time_to_first_token: Histogram,
     /// Seconds from a token to the next one of the same request.
@@ -127,6 +129,7 @@ impl Default for Metrics {
             finished_error: 0,
             requests_refused: 0,
             devices_lost: 0,
+            steps: 0,
             time_to_first_token: Histogram::new(FIRST),
             inter_token_latency: Histogram::new(BETWEEN),
             e2e_request_latency: Histogram::new(WHOLE),

@@ -8,6 +8,8 @@ mod answer;
 mod models;
 mod open;
 mod served;
+#[cfg(not(target_arch = "wasm32"))]
+mod slots;
 #[cfg(all(test, feature = "tiny"))]
 mod tests;
 
@@ -18,3 +20,5 @@ pub use answer::{AnswerStream, GenerateOptions};
 pub use models::{LoadedModel, Models, ModelsOptions};
 pub use open::{LanguageModel, ModelText, open};
 pub use served::ServedModel;
+#[cfg(all(feature = "server", not(target_arch = "wasm32")))]
+pub(crate) use slots::{Held, Slots, Standing};

@@ -88,13 +88,13 @@ fn some<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8, 
             let above = if ABOVE == SIGNED { V::BIAS } else { ABOVE };
             let mut sums = [V::word(x.sum_below(above, 0)), V::word(x.sum_below(above, 1))];
             let words: &[i32; 8] = bytemuck::cast_ref(&x.quants);
-            for half in 0..2 {
+            for (half, sum) in sums.iter_mut().enumerate() {
                 for j in (4 * half..4 * half + 4).step_by(2) {
                     let (w, x) = ([w[j], w[j + 1]], [V::word(words[j]), V::word(words[j + 1])]);
-                    sums[half] = if ABOVE == SIGNED {
-                        V::dot_signed(V::dot_signed(sums[half], w[0], x[0]), w[1], x[1])
+                    *sum = if ABOVE == SIGNED {
+                        V::dot_signed(V::dot_signed(*sum, w[0], x[0]), w[1], x[1])
                     } else {
-                        V::add_dot_pair(sums[half], w, x)
+                        V::add_dot_pair(*sum, w, x)
                     };
                 }
             }

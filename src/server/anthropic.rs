@@ -204,8 +204,8 @@ fn result_text(block: &mut Fields) -> Outcome<String> {
 /// `/v1/messages`.
 pub(super) async fn messages(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let name = fields.text("model")?;
-    app.check_name(Some(&fields.needed("model", name)?))?;
-    let language = Arc::clone(app.language()?);
+    let served = app.model(Some(fields.needed("model", name)?)).await?;
+    let language = Arc::clone(served.language()?);
     let stream = fields.flag("stream")?.unwrap_or(false);
     let started = move || {
         let most = fields.count("max_tokens", 1..=u32::MAX)?;
@@ -222,7 +222,7 @@ pub(super) async fn messages(app: Arc<App>, caller: Caller, mut fields: Fields) 
     };
     let (replies, stops) = on_a_thread(started).await?;
     let prompt = replies.first().map_or(0, |reply| reply.prompt);
-    let (id, model) = (format!("msg_{}", random_name(24)), app.name.clone());
+    let (id, model) = (format!("msg_{}", random_name(24)), served.name().to_owned());
     if stream {
         let writer = Events { id, model, prompt, stops, block: None, blocks: 0, end: None };
         return Ok(streamed(replies, Box::new(writer), app.limits.ping));
@@ -264,8 +264,8 @@ fn usage(end: &End) -> Value {
 /// `/v1/messages/count_tokens`.
 pub(super) async fn count_tokens(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let name = fields.text("model")?;
-    app.check_name(Some(&fields.needed("model", name)?))?;
-    let language = Arc::clone(app.language()?);
+    let served = app.model(Some(fields.needed("model", name)?)).await?;
+    let language = Arc::clone(served.language()?);
     let count = on_a_thread(move || {
         let asked = asked(&mut fields, &language)?;
         Ok(language.prompt(&asked, caller.salt.as_deref())?.0.len())

@@ -1,22 +1,25 @@
-//! What the server serves: a model that answers, or one that gives vectors, and how it stands.
+//! What the server serves: models that answer, or that give vectors, and how they stand.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::ask::{Ask, Asked};
+use super::catalog::{Catalog, Known, Served};
 use super::failure::{Failure, Outcome};
+use super::http::on_a_thread;
 use super::policy::Policy;
 use super::reply::Reply;
 use super::split::{CallFormat, Splitter, thought_marks};
-use super::{Limits, Served};
+use super::{Limits, Residence};
 use crate::chat::{self, Answers};
 use crate::driver::GenerateRequest;
 use crate::engine::{Embedder, Input};
-use crate::language_model::ServedModel;
+use crate::language_model::{Held, ServedModel, Slots, Standing};
 use crate::text::ChatTemplate;
 use crate::{Error, Result};
 
@@ -24,22 +27,43 @@ use crate::{Error, Result};
 const REMEMBERED: usize = 64 << 20;
 /// Calls for vectors that may wait.
 const VECTORS_WAITING: usize = 64;
-/// An engine with work that shows no progress for so long is stuck.
-const STUCK: Duration = Duration::from_secs(120);
+/// Names of models that an error lists.
+const NAMED: usize = 12;
+/// How soon somebody who waits for a model that another one opens looks again.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long it is remembered that a model could not be opened, for those who waited with it.
+const FAILED: Duration = Duration::from_secs(60);
 
 /// All that connections share.
 pub(super) struct App {
-    /// What clients call the model.
+    /// The model that is meant where a request names none.
     pub(super) name: String,
     pub(super) created: u64,
     pub(super) policy: Policy,
     pub(super) limits: Limits,
-    language: Option<Arc<Language>>,
-    vectors: Option<Vectors>,
+    pub(super) catalog: Box<dyn Catalog>,
+    slots: Slots<Arc<Loaded>>,
     /// Nothing new is taken.
     pub(super) draining: AtomicBool,
-    /// When the engine was last seen to do something, and what it had done.
-    progress: Mutex<(Instant, [u64; 4])>,
+    /// Models that could not be opened just now.
+    failed: Mutex<Vec<(String, Instant, Arc<Error>)>>,
+    /// Models that are being downloaded.
+    pub(super) pulling: Mutex<Vec<String>>,
+}
+
+/// A model that is open.
+pub(super) struct Loaded {
+    pub(super) known: Known,
+    kind: Kind,
+    /// Whether its weights are in a GPU's memory, as far as it is known.
+    pub(super) on_gpu: bool,
+    /// When the engine was last seen to do something, and the steps that it had done.
+    progress: Mutex<(Instant, u64)>,
+}
+
+enum Kind {
+    Language(Arc<Language>),
+    Vectors(Vectors),
 }
 
 /// A model that answers.
@@ -55,6 +79,7 @@ pub(super) struct Language {
 /// A model that gives vectors or scores, on a thread of its own.
 pub(super) struct Vectors {
     jobs: mpsc::SyncSender<Job>,
+    ended: Arc<AtomicBool>,
     pub(super) scores: bool,
 }
 
@@ -76,51 +101,238 @@ pub(super) struct Vectored {
     pub(super) tokens: usize,
 }
 
-impl App {
-    pub(super) fn new(name: String, served: Served, policy: Policy, limits: Limits) -> Result<Self> {
-        let (language, vectors) = match served {
-            Served::Language(model) => (Some(Arc::new(Language::new(model)?)), None),
-            Served::Vectors(embedder) => (None, Some(Vectors::new(*embedder))),
+impl Loaded {
+    fn open(known: &Known, served: Served) -> Result<(Arc<Self>, Option<JoinHandle<()>>)> {
+        let (kind, thread, on_gpu) = match served {
+            Served::Language { model, thread, on_gpu } => {
+                (Kind::Language(Arc::new(Language::new(model)?)), thread, on_gpu)
+            }
+            Served::Vectors(embedder) => {
+                let (vectors, thread) = Vectors::new(*embedder);
+                (Kind::Vectors(vectors), thread, false)
+            }
         };
-        Ok(Self {
-            name,
-            created: now().and_then(|now| u64::try_from(now).ok()).unwrap_or(0),
-            policy,
-            limits,
-            language,
-            vectors,
-            draining: AtomicBool::new(false),
-            progress: Mutex::new((Instant::now(), [0; 4])),
-        })
+        let progress = Mutex::new((Instant::now(), 0));
+        Ok((Arc::new(Self { known: known.clone(), kind, on_gpu, progress }), Some(thread)))
+    }
+
+    /// What clients call it.
+    pub(super) fn name(&self) -> &str {
+        &self.known.name
     }
 
     /// The model that answers.
     pub(super) fn language(&self) -> Outcome<&Arc<Language>> {
-        self.language.as_ref().ok_or_else(|| {
-            let message = format!("{} gives vectors or scores, and no text; /v1/embeddings works", self.name);
-            Failure { code: Some("unsupported"), ..Failure::new(hyper::StatusCode::BAD_REQUEST, message) }
-        })
+        match &self.kind {
+            Kind::Language(language) => Ok(language),
+            Kind::Vectors(_) => {
+                let message = format!("{} gives vectors or scores, and no text; /v1/embeddings works", self.name());
+                Err(Failure { code: Some("unsupported"), ..Failure::new(hyper::StatusCode::BAD_REQUEST, message) })
+            }
+        }
     }
 
     /// The model that gives vectors.
     pub(super) fn vectors(&self) -> Outcome<&Vectors> {
-        self.vectors.as_ref().ok_or_else(|| {
-            let message =
-                format!("{} gives text, and no vectors; a model for embeddings works: wgslm serve MODEL", self.name);
-            Failure { code: Some("unsupported"), ..Failure::new(hyper::StatusCode::BAD_REQUEST, message) }
+        match &self.kind {
+            Kind::Vectors(vectors) => Ok(vectors),
+            Kind::Language(_) => {
+                let message = format!("{} gives text, and no vectors; a model for embeddings works", self.name());
+                Err(Failure { code: Some("unsupported"), ..Failure::new(hyper::StatusCode::BAD_REQUEST, message) })
+            }
+        }
+    }
+
+    /// Whether its engine answers now: one that has requests and comes to no end of a step for so long is stuck.
+    fn ready(&self, stuck: Duration) -> Outcome<()> {
+        let Kind::Language(language) = &self.kind else { return Ok(()) };
+        let handle = language.model.handle();
+        if handle.is_closed() {
+            return Err(Failure::unavailable(format!("the engine of {} has ended", self.name())));
+        }
+        let metrics = handle.metrics();
+        let busy = metrics.num_requests_running + metrics.num_requests_waiting > 0;
+        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        if !busy || progress.1 != metrics.steps {
+            *progress = (Instant::now(), metrics.steps);
+        }
+        match progress.0.elapsed() {
+            time if time > stuck => {
+                let message = format!("{} shows no progress for {:.1} s", self.name(), time.as_secs_f64());
+                Err(Failure::unavailable(message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Held for Arc<Loaded> {
+    fn bytes(&self) -> u64 {
+        match &self.kind {
+            Kind::Language(language) => Held::bytes(&language.model),
+            Kind::Vectors(_) => self.known.bytes,
+        }
+    }
+
+    fn requests(&self) -> usize {
+        // Whoever holds it is about to ask it something, or reads its answer.
+        let holders = Arc::strong_count(self) - 1;
+        match &self.kind {
+            Kind::Language(language) => {
+                let holders = holders + Arc::strong_count(language) - 1;
+                holders.max(Held::requests(&language.model))
+            }
+            Kind::Vectors(_) => holders,
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match &self.kind {
+            Kind::Language(language) => Held::is_closed(&language.model),
+            Kind::Vectors(vectors) => vectors.ended.load(Ordering::Acquire),
+        }
+    }
+
+    fn trim(&self) {
+        if let Kind::Language(language) = &self.kind {
+            Held::trim(&language.model);
+        }
+    }
+
+    fn close(&self) {
+        if let Kind::Language(language) = &self.kind {
+            Held::close(&language.model);
+        }
+    }
+}
+
+impl App {
+    pub(super) fn new(
+        name: String,
+        catalog: Box<dyn Catalog>,
+        policy: Policy,
+        limits: Limits,
+        residence: &Residence,
+    ) -> Self {
+        Self {
+            name,
+            created: now().and_then(|now| u64::try_from(now).ok()).unwrap_or(0),
+            policy,
+            limits,
+            catalog,
+            slots: Slots::new(residence.most, residence.bytes, residence.keep_alive),
+            draining: AtomicBool::new(false),
+            failed: Mutex::default(),
+            pulling: Mutex::default(),
+        }
+    }
+
+    /// The model that a client means. Clients of Ollama add `:latest`.
+    fn find(&self, name: Option<&str>) -> Outcome<Known> {
+        let name = name.filter(|name| *name != "default" && *name != "default:latest").unwrap_or(&self.name);
+        let found = match self.catalog.find(name)? {
+            None => match name.strip_suffix(":latest") {
+                Some(name) => self.catalog.find(name)?,
+                None => None,
+            },
+            found => found,
+        };
+        found.ok_or_else(|| {
+            let all = self.catalog.list().unwrap_or_default();
+            let mut names: Vec<String> = all.iter().map(|known| format!("{:?}", known.name)).collect();
+            let more = if names.len() > NAMED { ", \u{2026}" } else { "" };
+            names.truncate(NAMED);
+            let are = if names.len() == 1 { "is" } else { "are" };
+            let message = format!("model: there is no {name:?} here; {}{more} {are}", names.join(", "));
+            let param = Some("model".to_owned());
+            Failure { param, code: Some("model_not_found"), ..Failure::not_found(message) }
         })
     }
 
-    /// Whether a client means the model that is here. Clients of Ollama add `:latest`.
-    pub(super) fn check_name(&self, name: Option<&str>) -> Outcome<()> {
-        let Some(name) = name else { return Ok(()) };
-        let same = |name: &str| name.eq_ignore_ascii_case(&self.name) || name == "default";
-        if same(name) || name.strip_suffix(":latest").is_some_and(same) {
-            return Ok(());
+    /// What is known of the model that a client means; nothing is opened.
+    pub(super) async fn known(self: &Arc<Self>, name: Option<String>) -> Outcome<Known> {
+        let app = Arc::clone(self);
+        on_a_thread(move || app.find(name.as_deref())).await
+    }
+
+    /// The model that a client means, opened if it is not. Other requests go on meanwhile.
+    pub(super) async fn model(self: &Arc<Self>, name: Option<String>) -> Outcome<Arc<Loaded>> {
+        // The usual case costs no thread.
+        if let Standing::Ready(model) = self.slots.peek(name.as_deref().unwrap_or(&self.name)) {
+            return Ok(model);
         }
-        let message = format!("model: there is no {name:?} here; {:?} is", self.name);
-        let param = Some("model".to_owned());
-        Err(Failure { param, code: Some("model_not_found"), ..Failure::not_found(message) })
+        let asked = Instant::now();
+        let known = self.known(name).await?;
+        loop {
+            match self.slots.peek(&known.name) {
+                Standing::Ready(model) => return Ok(model),
+                // A thread of those who wait would be missing elsewhere.
+                Standing::Opening => tokio::time::sleep(LOOK).await,
+                Standing::Absent => {
+                    let app = Arc::clone(self);
+                    return on_a_thread(move || app.load(&known, asked)).await;
+                }
+            }
+        }
+    }
+
+    /// Opens a model on this thread, unless it has failed since it was asked for.
+    fn load(&self, known: &Known, asked: Instant) -> Outcome<Arc<Loaded>> {
+        let open = || match self.failure(&known.name, asked) {
+            Some(error) => Err(Error::Shared(error)),
+            None => {
+                let opened = self.catalog.open(known).and_then(|served| Loaded::open(known, served));
+                opened.map_err(|error| self.has_failed(&known.name, error))
+            }
+        };
+        Ok(self.slots.get(&known.name, known.bytes, open)?)
+    }
+
+    fn has_failed(&self, name: &str, error: Error) -> Error {
+        let error = Arc::new(error);
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.retain(|(other, at, _)| other != name && at.elapsed() < FAILED);
+        failed.push((name.to_owned(), Instant::now(), Arc::clone(&error)));
+        Error::Shared(error)
+    }
+
+    /// Opens the model that is meant where a request names none, on this thread; it stays for so long without requests.
+    pub(super) fn load_first(&self, keep: Option<Duration>) -> Result<()> {
+        let known = self.catalog.find(&self.name)?;
+        let known = known.ok_or_else(|| Error::argument("model", format!("there is no {:?}", self.name)))?;
+        self.slots.get(&known.name, known.bytes, || Loaded::open(&known, self.catalog.open(&known)?))?;
+        self.slots.keep(&known.name, keep);
+        Ok(())
+    }
+
+    /// Why a model could not be opened after a request asked for it.
+    fn failure(&self, name: &str, asked: Instant) -> Option<Arc<Error>> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = failed.iter().find(|(failed, at, _)| failed == name && *at >= asked);
+        since.map(|(_, _, error)| Arc::clone(error))
+    }
+
+    /// How long a model stays from now on, if a request says so.
+    pub(super) fn keep(&self, model: &Loaded, keep: Option<Option<Duration>>) {
+        if let Some(keep) = keep {
+            self.slots.keep(model.name(), keep);
+        }
+    }
+
+    /// Closes a model after the requests that it has, without waiting.
+    pub(super) fn unload(self: &Arc<Self>, name: String) {
+        let app = Arc::clone(self);
+        tokio::task::spawn_blocking(move || app.slots.unload(&name));
+    }
+
+    /// Closes what nobody has asked for anything for long enough.
+    pub(super) fn unload_idle(&self) {
+        self.slots.unload_idle();
+    }
+
+    /// The models that are open, and the time that each has left without requests.
+    pub(super) fn loaded(&self) -> Vec<(Arc<Loaded>, Option<Duration>)> {
+        self.slots.list().into_iter().map(|listed| (listed.model, listed.left)).collect()
     }
 
     /// Whether requests are answered now.
@@ -128,25 +340,10 @@ impl App {
         if self.draining.load(Ordering::Acquire) {
             return Err(Failure::unavailable("the server is about to end"));
         }
-        let Some(language) = &self.language else { return Ok(()) };
-        let handle = language.model.handle();
-        if handle.is_closed() {
-            return Err(Failure::unavailable("the engine has ended"));
+        if let Some(name) = self.slots.opening() {
+            return Err(Failure::unavailable(format!("{name} is being loaded")));
         }
-        let metrics = handle.metrics();
-        let ended = metrics.finished_stop + metrics.finished_length + metrics.finished_abort + metrics.finished_error;
-        let done = [metrics.generation_tokens, metrics.prefix_cache_queries, ended, metrics.devices_lost];
-        let busy = metrics.num_requests_running + metrics.num_requests_waiting > 0;
-        let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        if !busy || progress.1 != done {
-            *progress = (Instant::now(), done);
-        }
-        match progress.0.elapsed() {
-            time if time > STUCK => {
-                Err(Failure::unavailable(format!("the engine shows no progress for {} s", time.as_secs())))
-            }
-            _ => Ok(()),
-        }
+        self.loaded().iter().try_for_each(|(model, _)| model.ready(self.limits.stuck))
     }
 }
 
@@ -166,16 +363,6 @@ impl Language {
     /// Whether messages can be answered as such.
     pub(super) fn chats(&self) -> bool {
         self.template.is_some()
-    }
-
-    /// Whether its template knows tools whose calls are understood.
-    pub(super) fn calls_tools(&self) -> bool {
-        self.calls.is_some()
-    }
-
-    /// Whether its template says something about thoughts.
-    pub(super) fn thinks(&self) -> bool {
-        self.template_source.contains(self.marks.1)
     }
 
     /// Tokens of the vocabulary.
@@ -239,11 +426,23 @@ impl Language {
     }
 }
 
+/// Says that a thread has ended, however it does.
+struct Ends(Arc<AtomicBool>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 impl Vectors {
-    fn new(mut embedder: Embedder) -> Self {
+    fn new(mut embedder: Embedder) -> (Self, JoinHandle<()>) {
         let (jobs, asked) = mpsc::sync_channel::<Job>(VECTORS_WAITING);
         let scores = embedder.scores();
-        std::thread::spawn(move || {
+        let ended = Arc::new(AtomicBool::new(false));
+        let ends = Ends(Arc::clone(&ended));
+        let thread = std::thread::spawn(move || {
+            let _ends = ends;
             for Job { texts, result } in asked {
                 // Whoever has gone needs no vectors.
                 if !result.is_closed() {
@@ -251,7 +450,7 @@ impl Vectors {
                 }
             }
         });
-        Self { jobs, scores }
+        (Self { jobs, ended, scores }, thread)
     }
 
     /// The vectors of texts.

@@ -25,11 +25,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::app::App;
+use super::catalog::Known;
 use super::failure::{Dialect, Failure, Outcome};
 use super::fields::Fields;
 use super::policy::Caller;
 use super::stream::ReplyBody;
-use super::{anthropic, metrics, ollama, openai, page, responses, vectors};
+use super::{anthropic, metrics, ollama, openai, page, pull, responses, vectors};
 
 pub(super) type Answer = Outcome<Response<ReplyBody>>;
 
@@ -43,6 +44,7 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Fn() 
     let most = app.limits.connections;
     let places = Arc::new(Semaphore::new(most));
     let (ending, ends) = watch::channel(false);
+    let idle = tokio::spawn(unload_idle(Arc::clone(&app)));
     while !stop() {
         // A signal sets a flag alone, so this looks at it now and then.
         let Ok(accepted) = timeout(Duration::from_millis(100), listener.accept()).await else { continue };
@@ -69,9 +71,19 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Fn() 
     app.draining.store(true, Ordering::Release);
     drop(listener);
     let _ = ending.send(true);
+    idle.abort();
     let all = u32::try_from(most).unwrap_or(u32::MAX);
     let _ = timeout(app.limits.drain, places.acquire_many(all)).await;
     Ok(())
+}
+
+/// Closes models that nobody uses, now and then: on a thread, since the end of one is waited for.
+async fn unload_idle(app: Arc<App>) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(250)).await;
+        let app = Arc::clone(&app);
+        let _ = tokio::task::spawn_blocking(move || app.unload_idle()).await;
+    }
 }
 
 /// Says to a client that there are too many, without waiting for what it asks.
@@ -124,7 +136,8 @@ async fn connection(stream: TcpStream, app: Arc<App>, mut ends: watch::Receiver<
 /// Answers a request, whatever it is.
 async fn respond(app: &Arc<App>, request: Request<Incoming>) -> Response<ReplyBody> {
     let dialect = Dialect::of(request.uri().path());
-    let page = app.policy.page(request.headers(), request.uri());
+    let called = app.policy.check_host(request.headers(), request.uri());
+    let page = called.ok().and_then(|()| app.policy.page(request.headers(), request.uri()));
     let mut response = match answer(app, request).await {
         Ok(response) => response,
         Err(failure) => failed(&failure, dialect),
@@ -184,6 +197,8 @@ const POSTS: &[&str] = &[
     "/api/generate",
     "/api/show",
     "/api/embed",
+    "/api/embeddings",
+    "/api/pull",
 ];
 
 /// What takes none.
@@ -219,11 +234,8 @@ async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Answer {
     let model = path.strip_prefix("/v1/models/").filter(|name| !name.is_empty());
     match (GETS.contains(&path.as_str()) || model.is_some(), POSTS.contains(&path.as_str())) {
         (true, _) if get => match model {
-            Some(name) => {
-                app.check_name(Some(&unescaped(name)))?;
-                Ok(json_answer(&model_card(app)))
-            }
-            None => got(app, &path),
+            Some(name) => Ok(json_answer(&model_card(app, &app.known(Some(unescaped(name))).await?))),
+            None => got(app, &path).await,
         },
         (_, true) if post => {
             app.taking()?;
@@ -244,7 +256,7 @@ async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Answer {
     }
 }
 
-fn got(app: &Arc<App>, path: &str) -> Answer {
+async fn got(app: &Arc<App>, path: &str) -> Answer {
     Ok(match path {
         "/" => page::page(),
         "/chat.js" => page::script(),
@@ -255,8 +267,12 @@ fn got(app: &Arc<App>, path: &str) -> Answer {
             json_answer(&json!({ "status": "ok" }))
         }
         "/metrics" => text_answer("text/plain; version=0.0.4; charset=utf-8", metrics::text(app)),
-        "/v1/models" => json_answer(&json!({ "object": "list", "data": [model_card(app)] })),
-        "/api/tags" => json_answer(&ollama::tags(app)),
+        "/v1/models" => {
+            let known = all(app).await?;
+            let cards: Vec<Value> = known.iter().map(|known| model_card(app, known)).collect();
+            json_answer(&json!({ "object": "list", "data": cards }))
+        }
+        "/api/tags" => json_answer(&ollama::tags(app, &all(app).await?)),
         "/api/ps" => json_answer(&ollama::ps(app)),
         _ => json_answer(&json!({ "version": env!("CARGO_PKG_VERSION") })),
     })
@@ -277,7 +293,9 @@ async fn posted(app: &Arc<App>, caller: Caller, path: &str, fields: Fields) -> A
         "/api/chat" => ollama::chat(app, caller, fields).await,
         "/api/generate" => ollama::generate(app, caller, fields).await,
         "/api/embed" => ollama::embed(&app, fields).await,
-        _ => ollama::show(&app, fields),
+        "/api/embeddings" => ollama::embeddings(&app, fields).await,
+        "/api/pull" => pull::pull(&app, fields).await,
+        _ => ollama::show(&app, fields).await,
     }
 }
 
@@ -291,8 +309,16 @@ impl App {
     }
 }
 
-fn model_card(app: &App) -> Value {
-    json!({ "id": app.name, "object": "model", "created": app.created, "owned_by": "wgslm" })
+/// All models that are here.
+async fn all(app: &Arc<App>) -> Outcome<Vec<Known>> {
+    let app = Arc::clone(app);
+    on_a_thread(move || Ok(app.catalog.list()?)).await
+}
+
+fn model_card(app: &App, known: &Known) -> Value {
+    let since = known.modified.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    let created = since.map_or(app.created, |since| since.as_secs());
+    json!({ "id": known.name, "object": "model", "created": created, "owned_by": "wgslm" })
 }
 
 /// A name in a path: models are called ORG/REPO:QUANT.

@@ -1,4 +1,4 @@
-//! The server: a model as the APIs of OpenAI, Anthropic and Ollama, and a page to chat on (feature `server`).
+//! The server: models as the APIs of OpenAI, Anthropic and Ollama, and a page to chat on (feature `server`).
 //!
 //! ```text
 //! connection ─ policy ─ route ─ fields ─► Ask ─► driver::Handle
@@ -13,6 +13,7 @@
 mod anthropic;
 mod app;
 mod ask;
+mod catalog;
 mod failure;
 mod fields;
 mod http;
@@ -21,27 +22,40 @@ mod ollama;
 mod openai;
 mod page;
 mod policy;
+mod pull;
 mod reply;
 mod responses;
 mod split;
 mod stream;
+#[cfg(all(test, feature = "tiny"))]
+mod tests;
 mod vectors;
 
 use std::net::TcpListener;
 use std::time::Duration;
 
+pub use catalog::{Catalog, Known, Pulling, Served};
+pub(crate) use ollama::duration;
 pub use policy::Access;
 
-use crate::engine::Embedder;
-use crate::language_model::ServedModel;
 use crate::{Error, Result};
 
-/// What is served.
-pub enum Served {
-    /// A model that answers.
-    Language(ServedModel),
-    /// A model that gives vectors of texts, or scores of pairs.
-    Vectors(Box<Embedder>),
+/// Which models are open, and for how long.
+#[derive(Clone, Debug)]
+pub struct Residence {
+    /// Models that are open at once.
+    pub most: usize,
+    /// Bytes of weights of all of them together; one alone may have more.
+    pub bytes: u64,
+    /// Time without requests after which a model is closed that a request has opened; none: it stays until another one needs
+    /// its place.
+    pub keep_alive: Option<Duration>,
+}
+
+impl Default for Residence {
+    fn default() -> Self {
+        Self { most: 3, bytes: u64::MAX, keep_alive: Some(Duration::from_secs(300)) }
+    }
 }
 
 /// How much of everything.
@@ -59,6 +73,8 @@ pub struct Limits {
     pub ping: Duration,
     /// Time for requests in flight when the server is to end.
     pub drain: Duration,
+    /// An engine that has requests and comes to no end of a step for so long is not ready.
+    pub stuck: Duration,
 }
 
 impl Default for Limits {
@@ -70,6 +86,7 @@ impl Default for Limits {
             body_time: Duration::from_secs(60),
             ping: Duration::from_secs(10),
             drain: Duration::from_secs(30),
+            stuck: Duration::from_secs(60),
         }
     }
 }
@@ -81,13 +98,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server of a model, which clients call by this name. Who may ask says `access`; an address that others can reach needs a
-    /// key.
-    pub fn new(listener: TcpListener, name: &str, served: Served, access: Access, limits: Limits) -> Result<Self> {
+    /// A server of the models of a catalog; the one that is called `name` is meant where a request names none. Who may ask says
+    /// `access`; an address that others can reach needs a key.
+    pub fn new(
+        listener: TcpListener,
+        name: &str,
+        catalog: Box<dyn Catalog>,
+        access: Access,
+        limits: Limits,
+        residence: &Residence,
+    ) -> Result<Self> {
         let address = listener.local_addr().map_err(|error| Error::io("the server's address", error))?;
         let policy = policy::Policy::new(access, address.ip())?;
-        let app = std::sync::Arc::new(app::App::new(name.to_owned(), served, policy, limits)?);
+        let app = std::sync::Arc::new(app::App::new(name.to_owned(), catalog, policy, limits, residence));
         Ok(Self { listener, app })
+    }
+
+    /// Opens the model that is meant where a request names none, which then stays for so long without requests; may be asked on
+    /// another thread while the server runs.
+    pub fn first(&self) -> impl Fn(Option<Duration>) -> Result<()> + Send + use<> {
+        let app = std::sync::Arc::clone(&self.app);
+        move |keep| app.load_first(keep)
     }
 
     /// Whether a server at an address may be opened to those who have one of the keys: said before a model is loaded.

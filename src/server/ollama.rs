@@ -1,21 +1,24 @@
-//! Ollama's `/api`: chat, generate, embed, tags, ps, show.
+//! Ollama's `/api`: chat, generate, embed, embeddings, tags, ps, show.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 
-use super::app::{App, Language, Texts};
+use super::app::{App, Language, Loaded, Texts};
 use super::ask::{self, Ask, Asked};
+use super::catalog::Known;
 use super::failure::{Dialect, Failure, Outcome};
 use super::fields::Fields;
 use super::http::{Answer, json_answer, on_a_thread};
 use super::openai::reasoning;
 use super::policy::Caller;
 use super::reply::{End, NamedCall, Piece, gather};
+use super::split::{CallFormat, thinks};
 use super::stream::{Writer, streamed};
 use super::vectors;
 use crate::engine::Finish;
+use crate::model::Model;
 
 /// What runs a model elsewhere and changes no answer; here it runs as it was started.
 const ELSEWHERE: &[&str] = &[
@@ -36,8 +39,6 @@ const ELSEWHERE: &[&str] = &[
 /// The fields that `/api/chat` and `/api/generate` share.
 fn options(fields: &mut Fields, ask: &mut Ask, language: &Language) -> Outcome<()> {
     fields.refuse("format", &["".into()], "answers cannot be held to a grammar yet; leave it out")?;
-    // The model stays as long as the server.
-    fields.ignore(&["keep_alive"]);
     fields.refuse("logprobs", &[false.into()], "/v1/chat/completions has them")?;
     fields.refuse("top_logprobs", &[0.into()], "/v1/chat/completions has them")?;
     let Some(mut options) = fields.object("options")? else { return Ok(()) };
@@ -68,6 +69,53 @@ fn options(fields: &mut Fields, ask: &mut Ask, language: &Language) -> Outcome<(
     options.refuse("tfs_z", &[1.into(), 1.0.into()], "top_p works")?;
     options.refuse("n", &[1.into()], "/v1/chat/completions has it")?;
     ask.sample(&mut options, language.vocab())
+}
+
+/// How long the model is to stay when nobody asks for anything, if a request says it; none within: until another needs its
+/// place.
+type Keep = Option<Option<Duration>>;
+
+/// `keep_alive`: seconds, or a text such as `5m`; less than 0: for ever; 0: no longer than the request.
+fn keep_alive(fields: &mut Fields) -> Outcome<Keep> {
+    let Some(value) = fields.take("keep_alive") else { return Ok(None) };
+    let parsed = match &value {
+        Value::Number(seconds) => seconds.as_f64().and_then(of_seconds),
+        Value::String(text) => duration(text),
+        _ => None,
+    };
+    let works = format!("{value}; seconds, or a text as in 5m, 1h30m or -1 works");
+    parsed.map(Some).ok_or_else(|| Failure::invalid("keep_alive", works))
+}
+
+fn of_seconds(seconds: f64) -> Option<Option<Duration>> {
+    match seconds {
+        s if s < 0.0 => Some(None),
+        s => Duration::try_from_secs_f64(s).ok().map(Some),
+    }
+}
+
+/// A time as Go writes it; a number alone is seconds. None within: for ever.
+pub(crate) fn duration(text: &str) -> Option<Option<Duration>> {
+    const UNITS: [(&str, f64); 6] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
+    let (sign, mut rest) = text.strip_prefix('-').map_or((1.0, text), |rest| (-1.0, rest));
+    let mut seconds = 0.0;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let (digits, after) = rest.split_at(end);
+        let number: f64 = digits.parse().ok()?;
+        if after.is_empty() && digits.len() == text.trim_start_matches('-').len() {
+            return of_seconds(sign * number);
+        }
+        let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+        let (unit, next) = after.split_at(end);
+        let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        seconds += number * factor;
+        rest = next;
+    }
+    of_seconds(sign * seconds)
 }
 
 /// How much the model is to think: `think`.
@@ -103,13 +151,15 @@ fn message(message: Value, i: usize) -> Outcome<Value> {
 /// `/api/chat`.
 pub(super) async fn chat(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let name = fields.text("model")?;
-    app.check_name(Some(&fields.needed("model", name)?))?;
-    let language = Arc::clone(app.language()?);
+    let (name, keep) = (fields.needed("model", name)?, keep_alive(&mut fields)?);
     let stream = fields.flag("stream")?.unwrap_or(true);
     let list = fields.list("messages")?.unwrap_or_default();
     if list.is_empty() {
-        return Ok(json_answer(&loaded(&app, Kind::Chat)));
+        return loaded(&app, name, keep, Kind::Chat).await;
     }
+    let model = app.model(Some(name)).await?;
+    app.keep(&model, keep);
+    let language = Arc::clone(model.language()?);
     let started = move || {
         let list = list.into_iter().enumerate().map(|(i, one)| message(one, i)).collect::<Outcome<_>>()?;
         let messages = ask::messages(list, &language.template_source)?;
@@ -119,20 +169,22 @@ pub(super) async fn chat(app: Arc<App>, caller: Caller, mut fields: Fields) -> A
         options(&mut fields, &mut ask, &language)?;
         language.start(ask, caller.salt)
     };
-    answer(app, Kind::Chat, stream, on_a_thread(started).await?).await
+    answer(&app, &model, Kind::Chat, stream, on_a_thread(started).await?).await
 }
 
 /// `/api/generate`.
 pub(super) async fn generate(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let name = fields.text("model")?;
-    app.check_name(Some(&fields.needed("model", name)?))?;
-    let language = Arc::clone(app.language()?);
+    let (name, keep) = (fields.needed("model", name)?, keep_alive(&mut fields)?);
     let stream = fields.flag("stream")?.unwrap_or(true);
     let prompt = fields.text("prompt")?.unwrap_or_default();
     let system = fields.text("system")?.filter(|system| !system.is_empty());
     if prompt.is_empty() && system.is_none() {
-        return Ok(json_answer(&loaded(&app, Kind::Generate)));
+        return loaded(&app, name, keep, Kind::Generate).await;
     }
+    let model = app.model(Some(name)).await?;
+    app.keep(&model, keep);
+    let language = Arc::clone(model.language()?);
     fields.refuse("suffix", &["".into()], "the template of the model, given as a raw prompt, works")?;
     fields.refuse("template", &["".into()], "the model's own is used; raw: true leaves it out")?;
     fields.refuse("context", &[json!([])], "/api/chat has conversations")?;
@@ -154,7 +206,7 @@ pub(super) async fn generate(app: Arc<App>, caller: Caller, mut fields: Fields) 
         options(&mut fields, &mut ask, &language)?;
         language.start(ask, caller.salt)
     };
-    answer(app, Kind::Generate, stream, on_a_thread(started).await?).await
+    answer(&app, &model, Kind::Generate, stream, on_a_thread(started).await?).await
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -163,30 +215,40 @@ enum Kind {
     Generate,
 }
 
-/// The answer to a request that asks nothing but whether the model is there.
-fn loaded(app: &App, kind: Kind) -> Value {
-    let mut value = line(app, kind, "", "", &[]);
+/// The answer to a request that asks nothing: it opens the model, or closes it.
+async fn loaded(app: &Arc<App>, name: String, keep: Keep, kind: Kind) -> Answer {
+    let (name, reason) = if keep == Some(Some(Duration::ZERO)) {
+        let known = app.known(Some(name)).await?;
+        app.unload(known.name.clone());
+        (known.name, "unload")
+    } else {
+        let model = app.model(Some(name)).await?;
+        model.language()?;
+        app.keep(&model, keep);
+        (model.name().to_owned(), "load")
+    };
+    let mut value = line(&name, kind, "", "", &[]);
     value.insert("done".to_owned(), true.into());
-    value.insert("done_reason".to_owned(), "load".into());
-    value.into()
+    value.insert("done_reason".to_owned(), reason.into());
+    Ok(json_answer(&value.into()))
 }
 
-async fn answer(app: Arc<App>, kind: Kind, stream: bool, replies: Vec<super::reply::Reply>) -> Answer {
+async fn answer(app: &App, model: &Loaded, kind: Kind, stream: bool, replies: Vec<super::reply::Reply>) -> Answer {
     let begun = Instant::now();
+    let name = model.name().to_owned();
     if stream {
-        let ping = app.limits.ping;
-        return Ok(streamed(replies, Box::new(Lines { app, kind, begun }), ping));
+        return Ok(streamed(replies, Box::new(Lines { name, kind, begun }), app.limits.ping));
     }
     let whole = gather(replies).await?.pop().ok_or_else(|| Failure::unavailable("the engine has ended"))?;
-    let mut value = line(&app, kind, &whole.text, &whole.thought, &whole.calls);
+    let mut value = line(&name, kind, &whole.text, &whole.thought, &whole.calls);
     finish(&mut value, &whole.end, begun);
     Ok(json_answer(&value.into()))
 }
 
 /// A line, without its end.
-fn line(app: &App, kind: Kind, text: &str, thought: &str, calls: &[NamedCall]) -> Map<String, Value> {
+fn line(model: &str, kind: Kind, text: &str, thought: &str, calls: &[NamedCall]) -> Map<String, Value> {
     let mut line = Map::new();
-    line.insert("model".to_owned(), app.name.clone().into());
+    line.insert("model".to_owned(), model.into());
     line.insert("created_at".to_owned(), timestamp(SystemTime::now()).into());
     match kind {
         Kind::Generate => {
@@ -232,7 +294,7 @@ fn finish(line: &mut Map<String, Value>, end: &End, begun: Instant) {
 }
 
 struct Lines {
-    app: Arc<App>,
+    name: String,
     kind: Kind,
     begun: Instant,
 }
@@ -242,10 +304,10 @@ impl Writer for Lines {
 
     fn piece(&mut self, _: usize, piece: Piece, out: &mut String) {
         let value = match piece {
-            Piece::Delta { thought, text, calls, .. } => line(&self.app, self.kind, &text, &thought, &calls).into(),
+            Piece::Delta { thought, text, calls, .. } => line(&self.name, self.kind, &text, &thought, &calls).into(),
             Piece::End(End { finish: Finish::Error(error), .. }) => Failure::from(&*error).json(Dialect::Ollama),
             Piece::End(end) => {
-                let mut value = line(&self.app, self.kind, "", "", &[]);
+                let mut value = line(&self.name, self.kind, "", "", &[]);
                 finish(&mut value, &end, self.begun);
                 value.into()
             }
@@ -264,83 +326,127 @@ impl Writer for Lines {
 }
 
 /// `/api/embed`.
-pub(super) async fn embed(app: &App, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let made = app.vectors()?;
-    if made.scores {
-        return Err(Failure::unsupported("a vector", "this model gives scores of pairs: /v1/rerank works"));
-    }
+pub(super) async fn embed(app: &Arc<App>, mut fields: Fields) -> Answer {
+    let name = fields.text("model")?;
+    let keep = keep_alive(&mut fields)?;
     let texts = vectors::texts(&mut fields, "input")?;
+    let model = app.model(name).await?;
+    app.keep(&model, keep);
+    let made = of_texts(&model)?;
     fields.refuse("dimensions", &[], "vectors are as long as the model makes them")?;
     fields.refuse("truncate", &[true.into(), false.into()], "true and false work")?;
-    fields.ignore(&["keep_alive", "options"]);
+    fields.ignore(&["options"]);
     let begun = Instant::now();
     let made = made.of(Texts::Single(texts)).await?;
     let embeddings: Vec<Value> = made.vectors.iter().map(|vector| vectors::numbers(vector)).collect();
     let time = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Ok(json_answer(&json!({
-        "model": app.name, "embeddings": embeddings, "total_duration": time, "load_duration": 0,
+        "model": model.name(), "embeddings": embeddings, "total_duration": time, "load_duration": 0,
         "prompt_eval_count": made.tokens,
     })))
 }
 
-fn details(app: &App) -> Value {
-    let model = app.language().ok().map(|language| language.model.model());
+fn of_texts(model: &Loaded) -> Outcome<&super::app::Vectors> {
+    let made = model.vectors()?;
+    if made.scores {
+        return Err(Failure::unsupported("a vector", "this model gives scores of pairs: /v1/rerank works"));
+    }
+    Ok(made)
+}
+
+/// `/api/embeddings`, the older form: one text.
+pub(super) async fn embeddings(app: &Arc<App>, mut fields: Fields) -> Answer {
+    let name = fields.text("model")?;
+    let name = fields.needed("model", name)?;
+    let keep = keep_alive(&mut fields)?;
+    let text = fields.text("prompt")?;
+    let text = fields.needed("prompt", text)?;
+    if text.is_empty() {
+        return Err(Failure::invalid("prompt", "it is empty; one character or more works"));
+    }
+    fields.ignore(&["options"]);
+    let model = app.model(Some(name)).await?;
+    app.keep(&model, keep);
+    let made = of_texts(&model)?.of(Texts::Single(vec![text])).await?;
+    let vector = made.vectors.first().map_or(json!([]), |vector| vectors::numbers(vector));
+    Ok(json_answer(&json!({ "embedding": vector })))
+}
+
+/// What is known of a model without its files: the quantisation stands in its name.
+fn details(known: &Known, model: Option<&Model>) -> Value {
     let family = model.map_or("", |model| model.arch);
     let size = model.map_or_else(String::new, |model| format!("{:.1}M", model.parameters as f64 / 1e6));
+    let quant = known.name.rsplit_once(':').map_or("", |(_, quant)| quant);
     json!({
         "parent_model": "", "format": "gguf", "family": family, "families": [family], "parameter_size": size,
-        "quantization_level": "",
+        "quantization_level": quant,
     })
 }
 
-fn card(app: &App) -> Value {
-    let created = UNIX_EPOCH + Duration::from_secs(app.created);
+fn card(app: &App, known: &Known, model: Option<&Model>) -> Value {
     json!({
-        "name": app.name, "model": app.name, "modified_at": timestamp(created), "size": 0, "digest": "",
-        "details": details(app),
+        "name": known.name, "model": known.name, "modified_at": timestamp(modified(app, known)), "size": known.bytes,
+        "digest": known.commit, "details": details(known, model),
     })
 }
 
-/// `/api/tags`.
-pub(super) fn tags(app: &App) -> Value {
-    json!({ "models": [card(app)] })
+fn modified(app: &App, known: &Known) -> SystemTime {
+    known.modified.unwrap_or(UNIX_EPOCH + Duration::from_secs(app.created))
 }
 
-/// `/api/ps`: the model stays as long as the server.
+/// `/api/tags`: all models that are here.
+pub(super) fn tags(app: &App, all: &[Known]) -> Value {
+    let models: Vec<Value> = all.iter().map(|known| card(app, known, None)).collect();
+    json!({ "models": models })
+}
+
+/// `/api/ps`: the models that are open.
 pub(super) fn ps(app: &App) -> Value {
-    let mut card = card(app);
-    if let Value::Object(card) = &mut card {
-        card.remove("modified_at");
-        card.insert("expires_at".to_owned(), "9999-12-31T23:59:59Z".into());
-        card.insert("size_vram".to_owned(), 0.into());
-    }
-    json!({ "models": [card] })
+    let one = |(model, left): &(Arc<Loaded>, Option<Duration>)| {
+        let language = model.language().ok();
+        let mut card = card(app, &model.known, language.map(|language| language.model.model()));
+        if let Value::Object(card) = &mut card {
+            card.remove("modified_at");
+            let ends = left.and_then(|left| SystemTime::now().checked_add(left));
+            let ends = ends.map_or("9999-12-31T23:59:59Z".to_owned(), timestamp);
+            card.insert("expires_at".to_owned(), ends.into());
+            let on_gpu = if model.on_gpu { model.known.bytes } else { 0 };
+            card.insert("size_vram".to_owned(), on_gpu.into());
+            if let Some(language) = language {
+                card.insert("context_length".to_owned(), language.model.handle().context().into());
+            }
+        }
+        card
+    };
+    let models: Vec<Value> = app.loaded().iter().map(one).collect();
+    json!({ "models": models })
 }
 
-/// `/api/show`.
-pub(super) fn show(app: &App, mut fields: Fields) -> Answer {
+/// `/api/show`: what the files of a model say; it is not opened for that.
+pub(super) async fn show(app: &Arc<App>, mut fields: Fields) -> Answer {
     let name = fields.text("model")?.or(fields.text("name")?);
-    app.check_name(Some(&fields.needed("model", name)?))?;
-    let (mut template, mut capabilities, mut info) = (String::new(), Vec::new(), Map::new());
-    match app.language() {
-        Ok(language) => {
+    let known = app.known(Some(fields.needed("model", name)?)).await?;
+    let of = Arc::clone(app);
+    on_a_thread(move || {
+        let model = of.catalog.inspect(&known)?;
+        let (mut template, mut capabilities, mut info) = (String::new(), Vec::new(), Map::new());
+        info.insert("general.architecture".to_owned(), model.arch.into());
+        info.insert("general.parameter_count".to_owned(), model.parameters.into());
+        info.insert(format!("{}.context_length", model.arch), model.program.context.into());
+        if model.program.logits().is_some() {
+            template = model.chat_template.clone().unwrap_or_default();
             capabilities.push("completion");
-            capabilities.extend(language.calls_tools().then_some("tools"));
-            capabilities.extend(language.thinks().then_some("thinking"));
-            template.clone_from(&language.template_source);
-            let arch = language.model.model().arch;
-            let context = language.model.handle().context();
-            info.insert(format!("{arch}.context_length"), context.into());
-            info.insert("general.architecture".to_owned(), arch.into());
+            capabilities.extend(CallFormat::of_template(&template).map(|_| "tools"));
+            capabilities.extend(thinks(&template).then_some("thinking"));
+        } else {
+            capabilities.push("embedding");
         }
-        Err(_) => capabilities.push("embedding"),
-    }
-    let created = UNIX_EPOCH + Duration::from_secs(app.created);
-    Ok(json_answer(&json!({
-        "modelfile": "", "parameters": "", "template": template, "details": details(app), "model_info": info,
-        "capabilities": capabilities, "modified_at": timestamp(created),
-    })))
+        Ok(json_answer(&json!({
+            "modelfile": "", "parameters": "", "template": template, "details": details(&known, Some(&model)),
+            "model_info": info, "capabilities": capabilities, "modified_at": timestamp(modified(&of, &known)),
+        })))
+    })
+    .await
 }
 
 /// A time as RFC 3339 has it, in UTC.
@@ -363,6 +469,32 @@ fn timestamp(time: SystemTime) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_to_stay_are_read_as_go_writes_them() {
+        let of = |ms| Some(Some(Duration::from_millis(ms)));
+        for (text, expected) in [
+            ("5m", of(300_000)),
+            ("1h30m", of(5_400_000)),
+            ("1.5s", of(1500)),
+            ("250ms", of(250)),
+            ("60", of(60_000)),
+            ("0", of(0)),
+            ("-1", Some(None)),
+            ("-1m", Some(None)),
+            ("", None),
+            ("-", None),
+            ("m", None),
+            ("5 m", None),
+            ("5mm", None),
+            ("5m3", None),
+            ("1e9s", None),
+            ("99999999999999999999999h", None),
+            ("NaN", None),
+        ] {
+            assert_eq!(duration(text), expected, "{text}");
+        }
+    }
 
     #[test]
     fn times_are_written_in_utc() {

@@ -121,8 +121,9 @@ pub(super) fn reasoning(effort: &str, variables: &mut Map<String, Value>) -> Out
 
 /// `/v1/chat/completions`.
 pub(super) async fn chat(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let language = Arc::clone(app.language()?);
+    let model = app.model(fields.text("model")?).await?;
+    let language = Arc::clone(model.language()?);
+    let name = model.name().to_owned();
     let sent = Sent::of(&mut fields)?;
     common(&mut fields)?;
     let started = move || {
@@ -130,18 +131,17 @@ pub(super) async fn chat(app: Arc<App>, caller: Caller, mut fields: Fields) -> A
         language.start(ask, caller.salt)
     };
     let replies = super::http::on_a_thread(started).await?;
-    let head =
-        Head { id: format!("chatcmpl-{}", random_name(24)), created: now().unwrap_or(0), model: app.name.clone() };
+    let head = Head { id: format!("chatcmpl-{}", random_name(24)), created: now().unwrap_or(0), model: name };
     if sent.stream {
         let count = replies.len();
-        let language = Arc::clone(app.language()?);
+        let language = Arc::clone(model.language()?);
         let ends = Vec::new();
         let writer =
             ChatWriter { head, include_usage: sent.include_usage, language, calls: vec![0; count], ends, n: count };
         return Ok(streamed(replies, Box::new(writer), app.limits.ping));
     }
     let wholes = gather(replies).await?;
-    let language = app.language()?;
+    let language = model.language()?;
     let choices: Vec<Value> = wholes.iter().enumerate().map(|(i, whole)| choice(i, whole, language)).collect();
     let ends: Vec<_> = wholes.into_iter().map(|whole| whole.end).enumerate().collect();
     Ok(json_answer(&json!({
@@ -335,8 +335,9 @@ fn completion_ask(fields: &mut Fields, language: &Language) -> Outcome<(Vec<Aske
 
 /// `/v1/completions`.
 pub(super) async fn completions(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let language = Arc::clone(app.language()?);
+    let model = app.model(fields.text("model")?).await?;
+    let language = Arc::clone(model.language()?);
+    let name = model.name().to_owned();
     let sent = Sent::of(&mut fields)?;
     common(&mut fields)?;
     let started = move || {
@@ -354,8 +355,8 @@ pub(super) async fn completions(app: Arc<App>, caller: Caller, mut fields: Field
         Ok((replies, echoes, ask.n as usize))
     };
     let (replies, echoes, n) = super::http::on_a_thread(started).await?;
-    let head = Head { id: format!("cmpl-{}", random_name(24)), created: now().unwrap_or(0), model: app.name.clone() };
-    let language = Arc::clone(app.language()?);
+    let head = Head { id: format!("cmpl-{}", random_name(24)), created: now().unwrap_or(0), model: name };
+    let language = Arc::clone(model.language()?);
     if sent.stream {
         let said = vec![0; echoes.len()];
         let ends = Vec::new();

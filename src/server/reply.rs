@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::app::Language;
 use super::ask::random_name;
 use super::failure::{Failure, Outcome};
-use super::split::{Parts, Splitter, ToolCall, is_mark};
+use super::split::{Parts, Splitter, ToolCall};
 use crate::driver::{Generation, GenerationEvent};
 use crate::engine::{Finish, Timings, Usage};
 use crate::ops::Logprob;
@@ -131,7 +131,11 @@ impl Reply {
                 let tokenizer = self.language.model.tokenizer();
                 if tokenizer.is_control(id) {
                     // Control tokens are no text, but some of them say what the text is.
-                    match tokenizer.piece(id).and_then(|piece| std::str::from_utf8(piece).ok()).filter(|p| is_mark(p)) {
+                    match tokenizer
+                        .piece(id)
+                        .and_then(|piece| std::str::from_utf8(piece).ok())
+                        .filter(|p| self.splitter.is_mark(p))
+                    {
                         Some(mark) => text.push_str(mark),
                         None => self.asked = None,
                     }

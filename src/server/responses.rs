@@ -141,8 +141,8 @@ fn one_item(path: String, item: Value, to: &mut Vec<Value>) -> Outcome<()> {
 
 /// `/v1/responses`.
 pub(super) async fn create(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let language = Arc::clone(app.language()?);
+    let served = app.model(fields.text("model")?).await?;
+    let language = Arc::clone(served.language()?);
     let stream = fields.flag("stream")?.unwrap_or(false);
     if let Some(mut options) = fields.object("stream_options")? {
         options.refuse("include_obfuscation", &[false.into()], "nothing is hidden here; false works")?;
@@ -152,8 +152,8 @@ pub(super) async fn create(app: Arc<App>, caller: Caller, mut fields: Fields) ->
         Ok((language.start(ask, caller.salt)?, echo))
     };
     let (replies, echo) = on_a_thread(started).await?;
-    let head =
-        Head { id: format!("resp_{}", random_name(24)), created: now().unwrap_or(0), model: app.name.clone(), echo };
+    let (id, model) = (format!("resp_{}", random_name(24)), served.name().to_owned());
+    let head = Head { id, created: now().unwrap_or(0), model, echo };
     if stream {
         let writer = Events { head, number: 0, open: None, output: Vec::new(), end: None };
         return Ok(streamed(replies, Box::new(writer), app.limits.ping));

@@ -11,6 +11,8 @@ pub(super) enum CallFormat {
     Bare,
     /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
     Mistral,
+    /// A message to `functions.NAME` on a channel: gpt-oss.
+    Channels,
 }
 
 const MISTRAL: &str = "[TOOL_CALLS]";
@@ -18,11 +20,17 @@ const MISTRAL_ARGS: &str = "[ARGS]";
 const PYTHON: &str = "<|python_tag|>";
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+/// What a message of gpt-oss's begins with, its header ends with, and it ends with: `<|channel|>final<|message|>Yes.<|end|>`.
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
 
 impl CallFormat {
     /// That of a template; none if it knows no tools.
     pub(super) fn of_template(source: &str) -> Option<Self> {
-        if source.contains(MISTRAL) {
+        if source.contains(CHANNEL) {
+            Some(Self::Channels)
+        } else if source.contains(MISTRAL) {
             Some(Self::Mistral)
         } else if source.contains(OPEN) {
             Some(Self::Tagged)
@@ -36,7 +44,8 @@ impl CallFormat {
 
 /// What the thoughts of a template's model stand between.
 pub(super) fn thought_marks(source: &str) -> (&'static str, &'static str) {
-    const MARKS: [(&str, &str); 4] = [
+    const MARKS: [(&str, &str); 5] = [
+        (CHANNEL, MESSAGE),
         ("[THINK]", "[/THINK]"),
         ("<seed:think>", "</seed:think>"),
         ("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -46,8 +55,13 @@ pub(super) fn thought_marks(source: &str) -> (&'static str, &'static str) {
     own.unwrap_or(("<think>", "</think>"))
 }
 
+/// Whether a template says something about thoughts.
+pub(super) fn thinks(source: &str) -> bool {
+    source.contains(thought_marks(source).1)
+}
+
 /// Control tokens that are no text, and say where something begins: their texts take part here.
-pub(super) fn is_mark(text: &str) -> bool {
+fn is_mark(text: &str) -> bool {
     const MARKS: [&str; 9] =
         [MISTRAL, MISTRAL_ARGS, PYTHON, OPEN, CLOSE, "[THINK]", "[/THINK]", "<|START_THINKING|>", "<|END_THINKING|>"];
     MARKS.contains(&text) || ["<think>", "</think>", "<seed:think>", "</seed:think>"].contains(&text)
@@ -78,6 +92,8 @@ enum State {
     Text,
     /// Inside of a call, which ends by its mark or with the answer.
     Call,
+    /// Before a message on a channel.
+    Header,
 }
 
 /// Takes an answer apart. The parts are the same however the text is split into pieces.
@@ -91,18 +107,35 @@ pub(super) struct Splitter {
     /// Something was thought: white space before it was none of it.
     thought: bool,
     called: bool,
+    /// The tool that a message on a channel goes to.
+    to: Option<String>,
 }
 
 impl Splitter {
     /// For an answer to a prompt that ends with `asked`, by a model whose thoughts stand between `marks`.
     pub(super) fn new(asked: &str, marks: (&'static str, &'static str), calls: Option<CallFormat>) -> Self {
-        let state = if asked.trim_end().ends_with(marks.0) { State::Thought } else { State::Start };
-        Self { marks, calls, state, held: String::new(), thought: false, called: false }
+        let state = match asked.trim_end() {
+            _ if marks.0 == CHANNEL => State::Header,
+            asked if asked.ends_with(marks.0) => State::Thought,
+            _ => State::Start,
+        };
+        Self { marks, calls, state, held: String::new(), thought: false, called: false, to: None }
     }
 
     /// Passes everything on as text.
     pub(super) fn plain() -> Self {
-        Self { marks: ("", ""), calls: None, state: State::Text, held: String::new(), thought: false, called: false }
+        let held = String::new();
+        Self { marks: ("", ""), calls: None, state: State::Text, held, thought: false, called: false, to: None }
+    }
+
+    /// Whether the text of a control token takes part here.
+    pub(super) fn is_mark(&self, text: &str) -> bool {
+        is_mark(text) || self.channels() && (text == MESSAGE || text == "<|constrain|>" || ENDS.contains(&text))
+    }
+
+    /// Whether messages come on channels.
+    fn channels(&self) -> bool {
+        self.marks.0 == CHANNEL
     }
 
     /// Whether the model thinks.
@@ -128,6 +161,11 @@ impl Splitter {
         let mut parts = Parts::default();
         let rest = std::mem::take(&mut self.held);
         match self.state {
+            State::Thought if self.channels() => parts.thought = rest,
+            State::Call if self.channels() => self.call(&rest, true, &mut parts),
+            // A header that never ended; a model that knows no channels has said it.
+            State::Header if ENDS.iter().any(|mark| rest.contains(mark)) => {}
+            State::Header => parts.text = rest,
             State::Thought => parts.thought = rest.trim_end().to_owned(),
             State::AfterThought => parts.text = rest.trim_start().to_owned(),
             State::Start | State::Text => parts.text = rest,
@@ -139,6 +177,8 @@ impl Splitter {
     /// One move from a state; false if more text is needed.
     fn advance(&mut self, parts: &mut Parts) -> bool {
         match self.state {
+            State::Header => self.header(),
+            State::Thought | State::Text | State::Call if self.channels() => self.message(parts),
             State::Start => self.start(),
             State::Thought => self.thought(parts),
             State::AfterThought => {
@@ -152,6 +192,48 @@ impl Splitter {
             State::Text => self.text(parts),
             State::Call => self.within_call(parts),
         }
+    }
+
+    /// The header of a message on a channel: whom it goes to.
+    fn header(&mut self) -> bool {
+        let Some(at) = self.held.find(MESSAGE) else { return false };
+        let header: String = self.held.drain(..at + MESSAGE.len()).collect();
+        let channel = header.rsplit_once(CHANNEL).map_or("", |(_, channel)| channel);
+        let word = |text: &str| {
+            let end = text.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(text.len());
+            text.get(..end).unwrap_or_default().to_owned()
+        };
+        let to = header.split_once("to=functions.").map(|(_, to)| word(to));
+        self.state = match (word(channel).as_str(), to) {
+            (_, Some(to)) if self.calls.is_some() => {
+                self.to = Some(to);
+                State::Call
+            }
+            ("analysis", None) => State::Thought,
+            _ => State::Text,
+        };
+        true
+    }
+
+    /// A message on a channel, up to the mark that ends it.
+    fn message(&mut self, parts: &mut Parts) -> bool {
+        let ends = ENDS.iter().filter_map(|mark| Some((self.held.find(mark)?, *mark)));
+        let end = ends.min();
+        let sure = match end {
+            Some((at, _)) => at,
+            None if self.state == State::Call => return false,
+            None => self.held.len() - ENDS.iter().map(|mark| overlap(&self.held, mark)).max().unwrap_or(0),
+        };
+        let said: String = self.held.drain(..sure).collect();
+        match self.state {
+            State::Thought => parts.thought.push_str(&said),
+            State::Call => self.call(&said, true, parts),
+            _ => parts.text.push_str(&said),
+        }
+        if end.is_some() {
+            self.state = State::Header;
+        }
+        end.is_some()
     }
 
     fn start(&mut self) -> bool {
@@ -213,7 +295,7 @@ impl Splitter {
         let mark = match self.calls {
             Some(CallFormat::Tagged) => OPEN,
             Some(CallFormat::Mistral) => MISTRAL,
-            Some(CallFormat::Bare) | None => {
+            Some(CallFormat::Bare | CallFormat::Channels) | None => {
                 parts.text.push_str(&std::mem::take(&mut self.held));
                 return false;
             }
@@ -248,6 +330,11 @@ impl Splitter {
         let calls = match self.calls {
             Some(CallFormat::Mistral) => mistral(text),
             Some(CallFormat::Bare) => bare(text),
+            Some(CallFormat::Channels) => {
+                let name = self.to.take().unwrap_or_default();
+                let arguments = if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text.trim()) };
+                arguments.ok().map(|arguments| vec![ToolCall { name, arguments }])
+            }
             Some(CallFormat::Tagged) | None => one(text, "arguments").map(|call| vec![call]),
         };
         match (calls, self.calls) {
@@ -407,11 +494,67 @@ mod tests {
     }
 
     #[test]
+    fn messages_on_channels_are_apart() {
+        let calls = Some(CallFormat::Channels);
+        let of = |text: &str, calls: Option<CallFormat>| {
+            let of = |pieces: &mut dyn Iterator<Item = &str>| {
+                let mut splitter = Splitter::new("<|start|>assistant", (CHANNEL, MESSAGE), calls);
+                let mut all = Parts::default();
+                let mut add = |parts: Parts| {
+                    all.thought += &parts.thought;
+                    all.text += &parts.text;
+                    all.calls.extend(parts.calls);
+                };
+                pieces.for_each(|piece| add(splitter.push(piece)));
+                add(splitter.finish());
+                assert_eq!(splitter.called(), !all.calls.is_empty());
+                all
+            };
+            let whole = of(&mut [text].into_iter());
+            for (at, _) in text.char_indices() {
+                let (first, second) = text.split_at(at);
+                assert_eq!(of(&mut [first, second].into_iter()), whole, "{first:?} | {second:?}");
+            }
+            let letters: Vec<String> = text.chars().map(String::from).collect();
+            assert_eq!(of(&mut letters.iter().map(String::as_str)), whole);
+            whole
+        };
+        let thought = "<|channel|>analysis<|message|>Hm <b>, é.<|end|><|start|>assistant";
+        assert_eq!(
+            of(&format!("{thought}<|channel|>final<|message|>Yes. <|return|>"), None),
+            said("Hm <b>, é.", "Yes. ")
+        );
+        assert_eq!(of("<|channel|>final<|message|>Yes <|e", None), said("", "Yes <|e"));
+        assert_eq!(of("<|channel|>analysis<|message|>It goes on", None), said("It goes on", ""));
+        assert_eq!(of("<|channel|>anal", None), said("", ""));
+        assert_eq!(of("Plain words", None), said("", "Plain words"));
+        // Words to the user before a call, and the call, in both orders of its header.
+        let preamble = "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant";
+        for header in [
+            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+            " to=functions.f<|channel|>commentary json<|message|>",
+        ] {
+            let found = of(&format!("{thought}{preamble}{header}{{\"x\": 1}}<|call|>"), calls);
+            assert_eq!((&*found.thought, &*found.text), ("Hm <b>, é.", "I look."));
+            assert_eq!(found.calls, [call("f", serde_json::json!({"x": 1}))], "{header}");
+            // The mark that ends it may be the end of the answer, too; nobody asked for tools: it is text.
+            assert_eq!(of(&format!("{header}{{}}"), calls).calls, [call("f", serde_json::json!({}))]);
+            assert_eq!(of(&format!("{header}{{}}<|call|>"), None), said("", "{}"));
+            assert_eq!(of(&format!("{header}{{no"), calls), said("", "{no"));
+        }
+    }
+
+    #[test]
     fn templates_name_their_family() {
         assert_eq!(CallFormat::of_template("{% if tools %}<tool_call>"), Some(CallFormat::Tagged));
         assert_eq!(CallFormat::of_template("{% if tools %}<|eot_id|>"), Some(CallFormat::Bare));
         assert_eq!(CallFormat::of_template("[TOOL_CALLS]"), Some(CallFormat::Mistral));
         assert_eq!(CallFormat::of_template("<|im_start|>"), None);
+        assert_eq!(
+            CallFormat::of_template("<|start|>assistant<|channel|>final<|message|>"),
+            Some(CallFormat::Channels)
+        );
+        assert!(thinks("<|channel|>analysis<|message|>") && !thinks("<|im_start|>"));
         assert_eq!(thought_marks("[THINK][/THINK]").0, "[THINK]");
         assert_eq!(thought_marks("").0, "<think>");
     }

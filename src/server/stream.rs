@@ -17,6 +17,8 @@ use super::reply::{Piece, Reply};
 pub(super) enum ReplyBody {
     Whole(Option<Bytes>),
     Streamed(Box<Streamed>),
+    /// Lines that a thread makes.
+    Lines(tokio::sync::mpsc::Receiver<Bytes>),
 }
 
 /// Writes pieces as one of the APIs has them.
@@ -112,6 +114,7 @@ impl Body for ReplyBody {
         let data = match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take()),
             Self::Streamed(streamed) => streamed.poll(context),
+            Self::Lines(lines) => lines.poll_recv(context),
         };
         data.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
@@ -120,13 +123,14 @@ impl Body for ReplyBody {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
             Self::Streamed(streamed) => streamed.over && streamed.out.is_empty(),
+            Self::Lines(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Streamed(_) => SizeHint::default(),
+            Self::Streamed(_) | Self::Lines(_) => SizeHint::default(),
         }
     }
 }

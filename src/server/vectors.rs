@@ -17,9 +17,9 @@ use crate::text::Special;
 const TEXTS: usize = 2048;
 
 /// `/v1/embeddings`.
-pub(super) async fn embeddings(app: &App, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let vectors = app.vectors()?;
+pub(super) async fn embeddings(app: &Arc<App>, mut fields: Fields) -> Answer {
+    let model = app.model(fields.text("model")?).await?;
+    let vectors = model.vectors()?;
     if vectors.scores {
         return Err(Failure::unsupported("a vector", "this model gives scores of pairs: /v1/rerank works"));
     }
@@ -45,13 +45,13 @@ pub(super) async fn embeddings(app: &App, mut fields: Fields) -> Answer {
         })
         .collect();
     let usage = json!({ "prompt_tokens": made.tokens, "total_tokens": made.tokens });
-    Ok(json_answer(&json!({ "object": "list", "data": data, "model": app.name, "usage": usage })))
+    Ok(json_answer(&json!({ "object": "list", "data": data, "model": model.name(), "usage": usage })))
 }
 
 /// `/v1/rerank`, as Cohere and Jina have it.
-pub(super) async fn rerank(app: &App, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let vectors = app.vectors()?;
+pub(super) async fn rerank(app: &Arc<App>, mut fields: Fields) -> Answer {
+    let model = app.model(fields.text("model")?).await?;
+    let vectors = model.vectors()?;
     if !vectors.scores {
         return Err(Failure::unsupported("a score", "this model gives vectors: /v1/embeddings works"));
     }
@@ -72,13 +72,13 @@ pub(super) async fn rerank(app: &App, mut fields: Fields) -> Answer {
     };
     let results: Vec<Value> = scores.iter().take(most).map(one).collect();
     let usage = json!({ "prompt_tokens": made.tokens, "total_tokens": made.tokens });
-    Ok(json_answer(&json!({ "model": app.name, "results": results, "usage": usage })))
+    Ok(json_answer(&json!({ "model": model.name(), "results": results, "usage": usage })))
 }
 
 /// `/tokenize`: a text as it is, or messages as the template writes them.
 pub(super) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let language = Arc::clone(app.language()?);
+    let model = app.model(fields.text("model")?).await?;
+    let language = Arc::clone(model.language()?);
     let messages = fields.list("messages")?;
     // vLLM's name, and llama.cpp's.
     let text = fields.text("prompt")?.or(fields.text("content")?);
@@ -98,14 +98,14 @@ pub(super) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Answer {
         _ => Err(Failure::invalid("prompt", "either prompt or messages is needed")),
     })
     .await?;
-    let context = app.language()?.model.handle().context();
+    let context = model.language()?.model.handle().context();
     Ok(json_answer(&json!({ "count": ids.len(), "max_model_len": context, "tokens": ids })))
 }
 
 /// `/detokenize`.
 pub(super) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Answer {
-    app.check_name(fields.text("model")?.as_deref())?;
-    let language = Arc::clone(app.language()?);
+    let model = app.model(fields.text("model")?).await?;
+    let language = Arc::clone(model.language()?);
     let tokens = fields.list("tokens")?;
     let tokens = fields.needed("tokens", tokens)?;
     let text = on_a_thread(move || {

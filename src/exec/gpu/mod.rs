@@ -466,6 +466,12 @@ impl GpuExecutor {
         }
     }
 
+    /// The device that it works on, for others to work on, too.
+    #[cfg(feature = "cli")]
+    pub(crate) fn opened_on(&self) -> &Device {
+        &self.device
+    }
+
     /// Sets how long a submission may take; the default is 8 ms on a device that somebody else uses, too, else 50 ms. Short
     /// steps share a submission, long ones are split after [`calibrate`](Self::calibrate); 0 does neither. Results do not
     /// depend on it.

@@ -110,7 +110,8 @@ fn a_soak_takes_no_memory() {
     let serve = ServeOptions { queue_requests: 8, ..ServeOptions::default() };
     let (model, thread) = pollster::block_on(wgslm::open(wgslm::TINY, &options)).unwrap().serve(serve);
     let resident = || {
-        let pages: u64 = std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let pages: u64 =
+            std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         pages * 4096
     };
     let (start, mut random, mut open) = (std::time::Instant::now(), Rng(5), Vec::<Generation>::new());
@@ -119,7 +120,8 @@ fn a_soak_takes_no_memory() {
     loop {
         let tenth = (10.0 * start.elapsed().as_secs_f64() / seconds) as usize;
         let Some(least) = least.get_mut(tenth) else { break };
-        let beginning: String = (0..random.below(40)).map(|_| ["a dog ", "Tom ", "the sun "][random.below(3)]).collect();
+        let beginning: String =
+            (0..random.below(40)).map(|_| ["a dog ", "Tom ", "the sun "][random.below(3)]).collect();
         let run = wgslm::GenerateOptions { max_tokens: Some(1 + random.below(24) as u32), ..Default::default() };
         if let Ok(generation) = model.generate(&format!("Once {beginning}"), &run) {
             open.push(generation);

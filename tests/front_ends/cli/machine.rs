@@ -296,14 +296,14 @@ fn recommended_sampling_is_kept() {
 }
 
 /// The embedded model's file with another chat template.
-fn with_template(folder: &str, template: &str) -> std::path::PathBuf {
+pub(crate) fn with_template(folder: &str, template: &str) -> std::path::PathBuf {
     let mut file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/assets/tiny.gguf")).unwrap();
     let key = b"tokenizer.chat_template\x08\0\0\0";
     let at = file.windows(key.len()).position(|w| w == key).unwrap() + key.len();
     let length = u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
-    // Tensors stay aligned.
-    let spaces = (length as isize - template.len() as isize).rem_euclid(32) as usize;
-    let padded = template.to_owned() + &" ".repeat(spaces);
+    // Tensors stay aligned; a comment is no text.
+    let spaces = (length as isize - template.len() as isize - 4).rem_euclid(32) as usize;
+    let padded = format!("{template}{{#{}#}}", " ".repeat(spaces));
     let new = [&(padded.len() as u64).to_le_bytes(), padded.as_bytes()].concat();
     file.splice(at..at + 8 + length, new);
     let path = tempdir(folder).join("model.gguf");

@@ -4,7 +4,7 @@ mod bench;
 mod convert;
 pub(super) mod embed;
 mod inspect;
-mod machine;
+pub(crate) mod machine;
 mod perplexity;
 mod sampling;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! Models by name, from a hub on this machine that fails in every way that a real one can.
 
-mod server;
+pub(crate) mod server;
 
 use std::fs;
 use std::path::{Path, PathBuf};

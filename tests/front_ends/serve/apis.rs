@@ -318,3 +318,21 @@ fn official_clients_work() {
     let cases: u32 = out.split(' ').next().unwrap().parse().unwrap();
     assert!(cases >= 120, "{out}");
 }
+
+/// The client in JavaScript, where scripts/test has installed it.
+#[test]
+fn the_official_client_in_javascript_works() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/front_ends/serve/javascript");
+    if !folder.join("node_modules/openai").exists() {
+        assert!(std::env::var_os("CI").is_none(), "{}: scripts/test installs what it needs", folder.display());
+        return;
+    }
+    let server = Server::start(&["--api-key", "secret"]);
+    let mut command = Command::new("node");
+    command.arg(folder.join("client.mjs")).args([&format!("http://{}", server.address), "secret"]);
+    let output = command.env("NO_PROXY", "127.0.0.1").stdin(Stdio::null()).output().unwrap();
+    let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{errors}");
+    let cases: u32 = out.split(' ').next().unwrap().parse().unwrap();
+    assert!(cases >= 40, "{out}");
+}

@@ -101,7 +101,7 @@ pub(super) fn command(args: &[&str]) -> Command {
     if !args.contains(&"--port") {
         command.args(["--port", "0"]);
     }
-    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR")).env_remove("HF_HOME").env_remove("HF_HUB_CACHE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

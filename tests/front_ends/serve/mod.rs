@@ -3,4 +3,8 @@
 mod apis;
 mod client;
 mod limits;
+mod load;
+mod models;
 mod openai;
+mod policy;
+mod turns;

@@ -1,0 +1,252 @@
+//! The models that `wgslm serve` may open: those of the command line, and those in the cache.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use super::models::is_plainly_a_path;
+use super::open::{AccessArg, WeightsArg};
+use super::{self_test_results, term};
+use crate::driver::ServeOptions;
+use crate::engine::{EmbedOptions, Embedder};
+use crate::exec::{AnyExecutor, CacheSize, DeviceChoice, GpuExecutor, Options, Progress, ProgressFn};
+use crate::file::ModelFile;
+use crate::gpu::Device;
+use crate::hub::{self, Hub, Reference};
+use crate::language_model::LanguageModel;
+use crate::model::Model;
+use crate::server::{Catalog, Known, Pulling, Served};
+use crate::{Error, Result};
+
+/// A model of the command line.
+pub(super) struct Given {
+    /// What clients call it.
+    pub(super) name: String,
+    /// Its file or folder; none: the model that is compiled in.
+    pub(super) path: Option<PathBuf>,
+}
+
+/// How each is run.
+#[derive(Clone)]
+pub(super) struct RunOptions {
+    /// Where, and with which numerics.
+    pub(super) options: Options,
+    pub(super) serve: ServeOptions,
+    pub(super) parallel: u32,
+    pub(super) context: Option<u32>,
+    pub(super) cache: Option<CacheSize>,
+}
+
+/// The models that there are.
+pub(super) struct Models {
+    pub(super) given: Vec<Given>,
+    pub(super) weights: WeightsArg,
+    /// None where there is no place for a cache.
+    pub(super) hub: Option<Hub>,
+    pub(super) run: RunOptions,
+    pub(super) device: Shared,
+}
+
+/// The device that all models on a GPU share: opened by the first of them, and again when it was lost.
+#[derive(Clone, Default)]
+pub(super) struct Shared(std::sync::Arc<Mutex<Option<Device>>>);
+
+impl Shared {
+    /// An executor on the shared device, or on the CPU.
+    async fn executor(&self, model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<AnyExecutor> {
+        let device = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fits = options.device != DeviceChoice::Cpu
+            && model.program.on_gpu(options.kv.unwrap_or(options.numerics.kv())).is_ok();
+        if let Some(device) = device.filter(|device| fits && device.check().is_ok()) {
+            return Ok(AnyExecutor::Gpu(GpuExecutor::open(&device, model, options, progress).await?));
+        }
+        let executor = AnyExecutor::open(model, options, progress).await?;
+        if let AnyExecutor::Gpu(gpu) = &executor {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(gpu.opened_on().clone());
+        }
+        Ok(executor)
+    }
+}
+
+impl Models {
+    fn known(&self, given: &Given) -> Known {
+        let metadata = given.path.as_ref().and_then(|path| std::fs::metadata(path).ok());
+        let bytes = match (&given.path, &metadata) {
+            (None, _) => embedded_bytes(),
+            (Some(path), Some(there)) if there.is_dir() => bytes_within(path),
+            (Some(_), there) => there.as_ref().map_or(0, |there| there.len()),
+        };
+        let modified = metadata.and_then(|there| there.modified().ok());
+        Known { name: given.name.clone(), bytes, modified, commit: String::new() }
+    }
+
+    fn given(&self, name: &str) -> Option<&Given> {
+        self.given.iter().find(|given| given.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The model of a name in the cache.
+    fn cached(&self, name: &str) -> Result<Option<hub::Local>> {
+        let Some(hub) = self.hub.as_ref().filter(|_| !is_plainly_a_path(name)) else { return Ok(None) };
+        // What is no name at all is the name of nothing.
+        let Ok(parsed) = Reference::parse(name, hub.endpoint()) else { return Ok(None) };
+        let reference = match parsed {
+            Some(reference) => Some(reference),
+            None => hub.named(name)?,
+        };
+        reference.map_or(Ok(None), |reference| hub.find(&reference))
+    }
+
+    fn file(&self, known: &Known) -> Result<ModelFile> {
+        let access = self.weights.access();
+        match self.given(&known.name) {
+            Some(Given { path: Some(path), .. }) => open(access, path.clone()),
+            Some(Given { path: None, .. }) => embedded(),
+            None => match self.cached(&known.name)? {
+                Some(local) => open(access, local.path),
+                None => Err(Error::NotFound {
+                    what: format!("{} is no longer in the cache", known.name),
+                    instead: "/api/pull gets it".to_owned(),
+                }),
+            },
+        }
+    }
+
+    fn model(&self, known: &Known) -> Result<Model> {
+        pollster::block_on(Model::open(self.file(known)?))
+    }
+}
+
+fn open(access: &AccessArg, path: PathBuf) -> Result<ModelFile> {
+    ModelFile::open_as(&path, access.access())
+}
+
+#[cfg(feature = "tiny")]
+fn embedded() -> Result<ModelFile> {
+    ModelFile::from_bytes("tiny.gguf", crate::TINY)
+}
+
+#[cfg(not(feature = "tiny"))]
+fn embedded() -> Result<ModelFile> {
+    let instead = "wgslm serve MODEL works".to_owned();
+    Err(Error::NotFound { what: "no model is compiled in (feature tiny)".to_owned(), instead })
+}
+
+/// Bytes of the model that is compiled in.
+fn embedded_bytes() -> u64 {
+    #[cfg(feature = "tiny")]
+    return crate::TINY.len() as u64;
+    #[cfg(not(feature = "tiny"))]
+    return 0;
+}
+
+/// Bytes of the files in a folder.
+fn bytes_within(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
+    entries
+        .filter_map(|entry| std::fs::metadata(entry.path()).ok())
+        .filter(|there| there.is_file())
+        .map(|f| f.len())
+        .sum()
+}
+
+impl Catalog for Models {
+    fn find(&self, name: &str) -> Result<Option<Known>> {
+        if let Some(given) = self.given(name) {
+            return Ok(Some(self.known(given)));
+        }
+        let Some(local) = self.cached(name)? else { return Ok(None) };
+        let all = self.hub.as_ref().map_or(Ok(Vec::new()), Hub::list)?;
+        let same = all.into_iter().find(|cached| cached.path == local.path);
+        let bytes = || std::fs::metadata(&local.path).map_or(0, |there| there.len());
+        Ok(Some(match same {
+            Some(cached) => known(cached),
+            None => Known { bytes: bytes(), name: local.name, modified: None::<SystemTime>, commit: String::new() },
+        }))
+    }
+
+    fn list(&self) -> Result<Vec<Known>> {
+        let mut all: Vec<Known> = self.given.iter().map(|given| self.known(given)).collect();
+        let cached = self.hub.as_ref().map_or(Ok(Vec::new()), Hub::list)?;
+        // One of the command line is listed by its name there.
+        let given = |cached: &hub::Cached| self.given.iter().any(|given| given.path.as_ref() == Some(&cached.path));
+        all.extend(cached.into_iter().filter(|cached| !given(cached)).map(known));
+        Ok(all)
+    }
+
+    fn inspect(&self, known: &Known) -> Result<Model> {
+        self.model(known)
+    }
+
+    fn open(&self, known: &Known) -> Result<Served> {
+        let mut model = self.model(known)?;
+        self.weights.quantized(&mut model);
+        let run = &self.run;
+        let mut bar = term::Bar::new();
+        let mut progress = |progress: Progress| bar.show(progress);
+        self_test_results::keeping(|self_test_results| {
+            let base = Options { self_test_results: Some(self_test_results), ..run.options.clone() };
+            if model.program.logits().is_none() {
+                let options =
+                    EmbedOptions { context: run.context.filter(|context| *context > 0), ..EmbedOptions::default() };
+                let embedder = pollster::block_on(Embedder::open(model, &options, &base, &mut progress))?;
+                return Ok(Served::Vectors(Box::new(embedder)));
+            }
+            let context = match run.context {
+                None => model.program.context.min(4096),
+                Some(0) => model.program.context,
+                Some(context) => context,
+            };
+            let cache = run.cache.unwrap_or(CacheSize::Positions(context.saturating_mul(run.parallel.min(4))));
+            let options = Options { context, seqs: run.parallel, cache, ..base };
+            let executor = pollster::block_on(self.device.executor(&model, &options, &mut progress))?;
+            if let AnyExecutor::Gpu(gpu) = &executor
+                && let Some([holds, wanted]) = gpu.smaller_cache()
+            {
+                term::note(&format!("the KV cache holds {holds} positions: the device has no memory for {wanted}"));
+            }
+            let on_gpu = matches!(executor, AnyExecutor::Gpu(_));
+            let (driver, model) = LanguageModel::with_executor(model, executor)?.driver(run.serve.clone());
+            let (again, device) = (Arc::clone(model.text()), self.device.clone());
+            // A device that is lost is opened again, and answers go on.
+            let driver = driver.reopen_with(Box::new(move || {
+                let (text, options, device) = (std::sync::Arc::clone(&again), options.clone(), device.clone());
+                Box::pin(async move { device.executor(text.model(), &options, &mut |_| {}).await })
+            }));
+            let thread = std::thread::spawn(move || driver.run());
+            Ok(Served::Language { model, thread, on_gpu })
+        })
+    }
+
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling)) -> Result<()> {
+        let hub = self.hub.as_ref().ok_or_else(|| {
+            let instead = "HOME or HF_HUB_CACHE names one".to_owned();
+            Error::NotFound { what: "a folder for models".to_owned(), instead }
+        })?;
+        let reference = match Reference::parse(name, hub.endpoint())? {
+            Some(reference) => reference,
+            None => hub.named(name)?.ok_or_else(|| {
+                Error::argument("model", format!("{name:?} is no name of a model; {}", super::models::suggestion(name)))
+            })?,
+        };
+        if hub.is_offline() {
+            return match hub.find(&reference)? {
+                Some(_) => Ok(()),
+                None => Err(Error::Denied {
+                    what: format!("{name} is not here, and the server opens no connection"),
+                    instead: "wgslm serve without --offline and HF_HUB_OFFLINE".to_owned(),
+                }),
+            };
+        }
+        let plan = hub.plan(&reference)?;
+        progress(Pulling::Found { digest: if plan.commit.is_empty() { plan.name() } else { plan.commit.clone() } });
+        hub.download(&plan, &mut |step| match step {
+            hub::Progress::Waiting(_) => progress(Pulling::Waiting),
+            hub::Progress::Bytes(have, all) => progress(Pulling::Bytes(have, all)),
+        })?;
+        Ok(())
+    }
+}
+
+fn known(cached: hub::Cached) -> Known {
+    Known { name: cached.name, bytes: cached.bytes, modified: cached.modified, commit: cached.commit }
+}

@@ -1,0 +1,249 @@
+//! The server with models that come when the tests say so, and engines that stand still.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{Access, Catalog, Known, Limits, Pulling, Residence, Served, Server};
+use crate::driver::ServeOptions;
+use crate::exec::{AnyExecutor, DeviceChoice, Options};
+use crate::file::ModelFile;
+use crate::language_model::LanguageModel;
+use crate::model::Model;
+use crate::{Error, Result, TINY, block_on};
+
+/// `quick` is open at once, `slow` when it is released, `broken` never, and the engine of `stuck` stands still until then.
+#[derive(Default)]
+struct Models {
+    released: Mutex<bool>,
+    release: Condvar,
+    opened: AtomicUsize,
+}
+
+impl Models {
+    fn release(&self) {
+        *self.released.lock().unwrap() = true;
+        self.release.notify_all();
+    }
+
+    fn wait(&self) {
+        drop(self.release.wait_while(self.released.lock().unwrap(), |released| !*released).unwrap());
+    }
+}
+
+const NAMES: [&str; 4] = ["quick", "slow", "broken", "stuck"];
+
+fn known(name: &str) -> Known {
+    Known { name: name.to_owned(), bytes: 1, modified: None, commit: String::new() }
+}
+
+struct Given(Arc<Models>);
+
+impl Catalog for Given {
+    fn find(&self, name: &str) -> Result<Option<Known>> {
+        Ok(NAMES.contains(&name).then(|| known(name)))
+    }
+
+    fn list(&self) -> Result<Vec<Known>> {
+        Ok(NAMES.map(known).to_vec())
+    }
+
+    fn inspect(&self, _: &Known) -> Result<Model> {
+        block_on(Model::open(ModelFile::from_bytes("tiny.gguf", TINY)?))
+    }
+
+    fn open(&self, known: &Known) -> Result<Served> {
+        self.0.opened.fetch_add(1, Ordering::Relaxed);
+        match known.name.as_str() {
+            "slow" => self.0.wait(),
+            "broken" => {
+                std::thread::sleep(Duration::from_millis(300));
+                return Err(Error::Device("it is broken".to_owned()));
+            }
+            _ => {}
+        }
+        let options = Options { device: DeviceChoice::Cpu, threads: Some(1), context: 512, ..Options::default() };
+        let model: LanguageModel<AnyExecutor> = block_on(crate::open(TINY, &options))?;
+        let (driver, model) = model.driver(ServeOptions::default());
+        let models = (known.name == "stuck").then(|| Arc::clone(&self.0));
+        let thread = std::thread::spawn(move || {
+            if let Some(models) = models {
+                models.wait();
+            }
+            driver.run();
+        });
+        Ok(Served::Language { model, thread, on_gpu: false })
+    }
+
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling)) -> Result<()> {
+        progress(Pulling::Found { digest: "0123456789abcdef".to_owned() });
+        self.0.wait();
+        progress(Pulling::Bytes(7, 7));
+        if name == "broken" { Err(Error::Device("it is broken".to_owned())) } else { Ok(()) }
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    models: Arc<Models>,
+    stop: Arc<AtomicBool>,
+    server: Option<JoinHandle<Result<()>>>,
+}
+
+impl Running {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let models = Arc::new(Models::default());
+        let limits = Limits { stuck: Duration::from_millis(300), drain: Duration::ZERO, ..Limits::default() };
+        let catalog = Box::new(Given(Arc::clone(&models)));
+        let access = Access::default();
+        let server = Server::new(listener, "quick", catalog, access, limits, &Residence::default()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let server = std::thread::spawn(move || server.run(|| stopped.load(Ordering::Relaxed)));
+        Self { address, models, stop, server: Some(server) }
+    }
+
+    fn send(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        read(self.send(&format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")))
+    }
+
+    fn asked(&self, path: &str, body: &Value) -> TcpStream {
+        let body = body.to_string();
+        let length = body.len();
+        let head = format!("host: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n");
+        self.send(&format!("POST {path} HTTP/1.1\r\n{head}\r\n{body}"))
+    }
+
+    fn ask(&self, model: &str) -> TcpStream {
+        self.asked("/v1/completions", &json!({ "model": model, "prompt": "Once", "max_tokens": 4 }))
+    }
+
+    fn eventually(&self, what: &str, path: &str, holds: impl Fn(u16, &str) -> bool) {
+        let begun = Instant::now();
+        loop {
+            let (status, text) = self.get(path);
+            if holds(status, &text) {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "{what}: {status} {text}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.models.release();
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.server.take().unwrap().join().unwrap();
+        if !std::thread::panicking() {
+            ended.unwrap();
+        }
+    }
+}
+
+/// The status of a response, and all that follows.
+fn read(mut stream: TcpStream) -> (u16, String) {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let status = text.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, text)
+}
+
+/// An engine that has work and comes to no end of a step is not ready, and says so; one that waits for work is.
+#[test]
+fn a_stuck_engine_is_not_ready() {
+    let server = Running::start();
+    assert_eq!(read(server.ask("quick")).0, 200);
+    std::thread::sleep(Duration::from_millis(400));
+    assert_eq!(server.get("/health/ready").0, 200, "nothing is to be done");
+    let waiting = server.ask("stuck");
+    server.eventually("it is stuck", "/health/ready", |status, text| {
+        status == 503 && text.contains("stuck shows no progress for 0.")
+    });
+    assert_eq!(server.get("/health/live").0, 200);
+    assert_eq!(read(server.ask("quick")).0, 200, "the others go on");
+    assert_eq!(server.get("/health/ready").0, 503);
+    server.models.release();
+    assert_eq!(read(waiting).0, 200);
+    assert_eq!(server.get("/health/ready").0, 200);
+}
+
+/// While a model is opened, other requests are answered; those that want it wait, and it is opened once.
+#[test]
+fn opening_holds_nobody_else_up() {
+    let server = Running::start();
+    assert_eq!(read(server.ask("quick")).0, 200);
+    let waiting: Vec<TcpStream> = (0..600).map(|_| server.ask("slow")).collect();
+    server.eventually("it is being opened", "/health/ready", |status, text| {
+        status == 503 && text.contains("slow is being loaded")
+    });
+    for _ in 0..5 {
+        assert_eq!(read(server.ask("quick")).0, 200);
+    }
+    assert_eq!(server.models.opened.load(Ordering::Relaxed), 2);
+    server.models.release();
+    let statuses: Vec<u16> = waiting.into_iter().map(|stream| read(stream).0).collect();
+    // More than may wait are refused.
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    assert!(statuses.iter().filter(|status| **status == 200).count() > 200);
+    assert_eq!(server.models.opened.load(Ordering::Relaxed), 2);
+    assert_eq!(server.get("/health/ready").0, 200);
+}
+
+/// A model that cannot be opened is tried once for all who wait for it, and again later.
+#[test]
+fn what_cannot_be_opened_is_said_to_all() {
+    let server = Running::start();
+    let waiting: Vec<TcpStream> = (0..20).map(|_| server.ask("broken")).collect();
+    for stream in waiting {
+        let (status, text) = read(stream);
+        assert!(status == 503 && text.contains("it is broken") && text.contains("retry-after"), "{text}");
+    }
+    let tried = server.models.opened.load(Ordering::Relaxed);
+    // Whoever came later than the first had failed is none of those who waited.
+    assert!((1..=2).contains(&tried), "{tried}");
+    assert_eq!(read(server.ask("broken")).0, 503);
+    assert_eq!(server.models.opened.load(Ordering::Relaxed), tried + 1);
+    assert_eq!(read(server.ask("quick")).0, 200);
+    assert_eq!(server.get("/health/ready").0, 200);
+}
+
+/// A download says how far it is; of the same model there is one.
+#[test]
+fn downloads_report_their_progress() {
+    let server = Running::start();
+    let pulling = server.asked("/api/pull", &json!({ "model": "quick" }));
+    let begun = Instant::now();
+    let refused = loop {
+        let (status, text) = read(server.asked("/api/pull", &json!({ "model": "quick", "stream": false })));
+        if status == 429 {
+            break text;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{text}");
+    };
+    assert!(refused.contains("1 downloads go on"), "{refused}");
+    server.models.release();
+    let (_, text) = read(pulling);
+    for words in
+        ["pulling manifest", "\"digest\":\"0123456789abcdef\"", "pulling 0123456789ab\"", "\"status\":\"success\""]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let (_, text) = read(server.asked("/api/pull", &json!({ "model": "broken" })));
+    assert!(text.contains("{\"error\":") && text.contains("it is broken") && !text.contains("success"), "{text}");
+}

@@ -1,0 +1,174 @@
+//! Many clients at once: more than there are places for, and clients that go at any moment.
+
+use std::io::{Read, Write};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use wgslm_test::Rng;
+
+use super::client::{Response, Server};
+
+/// 500 clients that go at random moments, also within prompts, beside others that stay: nothing of theirs is left, and those who
+/// stay get what they asked for.
+#[test]
+fn five_hundred_who_go_leave_nothing() {
+    const PLACES: usize = 6;
+    let server = Server::start(&["--parallel", &PLACES.to_string(), "--context", "1024"]);
+    let asked = |i: usize, words: usize| {
+        // No two prompts begin alike, so that each is computed.
+        let prompt = format!("{i} {}", "The dog ran to the big tree. ".repeat(words));
+        let more = json!({ "prompt": prompt, "max_tokens": 200, "temperature": 1.0, "stream": !i.is_multiple_of(3), "n": 1 + i % 2 });
+        server.request("POST", "/v1/completions", &[], &more.to_string())
+    };
+    let steady = json!({ "prompt": "Once upon a time", "max_tokens": 12, "temperature": 0 });
+    let expected = server.post("/v1/completions", &steady).json()["choices"][0]["text"].clone();
+    let (over, stayed) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let response = server.post("/v1/completions", &steady);
+                    if response.status == 200 {
+                        assert_eq!(response.json()["choices"][0]["text"], expected);
+                        stayed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let leavers: Vec<_> = (0..4)
+            .map(|thread| {
+                let (server, asked) = (&server, &asked);
+                scope.spawn(move || {
+                    let mut rng = Rng(thread as u64 + 1);
+                    let mut below = |n: usize| rng.below(n);
+                    for i in 0..125 {
+                        let request = asked(thread * 125 + i, below(60));
+                        let mut stream = server.connect();
+                        // Some go while they still write.
+                        let part = if below(5) == 0 { below(request.len()) } else { request.len() };
+                        let _ = stream.write_all(&request.as_bytes()[..part]);
+                        match below(3) {
+                            0 => std::thread::sleep(Duration::from_micros(below(40_000) as u64)),
+                            // At once.
+                            1 => {}
+                            // After a part of the answer.
+                            _ if part == request.len() => {
+                                let mut some = vec![0; 1 + below(2000)];
+                                stream.set_read_timeout(Some(Duration::from_millis(1 + below(200) as u64))).unwrap();
+                                let _ = stream.read(&mut some);
+                            }
+                            _ => {}
+                        }
+                    }
+                })
+            })
+            .collect();
+        leavers.into_iter().for_each(|leaver| leaver.join().unwrap());
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(stayed.load(Ordering::Relaxed) > 0, "nobody who stayed was answered");
+    let begun = Instant::now();
+    server.idle();
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!(server.metric("kv_cache_usage_perc"), 0.0);
+    assert_eq!(server.get("/health/ready").status, 200);
+    // All places are there: as many run at a time as ever, each with its whole context.
+    let whole = json!({ "prompt": "The dog", "max_tokens": 1000, "temperature": 1.0, "stream": true });
+    let request = server.request("POST", "/v1/completions", &[], &whole.to_string());
+    let mut streams: Vec<_> = (0..PLACES).map(|_| server.connect()).collect();
+    streams.iter_mut().for_each(|stream| stream.write_all(request.as_bytes()).unwrap());
+    let mut most = 0.0f64;
+    let begun = Instant::now();
+    while most < PLACES as f64 && begun.elapsed() < Duration::from_secs(20) {
+        most = most.max(server.metric("num_requests_running"));
+    }
+    assert_eq!(most, PLACES as f64);
+    drop(streams);
+    server.idle();
+    assert_eq!(server.metric("kv_cache_usage_perc"), 0.0);
+}
+
+/// Ten times as many clients as there are places, for ten seconds, or as many as `WGSLM_OVERLOAD_SECONDS` says: those who find no
+/// place hear it at once, no more wait than may, and the server counts as the clients do.
+#[test]
+fn ten_times_too_many_clients() {
+    const PLACES: u64 = 2;
+    const QUEUE: u64 = 4;
+    let seconds = std::env::var("WGSLM_OVERLOAD_SECONDS").map_or(10, |seconds| seconds.parse().unwrap());
+    let server = Server::start(&["--parallel", &PLACES.to_string(), "--queue", &QUEUE.to_string(), "--context", "256"]);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let (answered, tokens, prompts) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let refusals: Mutex<Vec<Duration>> = Mutex::default();
+    let mut waited = 0.0f64;
+    std::thread::scope(|scope| {
+        for client in 0..10 * (PLACES + QUEUE) {
+            let (server, answered, tokens, prompts, refusals) = (&server, &answered, &tokens, &prompts, &refusals);
+            scope.spawn(move || {
+                let body = json!({ "prompt": format!("{client} a dog"), "max_tokens": 24, "temperature": 1.0 });
+                let request = server.request("POST", "/v1/completions", &[], &body.to_string());
+                while Instant::now() < end {
+                    let mut stream = server.connect();
+                    let begun = Instant::now();
+                    stream.write_all(request.as_bytes()).unwrap();
+                    let response = Response::read(stream);
+                    let took = begun.elapsed();
+                    match response.status {
+                        200 => {
+                            let usage = response.json()["usage"].clone();
+                            let count = |name: &str| usage[name].as_u64().unwrap();
+                            answered.fetch_add(1, Ordering::Relaxed);
+                            tokens.fetch_add(count("completion_tokens"), Ordering::Relaxed);
+                            prompts.fetch_add(count("prompt_tokens"), Ordering::Relaxed);
+                        }
+                        429 => {
+                            let seconds: u64 = response.header("retry-after").unwrap().parse().unwrap();
+                            assert!((1..=60).contains(&seconds));
+                            refusals.lock().unwrap().push(took);
+                            // Far sooner than the answer asks for.
+                            std::thread::sleep(Duration::from_millis(100));
+                        }
+                        other => panic!("{other}: {}", response.text()),
+                    }
+                }
+            });
+        }
+        while Instant::now() < end {
+            waited = waited.max(server.metric("num_requests_waiting"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    server.idle();
+    let mut refusals = refusals.into_inner().unwrap();
+    refusals.sort();
+    let at = |part: usize| refusals[(refusals.len() * part / 100).min(refusals.len() - 1)];
+    let (answered, tokens) = (answered.into_inner(), tokens.into_inner());
+    println!("{answered} answered, {} refused: half in {:?}, 99 of 100 in {:?}", refusals.len(), at(50), at(99));
+    assert!(answered > 0 && refusals.len() as u64 > answered, "{answered} answered, {} refused", refusals.len());
+    assert!(at(50) <= Duration::from_millis(50), "{:?}", at(50));
+    assert!(waited <= QUEUE as f64, "{waited} waited");
+    assert_eq!(server.metric("requests_refused_total"), refusals.len() as f64);
+    assert_eq!(server.metric("generation_tokens_total"), tokens as f64);
+    assert_eq!(server.metric("prompt_tokens_total"), prompts.into_inner() as f64);
+    assert_eq!(server.metric("e2e_request_latency_seconds_count"), answered as f64);
+}
+
+/// Several answers to one prompt: it is computed once.
+#[test]
+fn a_prompt_is_computed_once_for_all_answers() {
+    let server = Server::start(&["--parallel", "8"]);
+    let prompt = "The dog ran to the big tree and saw a small cat. ".repeat(12);
+    let body = json!({ "prompt": prompt, "max_tokens": 4, "n": 6, "temperature": 1.0, "seed": 3 });
+    let made = server.post("/v1/completions", &body).json();
+    let choices: Vec<&Value> = made["choices"].as_array().unwrap().iter().map(|choice| &choice["text"]).collect();
+    assert_eq!(choices.len(), 6);
+    assert!(choices.iter().any(|text| *text != choices[0]), "{choices:?}");
+    server.idle();
+    let tokens = made["usage"]["prompt_tokens"].as_u64().unwrap() as f64;
+    let (asked, found) = (server.metric("prefix_cache_queries_total"), server.metric("prefix_cache_hits_total"));
+    assert_eq!(asked, 6.0 * tokens);
+    // What is shared are whole blocks: the rest of the last one is computed by each.
+    let computed = asked - found;
+    assert!(computed >= tokens && computed <= tokens + 5.0 * 32.0, "{computed} of {tokens} tokens six times");
+}
