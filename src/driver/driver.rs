@@ -32,6 +32,8 @@ pub struct Driver<E> {
     running: BTreeMap<RequestId, Running>,
     /// The requests by the numbers that their generations know them by.
     numbers: BTreeMap<u64, RequestId>,
+    /// The last events of requests that end with this turn.
+    ended: Vec<(Arc<Channel>, GenerationEvent)>,
     metrics: Metrics,
     reopen: Option<ReopenFn<E>>,
     /// When the device was lost last, and from when on it may be opened again.
@@ -79,6 +81,7 @@ impl<E: Executor> Driver<E> {
             shared,
             running: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            ended: Vec::new(),
             metrics: Metrics::default(),
             reopen: None,
             lost_at: None,
@@ -142,6 +145,8 @@ impl<E: Executor> Driver<E> {
         let now = Instant::now();
         events.into_iter().for_each(|event| self.deliver(event, now));
         self.report();
+        // Who sees the end of a request finds it in the metrics, too.
+        self.ended.drain(..).for_each(|(channel, end)| _ = channel.push(end, usize::MAX));
         if !self.engine.busy() {
             let state = self.shared.lock();
             return if state.commands.is_empty() && self.shared.abandoned(&state) { Next::Over } else { Next::Idle };
@@ -240,7 +245,7 @@ impl<E: Executor> Driver<E> {
                 self.metrics.finished(&reason, usage, timings);
                 let mut text = running.stops.push(&running.text.finish());
                 text += &running.stops.finish();
-                running.channel.push(GenerationEvent::Finished { text, reason, usage, decoded, timings }, most);
+                self.ended.push((running.channel, GenerationEvent::Finished { text, reason, usage, decoded, timings }));
                 if let Some(last) = self.last_end.replace(now) {
                     let between = (now - last).as_secs_f64();
                     self.between_ends += 0.2 * (between - self.between_ends);

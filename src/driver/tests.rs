@@ -200,6 +200,22 @@ fn nobody_waits_for_a_reader_that_never_reads() {
     assert!(never.try_next().is_none());
 }
 
+/// A server that unloads models, and whoever counts, asks right after an answer has ended.
+#[test]
+fn who_sees_an_end_finds_it_in_the_metrics() {
+    let (driver, handle, _) = served(ROOMY, 1, ServeOptions::default());
+    let thread = std::thread::spawn(move || driver.run());
+    for ended in 1..=500 {
+        let request = Request { max_tokens: Some(2), ..Request::new(vec![1, 2, 3]) };
+        handle.generate(request).unwrap().finish_blocking().unwrap();
+        let metrics = handle.metrics();
+        let open = metrics.num_requests_running + metrics.num_requests_waiting;
+        assert_eq!((open, metrics.kv_cache_usage, metrics.e2e_request_latency.count()), (0, 0.0, ended));
+    }
+    drop(handle);
+    thread.join().unwrap();
+}
+
 fn sampled(seed: u64) -> Sampling {
     Sampling { temperature: 1.0, seed, ..Sampling::GREEDY }
 }
