@@ -232,7 +232,9 @@ impl<E: Executor> Driver<E> {
                 let text = running.stops.push(&running.text.push(id));
                 running.reason = running.stops.stopped().map(Finish::StopString);
                 if !running.channel.push(GenerationEvent::Token { id, text, logprobs }, most) {
-                    running.reason = Some(Finish::Error(Arc::new(unread(most))));
+                    // Who has let go is about to say so.
+                    let gone = running.channel.dropped();
+                    running.reason = Some(if gone { Finish::Cancelled } else { Finish::Error(Arc::new(unread(most))) });
                 }
                 if running.reason.is_some() {
                     self.engine.cancel(request);

@@ -93,6 +93,11 @@ impl Channel {
         true
     }
 
+    /// Whether nobody reads any more.
+    pub(super) fn dropped(&self) -> bool {
+        self.lock().dropped
+    }
+
     /// Ends it with an error, if it has not ended.
     pub(super) fn fail(&self, error: Arc<Error>) {
         let (reason, usage) = (Finish::Error(error), Usage::default());

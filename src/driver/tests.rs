@@ -216,6 +216,28 @@ fn who_sees_an_end_finds_it_in_the_metrics() {
     thread.join().unwrap();
 }
 
+/// Whatever comes first: a token that nobody takes, or the word that nobody wants more.
+#[test]
+fn who_lets_go_is_no_error() {
+    let (mut driver, handle, _) = served(ROOMY, 1, ServeOptions::default());
+    for _ in 0..50 {
+        let generation = handle.generate(Request { max_tokens: Some(9), ..Request::new(vec![1, 2, 3]) }).unwrap();
+        block_on(driver.turn());
+        drop(generation);
+        // The step that is in flight is read before the word.
+        let commands = std::mem::take(&mut handle.shared.lock().commands);
+        block_on(driver.turn());
+        handle.shared.lock().commands.extend(commands);
+        while block_on(driver.turn()) == Next::Go {}
+    }
+    let metrics = handle.metrics();
+    assert_eq!(
+        (metrics.finished_error, metrics.finished_abort + metrics.finished_length + metrics.finished_stop),
+        (0, 50)
+    );
+    assert!(metrics.finished_abort > 25, "{metrics:?}");
+}
+
 fn sampled(seed: u64) -> Sampling {
     Sampling { temperature: 1.0, seed, ..Sampling::GREEDY }
 }
