@@ -219,6 +219,7 @@ mod testing;
 pub mod text;
 #[cfg(all(target_arch = "wasm32", feature = "web"))]
 pub mod web;
+mod wgsl;
 
 pub use chat::Conversation;
 #[cfg(not(target_arch = "wasm32"))]

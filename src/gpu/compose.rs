@@ -1,11 +1,13 @@
 //! WGSL composition: plain concatenation of fragments and a kernel.
 //!
 //! A kernel's header has a line `//! use: lib/batch, <weights>`: fragments by name, and *slots* in angle brackets, which the
-//! op fills (a block format, a KV storage type, a reduction). A fragment has such a line if it needs others. Numbers and switches are pipeline overrides, not text, but for
-//! lengths of arrays, which WGSL wants as constants: those are lines `const NAME: u32 = 1u;  // set: …`, whose value is replaced.
+//! op fills (a block format, a KV storage type, a reduction). A fragment has such a line if it needs others. Numbers and
+//! switches are pipeline overrides, not text, but for lengths of arrays, which WGSL wants as constants: those are lines
+//! `const NAME: u32 = 1u;  // set: …`, whose value is replaced.
 
 use std::borrow::Cow;
 
+use crate::wgsl::wgsl;
 use crate::{Error, Result};
 
 /// A piece of WGSL that kernels are composed with.
@@ -181,7 +183,7 @@ macro_rules! fragments {
     ($($(#[$doc:meta])* $constant:ident = $name:literal;)*) => {
         $($(#[$doc])*
         pub const $constant: Fragment =
-            Fragment { name: $name, source: include_str!(concat!("../../wgsl/", $name, ".wgsl")) };)*
+            Fragment { name: $name, source: wgsl!($name) };)*
 
         /// The fragments of `wgsl/lib`.
         pub const LIB: &[Fragment] = &[$($constant,)*];
@@ -190,7 +192,7 @@ macro_rules! fragments {
 
 /// The fragments that kernels share.
 pub mod lib {
-    use super::Fragment;
+    use super::{Fragment, wgsl};
 
     fragments! {
         /// Parameters and bindings of the kernels of W x.

@@ -3,12 +3,13 @@
 use super::*;
 use crate::gpu::KernelSource;
 use crate::gpu::params::Params;
+use crate::wgsl::wgsl;
 
 macro_rules! kernels {
     ($($constant:ident = $name:literal, $params:ty;)*) => {
         $(pub(crate) const $constant: KernelSource = KernelSource {
             name: $name,
-            source: include_str!(concat!("../../wgsl/", $name, ".wgsl")),
+            source: wgsl!($name),
             params: <$params as Params>::LAYOUT,
         };)*
 

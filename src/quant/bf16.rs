@@ -3,6 +3,7 @@
 
 use super::FormatInfo;
 use super::simd::{self, Bf16};
+use crate::wgsl::wgsl;
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "BF16",
@@ -14,7 +15,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: Some(simd::float_products::<Bf16>),
     eight: None,
     planes: std::slice::from_ref(&(0..2)),
-    wgsl: include_str!("../../wgsl/quant/bf16.wgsl"),
+    wgsl: wgsl!("quant/bf16"),
 };
 
 #[inline(always)]

@@ -1,5 +1,6 @@
 //! F16: little-endian IEEE binary16, one number a block. The GPU form is the file's, two numbers a word.
 
+use crate::wgsl::wgsl;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
@@ -20,7 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: Some(simd::float_products::<F16>),
     eight: None,
     planes: std::slice::from_ref(&(0..2)),
-    wgsl: include_str!("../../wgsl/quant/f16.wgsl"),
+    wgsl: wgsl!("quant/f16"),
 };
 
 /// Numbers that are converted at once.

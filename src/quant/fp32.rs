@@ -2,6 +2,7 @@
 
 use super::FormatInfo;
 use super::simd::{self, F32};
+use crate::wgsl::wgsl;
 
 pub(super) static INFO: FormatInfo = FormatInfo {
     name: "F32",
@@ -13,7 +14,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: Some(simd::float_products::<F32>),
     eight: None,
     planes: std::slice::from_ref(&(0..4)),
-    wgsl: include_str!("../../wgsl/quant/f32.wgsl"),
+    wgsl: wgsl!("quant/f32"),
 };
 
 #[inline(always)]

@@ -5,6 +5,7 @@
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, fit, put_f16, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 18;
@@ -19,7 +20,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[2..18, 0..2],
-    wgsl: include_str!("../../wgsl/quant/iq4_nl.wgsl"),
+    wgsl: wgsl!("quant/iq4_nl"),
 };
 
 /// The sixteen levels.

@@ -10,6 +10,7 @@ use super::iq4_nl::{LEVELS, nearest, step};
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 136;
@@ -24,7 +25,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[8..136, 0..8],
-    wgsl: include_str!("../../wgsl/quant/iq4_xs.wgsl"),
+    wgsl: wgsl!("quant/iq4_xs"),
 };
 
 #[inline(always)]

@@ -7,6 +7,7 @@
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, largest, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 17;
@@ -21,7 +22,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[1..17, 0..1],
-    wgsl: include_str!("../../wgsl/quant/mxfp4.wgsl"),
+    wgsl: wgsl!("quant/mxfp4"),
 };
 
 /// Twice the numbers of E2M1, which makes them integers.

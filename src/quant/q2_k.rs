@@ -9,6 +9,7 @@ use super::fit::Affine;
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector, both};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 84;
@@ -23,7 +24,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[16..80, 0..16, 80..84],
-    wgsl: include_str!("../../wgsl/quant/q2_k.wgsl"),
+    wgsl: wgsl!("quant/q2_k"),
 };
 
 #[inline(always)]

@@ -10,6 +10,7 @@ use super::fit::{self, Scaled};
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector, both};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 110;
@@ -24,7 +25,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[32..96, 0..32, 96..108, 108..110],
-    wgsl: include_str!("../../wgsl/quant/q3_k.wgsl"),
+    wgsl: wgsl!("quant/q3_k"),
 };
 
 /// The scale of group `g`, from -32.

@@ -7,6 +7,7 @@
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, largest, put_f16, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 18;
@@ -21,7 +22,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[2..18, 0..2],
-    wgsl: include_str!("../../wgsl/quant/q4_0.wgsl"),
+    wgsl: wgsl!("quant/q4_0"),
 };
 
 #[inline(always)]

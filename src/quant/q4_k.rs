@@ -8,6 +8,7 @@ use super::fit::{Affine, size_and_rms};
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, packed6, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 144;
@@ -22,7 +23,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: std::slice::from_ref(&(0..BYTES)),
-    wgsl: include_str!("../../wgsl/quant/q4_k.wgsl"),
+    wgsl: wgsl!("quant/q4_k"),
 };
 
 #[inline(always)]

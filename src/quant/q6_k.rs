@@ -10,6 +10,7 @@ use super::fit::{self, Scaled};
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector, both};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 256;
 const BYTES: usize = 210;
@@ -24,7 +25,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[0..128, 128..192, 192..208, 208..210],
-    wgsl: include_str!("../../wgsl/quant/q6_k.wgsl"),
+    wgsl: wgsl!("quant/q6_k"),
 };
 
 #[inline(always)]

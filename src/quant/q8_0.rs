@@ -6,6 +6,7 @@
 use super::q8::{Group, Unpack};
 use super::simd::{Blocks, Vector};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, put_f16, q8};
+use crate::wgsl::wgsl;
 
 const WEIGHTS: usize = 32;
 const BYTES: usize = 34;
@@ -20,7 +21,7 @@ pub(super) static INFO: FormatInfo = FormatInfo {
     floats: None,
     eight: Some(q8::eight::<Unpacker, BYTES>()),
     planes: &[2..34, 0..2],
-    wgsl: include_str!("../../wgsl/quant/q8_0.wgsl"),
+    wgsl: wgsl!("quant/q8_0"),
 };
 
 #[inline(always)]
