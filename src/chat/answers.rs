@@ -37,8 +37,8 @@ impl Answers {
     pub fn find(&mut self, segments: &[Segment], salt: Option<&[u8]>) -> Option<Arc<Transcript>> {
         let text = super::transcript::text(segments);
         let continued = |(at, kept): (usize, &Kept)| {
-            let answered = kept.transcript.answered_text();
-            (kept.salt.as_deref() == salt && text.starts_with(answered)).then_some((answered.len(), at))
+            let bytes = kept.transcript.answered_bytes(&text)?;
+            (kept.salt.as_deref() == salt).then_some((bytes, at))
         };
         let (_, at) = self.kept.iter().enumerate().filter_map(continued).max()?;
         let kept = self.kept.remove(at)?;

@@ -217,7 +217,7 @@ impl Catalog for Models {
         })
     }
 
-    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling)) -> Result<()> {
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling) -> Result<()>) -> Result<()> {
         let hub = self.hub.as_ref().ok_or_else(|| {
             let instead = "HOME or HF_HUB_CACHE names one".to_owned();
             Error::NotFound { what: "a folder for models".to_owned(), instead }
@@ -238,7 +238,7 @@ impl Catalog for Models {
             };
         }
         let plan = hub.plan(&reference)?;
-        progress(Pulling::Found { digest: if plan.commit.is_empty() { plan.name() } else { plan.commit.clone() } });
+        progress(Pulling::Found { digest: if plan.commit.is_empty() { plan.name() } else { plan.commit.clone() } })?;
         hub.download(&plan, &mut |step| match step {
             hub::Progress::Waiting(_) => progress(Pulling::Waiting),
             hub::Progress::Bytes(have, all) => progress(Pulling::Bytes(have, all)),

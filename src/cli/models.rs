@@ -84,9 +84,12 @@ fn fetch(hub: &Hub, reference: &Reference) -> Result<Local, Exit> {
     let plan = hub.plan(reference)?;
     announce(&plan, hub);
     let mut bar = term::Download::new();
-    let local = hub.download(&plan, &mut |progress| match progress {
-        Progress::Waiting(file) => bar.waiting(file),
-        Progress::Bytes(have, all) => bar.show(have, all),
+    let local = hub.download(&plan, &mut |progress| {
+        match progress {
+            Progress::Waiting(file) => bar.waiting(file),
+            Progress::Bytes(have, all) => bar.show(have, all),
+        }
+        Ok(())
     });
     drop(bar);
     Ok(local?)

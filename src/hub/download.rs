@@ -48,13 +48,13 @@ pub(super) struct Lock(#[allow(dead_code, reason = "it is unlocked when it is cl
 
 impl Lock {
     /// Waits until nobody else holds it; `waiting` is called if that is not at once.
-    pub(super) fn take(path: &Path, waiting: &mut dyn FnMut()) -> Result<Self> {
+    pub(super) fn take(path: &Path, waiting: &mut dyn FnMut() -> Result<()>) -> Result<Self> {
         make_folder(path.parent().unwrap_or(path))?;
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(io_error(path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                waiting();
+                waiting()?;
                 file.lock().map_err(io_error(path))?;
             }
             // Some network file systems have no locks; then two downloads may cost twice, but each checks what it gets.
@@ -64,8 +64,11 @@ impl Lock {
     }
 }
 
-/// Downloads a file to `path`, which may hold its beginning. `report` gets how much is there.
-pub(super) fn download(client: &Client, wanted: &Wanted<'_>, path: &Path, report: &mut dyn FnMut(u64)) -> Result<()> {
+/// Gets how many bytes of a file are there. Its error ends the download; the next one goes on from there.
+pub(super) type Report<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
+/// Downloads a file to `path`, which may hold its beginning.
+pub(super) fn download(client: &Client, wanted: &Wanted<'_>, path: &Path, report: &mut Report<'_>) -> Result<()> {
     let mut resumed = false;
     loop {
         let mut download = Download::open(client, wanted, path)?;
@@ -75,7 +78,7 @@ pub(super) fn download(client: &Client, wanted: &Wanted<'_>, path: &Path, report
             Ok(()) => return Ok(()),
             Err(error) => {
                 fs::remove_file(path).map_err(io_error(path))?;
-                report(0);
+                report(0)?;
                 // Its beginning may have been another file's, or damaged on the disk: once more, from the start.
                 if !std::mem::take(&mut resumed) {
                     return Err(error);
@@ -127,9 +130,9 @@ impl<'a> Download<'a> {
     }
 
     /// Asks until everything is there.
-    fn complete(&mut self, report: &mut dyn FnMut(u64)) -> Result<()> {
+    fn complete(&mut self, report: &mut Report<'_>) -> Result<()> {
         let mut tries = 1;
-        report(self.have);
+        report(self.have)?;
         while self.have < self.wanted.size {
             let before = self.have;
             match self.transfer(report) {
@@ -148,7 +151,7 @@ impl<'a> Download<'a> {
     }
 
     /// One request, as far as it goes.
-    fn transfer(&mut self, report: &mut dyn FnMut(u64)) -> Result<(), Broken> {
+    fn transfer(&mut self, report: &mut Report<'_>) -> Result<(), Broken> {
         let url = self.wanted.url;
         let response = self.client.get(url, self.have, self.wanted.validator)?;
         let status = response.status().as_u16();
@@ -195,7 +198,7 @@ impl<'a> Download<'a> {
             self.file.write_all(&buffer[..n]).map_err(|error| Broken::Final(io_error(self.path)(error)))?;
             self.have += n as u64;
             self.hasher.push(buffer, n);
-            report(self.have);
+            report(self.have).map_err(Broken::Final)?;
         }
         if self.have < self.wanted.size {
             return Err(Broken::Connection(network(url, "the connection broke off")));

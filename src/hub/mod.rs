@@ -12,7 +12,7 @@
 //! let reference = Reference::parse("Qwen/Qwen3-0.6B-GGUF:Q8_0", hub.endpoint())?.expect("a reference");
 //! let model = match hub.find(&reference)? {
 //!     Some(model) => model,
-//!     None => hub.download(&hub.plan(&reference)?, &mut |_| {})?,
+//!     None => hub.download(&hub.plan(&reference)?, &mut |_| Ok(()))?,
 //! };
 //! println!("{}", model.path.display());
 //! # Ok(())
@@ -439,8 +439,9 @@ impl Hub {
         })
     }
 
-    /// Downloads what a plan says, as far as it is not here; gives the model.
-    pub fn download(&self, plan: &Plan, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Local> {
+    /// Downloads what a plan says, as far as it is not here; gives the model. An error of `progress` ends it and is returned;
+    /// what is there by then is kept, and the next download goes on from it.
+    pub fn download(&self, plan: &Plan, progress: &mut dyn FnMut(Progress<'_>) -> Result<()>) -> Result<Local> {
         let name = plan.name();
         if self.offline && plan.missing() > 0 {
             self.client(&name)?;
@@ -460,7 +461,7 @@ impl Hub {
                 Reference::Url(url) => self.fetch_url(&client, url, file, &mut report)?,
             }
             before += file.size;
-            progress(Progress::Bytes(before, all));
+            progress(Progress::Bytes(before, all))?;
         }
         let folder = match &plan.reference {
             Reference::Url(url) => self.url_folder(url),
@@ -500,7 +501,7 @@ impl Hub {
         repo: &RepoRef,
         commit: &str,
         file: &RemoteFile,
-        report: &mut dyn FnMut(Option<u64>),
+        report: &mut dyn FnMut(Option<u64>) -> Result<()>,
     ) -> Result<()> {
         let folder = self.cache.repo(&repo.repo);
         let digits = file.hash.digits().unwrap_or_default();
@@ -529,7 +530,7 @@ impl Hub {
         client: &Client,
         url: &UrlRef,
         file: &RemoteFile,
-        report: &mut dyn FnMut(Option<u64>),
+        report: &mut dyn FnMut(Option<u64>) -> Result<()>,
     ) -> Result<()> {
         let folder = self.url_folder(url);
         let path = folder.join(&file.path);

@@ -60,6 +60,6 @@ pub trait Catalog: Send + Sync {
     fn inspect(&self, known: &Known) -> Result<Model>;
     /// Opens a model.
     fn open(&self, known: &Known) -> Result<Served>;
-    /// Downloads a model.
-    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling)) -> Result<()>;
+    /// Downloads a model. An error of `progress` ends that.
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling) -> Result<()>) -> Result<()>;
 }

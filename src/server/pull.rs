@@ -3,6 +3,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
@@ -14,51 +15,64 @@ use super::failure::{Dialect, Failure, Outcome};
 use super::fields::Fields;
 use super::http::{Answer, json_answer, on_a_thread};
 use super::stream::ReplyBody;
+use crate::{Error, Result};
 
 /// How often the bytes are reported.
 const OFTEN: Duration = Duration::from_millis(100);
 
-/// `/api/pull`. A download goes on when its client has gone: what came of it is kept.
+/// `/api/pull`. A download ends when its client has gone; the next one goes on from there.
 pub(super) async fn pull(app: &Arc<App>, mut fields: Fields) -> Answer {
     let name = fields.text("model")?.or(fields.text("name")?);
     let name = fields.needed("model", name)?;
     let stream = fields.flag("stream")?.unwrap_or(true);
     fields.refuse("insecure", &[false.into()], "models come over connections that are checked; false works")?;
     let turn = Turn::take(app, &name)?;
-    let app = Arc::clone(app);
+    let (lines, receiver) = mpsc::channel(64);
     if !stream {
-        on_a_thread(move || Ok(turn.app.catalog.pull(&name, &mut |_| {})?)).await?;
+        on_a_thread(move || Ok(turn.app.catalog.pull(&name, &mut |_| still_read(&lines))?)).await?;
+        drop(receiver);
         return Ok(json_answer(&json!({ "status": "success" })));
     }
-    let (lines, receiver) = mpsc::channel(64);
     tokio::task::spawn_blocking(move || {
-        let say = |value: Value| _ = lines.blocking_send(format!("{value}\n").into());
-        say(json!({ "status": "pulling manifest" }));
+        let say = |value: Value| lines.blocking_send(format!("{value}\n").into()).map_err(|_| gone());
         let (mut digest, mut reported, mut complete) = (String::new(), None::<Instant>, false);
-        let pulled = app.catalog.pull(&name, &mut |progress| match progress {
-            Pulling::Found { digest: found } => digest = found,
+        let mut report = |progress| match progress {
+            Pulling::Found { digest: found } => {
+                digest = found;
+                Ok(())
+            }
             Pulling::Waiting => say(json!({ "status": "waiting for another download" })),
             Pulling::Bytes(have, all) => {
                 let last = have >= all && !complete;
                 complete |= last;
-                if last || reported.is_none_or(|at| at.elapsed() >= OFTEN) {
-                    reported = Some(Instant::now());
-                    let short = digest.get(..12).unwrap_or(&digest);
-                    say(json!({
-                        "status": format!("pulling {short}"), "digest": digest, "total": all, "completed": have,
-                    }));
+                if !last && reported.is_some_and(|at| at.elapsed() < OFTEN) {
+                    return still_read(&lines);
                 }
+                reported = Some(Instant::now());
+                let short = digest.get(..12).unwrap_or(&digest);
+                say(json!({ "status": format!("pulling {short}"), "digest": digest, "total": all, "completed": have }))
             }
-        });
+        };
+        let manifest = say(json!({ "status": "pulling manifest" }));
+        let pulled = manifest.and_then(|()| turn.app.catalog.pull(&name, &mut report));
         drop(turn);
-        match pulled {
+        // Whether anybody reads the end makes no difference.
+        _ = match pulled {
             Ok(()) => say(json!({ "status": "success" })),
             Err(error) => say(Failure::from(error).json(Dialect::Ollama)),
-        }
+        };
     });
     let mut response = Response::new(ReplyBody::Lines(receiver));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
+}
+
+fn still_read(lines: &mpsc::Sender<Bytes>) -> Result<()> {
+    if lines.is_closed() { Err(gone()) } else { Ok(()) }
+}
+
+fn gone() -> Error {
+    Error::Network { address: "/api/pull".to_owned(), problem: "its client has gone".to_owned() }
 }
 
 /// While a model is downloaded: nobody else asks for it.

@@ -23,6 +23,8 @@ struct Models {
     released: Mutex<bool>,
     release: Condvar,
     opened: AtomicUsize,
+    /// Downloads that were ended.
+    ended: AtomicUsize,
 }
 
 impl Models {
@@ -80,10 +82,17 @@ impl Catalog for Given {
         Ok(Served::Language { model, thread, on_gpu: false })
     }
 
-    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling)) -> Result<()> {
-        progress(Pulling::Found { digest: "0123456789abcdef".to_owned() });
+    fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling) -> Result<()>) -> Result<()> {
+        progress(Pulling::Found { digest: "0123456789abcdef".to_owned() })?;
+        if name == "endless" {
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(20) {
+                progress(Pulling::Bytes(1, 7)).inspect_err(|_| _ = self.0.ended.fetch_add(1, Ordering::Relaxed))?;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
         self.0.wait();
-        progress(Pulling::Bytes(7, 7));
+        progress(Pulling::Bytes(7, 7))?;
         if name == "broken" { Err(Error::Device("it is broken".to_owned())) } else { Ok(()) }
     }
 }
@@ -246,4 +255,23 @@ fn downloads_report_their_progress() {
     }
     let (_, text) = read(server.asked("/api/pull", &json!({ "model": "broken" })));
     assert!(text.contains("{\"error\":") && text.contains("it is broken") && !text.contains("success"), "{text}");
+}
+
+/// A download of which nobody hears ends.
+#[test]
+fn downloads_end_with_their_clients() {
+    let server = Running::start();
+    server.models.release();
+    for (stream, ended) in [(true, 1), (false, 2), (true, 3)] {
+        let mut pulling = server.asked("/api/pull", &json!({ "model": "endless", "stream": stream }));
+        if stream {
+            pulling.read_exact(&mut [0; 100]).unwrap();
+        }
+        drop(pulling);
+        let begun = Instant::now();
+        while server.models.ended.load(Ordering::Relaxed) < ended {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{ended}, stream: {stream}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }

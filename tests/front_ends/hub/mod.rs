@@ -45,7 +45,7 @@ fn reference(text: &str, fake: &FakeHub) -> Reference {
 
 fn pull(hub: &Hub, fake: &FakeHub, name: &str) -> wgslm::Result<Local> {
     let plan = hub.plan(&reference(name, fake))?;
-    hub.download(&plan, &mut |_| {})
+    hub.download(&plan, &mut |_| Ok(()))
 }
 
 /// `wgslm ARGS` with that hub, and its home in `home`.
@@ -654,6 +654,7 @@ fn two_downloads_at_once_are_one() {
                 if let Progress::Waiting(file) = progress {
                     sender.send(file.to_owned()).unwrap();
                 }
+                Ok(())
             })
         })
     };
@@ -662,6 +663,30 @@ fn two_downloads_at_once_are_one() {
     let local = second.join().unwrap().unwrap();
     assert_eq!(fs::read(local.path).unwrap(), bytes);
     assert!(fake.sent() as f64 <= 1.05 * bytes.len() as f64);
+}
+
+#[test]
+fn a_download_that_is_ended_goes_on_later() {
+    let bytes = noise(4_000_000);
+    let fake = FakeHub::new(&[("m-Q8_0.gguf", &bytes)]);
+    let home = folder("ended");
+    let hub = hub(&fake, &home);
+    let plan = hub.plan(&reference(NAME, &fake)).unwrap();
+    let mut before = 0;
+    for end in [500_000, 2_000_000, 4_000_000] {
+        let mut first = None;
+        let ended = hub.download(&plan, &mut |progress| match progress {
+            Progress::Bytes(have, _) => {
+                first.get_or_insert(have);
+                if have >= end { Err(Error::Model("enough".to_owned())) } else { Ok(()) }
+            }
+            Progress::Waiting(_) => Ok(()),
+        });
+        assert_eq!(ended.unwrap_err().to_string(), "enough");
+        assert!(first.unwrap() >= before, "it goes on where it ended: {first:?}");
+        before = end;
+    }
+    assert_eq!(fs::read(pull(&hub, &fake, NAME).unwrap().path).unwrap(), bytes);
 }
 
 #[test]

@@ -97,7 +97,10 @@ impl Drop for Server {
 
 pub(super) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wgslm"));
-    command.args(["serve", "--device", "cpu", "--threads", "1"]).args(args);
+    command.args(["serve", "--threads", "1"]).args(args);
+    if !args.contains(&"--device") {
+        command.args(["--device", "cpu"]);
+    }
     if !args.contains(&"--port") {
         command.args(["--port", "0"]);
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use wgslm::gpu::Device;
 use wgslm_test::data;
 
 use super::client::{Server, command};
@@ -219,6 +220,62 @@ fn text_and_vectors_at_one_address() {
     assert_eq!(server.get("/health/ready").status, 200);
     assert_eq!(server.get("/metrics").text(), "");
     assert_eq!(ask(&server, "default").0, 200);
+}
+
+/// Two models on one device of a GPU, asked at once: each answers as it does on the CPU, and one goes on without the other.
+#[test]
+fn two_models_share_lavapipe() {
+    let adapters = pollster::block_on(Device::list());
+    let lavapipe =
+        adapters.iter().find(|adapter| adapter.name.contains("llvmpipe")).expect("lavapipe").index.to_string();
+    let stories = data("stories/stories-q8_0.gguf");
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve-second.gguf");
+    fs::copy(&stories, &copy).unwrap();
+    let models = [stories.to_str().unwrap(), copy.to_str().unwrap()];
+    let prompts = ["The dog", "Once upon a time"];
+    let answer = |server: &Server, model: &str, prompt: &str| {
+        let body = json!({ "model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0 });
+        let answer = server.post("/v1/completions", &body).json();
+        assert_eq!(answer["model"], model);
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let expected = {
+        let cpu = Server::start(&[models[0], "--numerics", "exact"]);
+        prompts.map(|prompt| answer(&cpu, "stories-q8_0", prompt))
+    };
+    let server = Server::start(&[
+        models[0],
+        models[1],
+        "--device",
+        &lavapipe,
+        "--context",
+        "256",
+        "--parallel",
+        "2",
+        "--numerics",
+        "exact",
+    ]);
+    let all_right = |models: &[&str]| {
+        std::thread::scope(|scope| {
+            for model in models {
+                for (prompt, expected) in prompts.iter().zip(&expected) {
+                    let (server, answer) = (&server, &answer);
+                    scope.spawn(move || assert_eq!(answer(server, model, prompt), *expected, "{model}"));
+                }
+            }
+        });
+    };
+    for _ in 0..2 {
+        all_right(&["stories-q8_0", "serve-second"]);
+    }
+    let ps = server.get("/api/ps").json();
+    let on_gpu: Vec<bool> =
+        ps["models"].as_array().unwrap().iter().map(|m| m["size_vram"].as_u64() > Some(0)).collect();
+    assert_eq!(on_gpu, [true, true], "{ps}");
+    server.post("/api/generate", &json!({ "model": "stories-q8_0", "keep_alive": 0 })).json();
+    eventually("it is unloaded", || loaded(&server) == ["serve-second"]);
+    all_right(&["serve-second"]);
+    all_right(&["stories-q8_0", "serve-second"]);
 }
 
 #[test]
