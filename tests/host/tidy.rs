@@ -11,7 +11,7 @@ use wgslm::quant::BlockFormat;
 /// Modules in the order of the import rule; those in one group may not use each other.
 pub(crate) const ORDER: &[&[&str]] = &[
     &["error"],
-    &["cpu"],
+    &["cpu", "wgsl"],
     &["quant"],
     &["gpu"],
     &["file"],
