@@ -166,8 +166,8 @@ mod tests {
             (&[0, 1, 5], "ab\n\n", "ab\n", &[2, 3]),
             (&[0, 1], "ab", "aba", &[2, 0]),
             (&[5], "\n\n", "", &[]),
-            // A stop string took a part of the text: the ids are of more.
-            (&[0, 1, 0, 3], "ab\n", "ab", &[2]),
+            // Ids that are not the text's.
+            (&[0, 1, 0], "ab\n", "ab", &[2]),
         ];
         for (ids, answer, repeated, expected) in cases {
             let mut transcript = Transcript::default();
