@@ -17,8 +17,8 @@ pub(super) type NodeId = u32;
 /// When something was used last, after whether it is worth keeping at all: the least is evicted first.
 type LastUse = (bool, u64);
 
-/// How many children of a node are looked at where tokens or phases are not known beforehand: the newest ones.
-const CHILDREN: usize = 16;
+/// How many children of a node are looked at where one shall begin as some tokens do: on either side of where these would be.
+const NEIGHBOURS: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -38,9 +38,8 @@ pub(super) struct Node {
     /// Tables that use it, in part at least. Who uses a node uses its parent.
     users: u32,
     last_use: LastUse,
-    first_child: Option<NodeId>,
-    newer: Option<NodeId>,
-    older: Option<NodeId>,
+    /// In order of their tokens, then of their phases: those that begin alike lie side by side.
+    children: Vec<NodeId>,
     /// The open sequence that left it at the end of a turn.
     pub(super) owner: Option<u64>,
 }
@@ -139,7 +138,6 @@ impl Index {
             None => (0, 0),
             Some(parent) => (words.len() as u32, self.node(parent).end + words.len() as u32),
         };
-        let older = parent.and_then(|parent| self.node(parent).first_child);
         let last_use = self.last_use(true);
         let node = Node {
             parent,
@@ -152,9 +150,7 @@ impl Index {
             state_use: last_use,
             users: 0,
             last_use,
-            first_child: None,
-            newer: None,
-            older,
+            children: Vec::new(),
             owner: None,
         };
         let key = node.key.clone();
@@ -168,37 +164,49 @@ impl Index {
                 self.nodes.len() as NodeId - 1
             }
         };
-        if let Some(older) = older {
-            self.nodes[older as usize].newer = Some(id);
-        }
         if let Some(parent) = parent {
-            self.nodes[parent as usize].first_child = Some(id);
+            let at = self.place(parent, id);
+            self.nodes[parent as usize].children.insert(at, id);
         }
         self.by_key.insert(key, id);
         self.idle.insert((last_use, id));
         id
     }
 
-    /// A node's newest children.
-    pub(super) fn children(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        let first = self.node(id).first_child;
-        std::iter::successors(first, |&child| self.node(child).older).take(CHILDREN)
+    fn tokens(&self, id: NodeId) -> &[u32] {
+        let node = self.node(id);
+        &node.key[node.key.len() - node.len as usize..]
+    }
+
+    /// Where a node is among its parent's children, or would be.
+    fn place(&self, parent: NodeId, id: NodeId) -> usize {
+        let order = |id: NodeId| (self.tokens(id), self.node(id).bits);
+        self.node(parent).children.partition_point(|child| order(*child) < order(id))
+    }
+
+    /// A node's children with these tokens, in whatever phases.
+    pub(super) fn children_with(&self, id: NodeId, tokens: &[u32]) -> &[NodeId] {
+        let children = &self.node(id).children;
+        let first = children.partition_point(|child| self.tokens(*child) < tokens);
+        let same = children[first..].iter().take_while(|child| self.tokens(**child) == tokens).count();
+        &children[first..first + same]
+    }
+
+    /// A node's children that begin most as these tokens do.
+    pub(super) fn children_like(&self, id: NodeId, tokens: &[u32]) -> &[NodeId] {
+        let children = &self.node(id).children;
+        let at = children.partition_point(|child| self.tokens(*child) < tokens);
+        &children[at.saturating_sub(NEIGHBOURS)..children.len().min(at + NEIGHBOURS)]
     }
 
     /// How many of a node's tokens some tokens begin with; of their phases too, where they are given.
     pub(super) fn common(&self, id: NodeId, tokens: &[u32], bits: Option<u64>) -> u32 {
         let node = self.node(id);
-        let own = &node.key[node.key.len() - node.len as usize..];
-        let common = own.iter().zip(tokens).take_while(|(a, b)| a == b).count() as u32;
+        let common = self.tokens(id).iter().zip(tokens).take_while(|(a, b)| a == b).count() as u32;
         match bits {
             Some(bits) => common.min((bits ^ node.bits).trailing_zeros()),
             None => common,
         }
-    }
-
-    /// Whether a node has all tokens of a block.
-    pub(super) fn is_block(&self, id: NodeId, block: u32) -> bool {
-        self.node(id).len == block
     }
 
     /// One more table uses a node.
@@ -267,8 +275,8 @@ impl Index {
     /// Removes a node that nobody uses.
     pub(super) fn remove(&mut self, id: NodeId) -> Removed {
         let node = &self.nodes[id as usize];
-        assert!(node.users == 0 && node.first_child.is_none(), "node {id} is in use");
-        let (last_use, parent, newer, older) = (node.last_use, node.parent, node.newer, node.older);
+        assert!(node.users == 0 && node.children.is_empty(), "node {id} is in use");
+        let (last_use, parent) = (node.last_use, node.parent);
         self.idle.remove(&(last_use, id));
         let mut blocks = Vec::new();
         for (group, held) in node.blocks.iter().enumerate() {
@@ -279,13 +287,10 @@ impl Index {
                 }
             }
         }
-        if let Some(newer) = newer {
-            self.nodes[newer as usize].older = older;
-        } else if let Some(parent) = parent {
-            self.nodes[parent as usize].first_child = older;
-        }
-        if let Some(older) = older {
-            self.nodes[older as usize].newer = newer;
+        if let Some(parent) = parent {
+            let at = self.place(parent, id);
+            let removed = self.nodes[parent as usize].children.remove(at);
+            debug_assert_eq!(removed, id);
         }
         let state = self.take_state(id);
         let key = std::mem::take(&mut self.nodes[id as usize].key);
@@ -379,8 +384,11 @@ impl Index {
         }
         assert_eq!(self.with_state.len(), states);
         for (id, count) in children.iter().enumerate().filter(|(id, _)| !vacant.contains(&(*id as NodeId))) {
-            let first = self.node(id as NodeId).first_child;
-            assert_eq!(std::iter::successors(first, |&child| self.node(child).older).count(), *count);
+            let own = &self.node(id as NodeId).children;
+            assert_eq!(own.len(), *count);
+            assert!(own.iter().all(|child| self.node(*child).parent == Some(id as NodeId)));
+            let order = |id: &NodeId| (self.tokens(*id).to_vec(), self.node(*id).bits);
+            assert!(own.is_sorted_by(|a, b| order(a) < order(b)));
         }
     }
 }

@@ -321,13 +321,10 @@ impl Kv {
                 let bits = phases.map_or(0, |phases| phases.bits(start..start + self.block));
                 let mut next = self.index.get(Some(parent), bits, words);
                 if phases.is_none() {
-                    for child in self.index.children(parent) {
-                        let same = self.index.is_block(child, self.block)
-                            && Some(child) != next
-                            && self.index.common(child, words, None) == self.block;
-                        if same && next.is_none() {
+                    for &child in self.index.children_with(parent, words) {
+                        if next.is_none() {
                             next = Some(child);
-                        } else if same && paths < PATHS {
+                        } else if Some(child) != next && paths < PATHS {
                             others.push((path.len(), child));
                             paths += 1;
                         }
@@ -383,17 +380,22 @@ impl Kv {
     fn part(&self, look: &Look<'_>, parent: NodeId, end: u32) -> Option<(NodeId, u32)> {
         let tokens = &look.tokens[end as usize..look.tokens.len().min((end + self.block) as usize)];
         let bits = look.phases.map(|phases| phases.bits(end..end + self.block));
-        let usable = |id: NodeId| {
-            let (common, node) = (self.index.common(id, tokens, bits), self.index.node(id));
+        let usable = |id: &NodeId| {
+            let (common, node) = (self.index.common(*id, tokens, bits), self.index.node(*id));
             let there = node.blocks.iter().all(|held| held.block.is_some());
             // A copy is made for what it saves. Most prompts begin with the same few tokens.
             let enough = match self.recurrent() {
-                true => end + common == node.end && self.index.state(id).is_some(),
+                true => end + common == node.end && self.index.state(*id).is_some(),
                 false => look.open || common >= self.block.div_ceil(2),
             };
-            (there && common > 0 && enough).then_some((id, common))
+            (there && common > 0 && enough).then_some((*id, common))
         };
-        self.index.children(parent).filter_map(usable).max_by_key(|(_, common)| *common)
+        if self.recurrent() {
+            // States are those after all tokens of a node.
+            let with = |len: usize| self.index.children_with(parent, &tokens[..len]).iter().find_map(usable);
+            return (1..=tokens.len()).rev().find_map(with);
+        }
+        self.index.children_like(parent, tokens).iter().filter_map(usable).max_by_key(|(_, common)| *common)
     }
 
     /// The block of a path that a token at position `next` sees and that is gone: the first of the latest in each group.
