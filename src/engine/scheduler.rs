@@ -588,7 +588,7 @@ impl Scheduler {
     /// Positions that a running request would have to compute again: what it published is found again, if it is still there.
     fn loss(&self, id: RequestId) -> u32 {
         let sequence = &self.sequences[&self.requests[&id].seq].sequence;
-        sequence.cached() - sequence.table().published() * self.limits.block
+        sequence.cached() - self.kv.goes_on_at(sequence.table())
     }
 
     /// Stops a running request, to be computed again from its tokens.
@@ -650,8 +650,10 @@ impl Scheduler {
         let Kept { sequence, open, .. } = &self.sequences[&active.seq];
         let phases = (!active.any_phase).then_some(sequence.phases());
         let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
-        if let Some(other) = self.to_wait_for(id, &hit) {
+        if let Some((other, common)) = self.to_wait_for(id, &hit) {
             self.requests.get_mut(&id).expect("it waits").waits_for = Some(other);
+            let computes = self.requests[&other].seq;
+            self.sequences.get_mut(&computes).expect("requests have sequences").sequence.keep_at(common);
             return false;
         }
         let fits = self.kv.fits(&hit, sequence.len(), self.limits.rows, !self.running.is_empty());
@@ -668,26 +670,30 @@ impl Scheduler {
     }
 
     /// The running request that computes what a waiting one begins with, beyond what was found of it, if waiting for it saves
-    /// more than half of what it takes.
-    fn to_wait_for(&self, id: RequestId, hit: &Hit) -> Option<RequestId> {
+    /// more than half of what it takes; and up to which position.
+    fn to_wait_for(&self, id: RequestId, hit: &Hit) -> Option<(RequestId, u32)> {
         let active = &self.requests[&id];
         let (own, block) = (&self.sequences[&active.seq].sequence, self.limits.block);
         let found = hit.positions / block * block;
-        self.running.iter().copied().filter(|other| self.computes_prompt(*other)).find(|other| {
-            let other = &self.requests[other];
+        self.running.iter().copied().filter(|other| self.computes_prompt(*other)).find_map(|candidate| {
+            let other = &self.requests[&candidate];
             let sequence = &self.sequences[&other.seq].sequence;
             let tokens = own.all().iter().zip(sequence.all()).skip(found as usize);
             let common = found + tokens.take_while(|(a, b)| a == b).count() as u32;
             // Whole blocks are found, and the last position is computed in any case.
             let common = common.min(own.len() - 1) / block * block;
+            // Of states, those are kept that lie ahead; behind, there are what there are.
+            let passed = self.kv.recurrent() && common <= sequence.cached();
+            let common = if passed { sequence.state_up_to(common) / block * block } else { common };
             let in_prefill = |of: &Sequence| {
                 of.phases().run(found).is_some_and(|(phase, run)| phase == Phase::Prefill && common <= run.end)
             };
-            other.root == active.root
+            let worth = other.root == active.root
                 && common > found
                 && in_prefill(own)
                 && in_prefill(sequence)
-                && 2 * (common - found) > sequence.len() - found.min(sequence.len())
+                && 2 * (common - found) > sequence.len() - found.min(sequence.len());
+            worth.then_some((candidate, common))
         })
     }
 
@@ -802,9 +808,15 @@ impl Scheduler {
         requests.for_each(|id| self.finish(id, Finish::Error(error.clone())));
     }
 
+    /// Some copies were not made: nobody finds what they were to bring, now or later.
+    fn retract(&mut self, copies: &Range<u64>) {
+        self.kv.retract(copies);
+        self.sequences.values_mut().for_each(|kept| kept.sequence.retract(copies, &mut self.kv));
+    }
+
     /// A step was lost, and the copies before it: ends the requests that were in it and those that have what was to be copied.
     fn step_lost(&mut self, flight: &Flight, error: Error) {
-        self.kv.retract(&flight.copies);
+        self.retract(&flight.copies);
         let depends = |id: &RequestId| self.sequences[&self.requests[id].seq].sequence.depends_on_any(&flight.copies);
         let depending: Vec<RequestId> = self.running.iter().copied().filter(depends).collect();
         self.fail(flight.requests.iter().map(|(id, ..)| *id).chain(depending), error);
@@ -814,7 +826,7 @@ impl Scheduler {
     pub(super) fn copies_failed(&mut self, error: Error) {
         let copies = self.copies_enqueued..self.kv.copied();
         self.copies_enqueued = copies.end;
-        self.kv.retract(&copies);
+        self.retract(&copies);
         let depends = |id: &RequestId| self.sequences[&self.requests[id].seq].sequence.depends_on_any(&copies);
         let depending: Vec<RequestId> = self.running.iter().copied().filter(depends).collect();
         self.fail(depending.into_iter(), error);

@@ -26,8 +26,8 @@ pub(super) struct Sequence {
     rolling: Option<(u32, State)>,
     /// Positions after which others may go on: what a window shows there is kept.
     ends: Vec<u32>,
-    /// Where it left the blocks that others have, without what else is needed to go on there.
-    branch: Option<u32>,
+    /// Where its states are kept for others: where it left the blocks that they have, and where they wait for it.
+    cuts: Vec<u32>,
     /// Copies that brought what it has, by number, until they are known to have been made.
     copies: Vec<u64>,
 }
@@ -43,7 +43,7 @@ impl Sequence {
             states: Vec::new(),
             rolling: None,
             ends: Vec::new(),
-            branch: None,
+            cuts: Vec::new(),
             copies: Vec::new(),
         }
     }
@@ -111,7 +111,7 @@ impl Sequence {
         (self.cached, self.proven) = (attached.positions, attached.positions);
         self.copies.extend(attached.copy);
         self.copies.extend(attached.state.map(|state| state.copy));
-        self.branch = hit.branch;
+        self.cuts = hit.branch.into_iter().collect();
         self.ends = hit.branch.into_iter().chain([self.len()]).collect();
         attached
     }
@@ -147,23 +147,37 @@ impl Sequence {
         self.phases.run(self.cached)
     }
 
-    /// Where rows of a recurrent sequence end, so that its states are at the border of a block: at its branch, and where a
+    /// Others wait for what it computes up to `positions`, a border of blocks: what they need there is kept.
+    pub(super) fn keep_at(&mut self, positions: u32) {
+        if positions > self.cached && !self.cuts.contains(&positions) {
+            self.cuts.push(positions);
+            self.ends.push(positions);
+        }
+    }
+
+    /// The last position up to `positions` whose states it keeps.
+    pub(super) fn state_up_to(&self, positions: u32) -> u32 {
+        self.states.iter().map(|(pos, _)| *pos).filter(|pos| *pos <= positions).max().unwrap_or(0)
+    }
+
+    /// Where rows of a recurrent sequence end, so that its states are at the border of a block: at its cuts, and where a
     /// prompt is split anyway.
     pub(super) fn split(&self, rows: Range<u32>, block: u32) -> Range<u32> {
         let border = rows.end / block * block;
-        let end = match self.branch {
-            Some(branch) if branch > rows.start && branch < rows.end => branch,
+        let cut = self.cuts.iter().copied().filter(|cut| *cut > rows.start && *cut < rows.end).min();
+        let end = match cut {
+            Some(cut) => cut,
             _ if rows.end < self.len() && border > rows.start => border,
             _ => rows.end,
         };
         rows.start..end
     }
 
-    /// Whether states are to be kept where it has got to in its prompt: at its branch, and now and then on the way.
+    /// Whether states are to be kept where it has got to in its prompt: at its cuts, and now and then on the way.
     pub(super) fn keeps_state(&self, far: u32, block: u32) -> bool {
         let last = self.states.last().map_or(0, |(pos, _)| *pos);
         let border = self.cached.is_multiple_of(block);
-        self.branch == Some(self.cached) || (border && self.cached - last >= far)
+        self.cuts.contains(&self.cached) || (border && self.cached - last >= far)
     }
 
     /// Rows up to `positions` have been enqueued: later ones see no more than windows before them.
@@ -172,14 +186,20 @@ impl Sequence {
         kv.release_outside_window(&mut self.table, positions, &self.ends);
     }
 
-    /// Keeps the states of a slot at the present position.
-    pub(super) fn keep_state(&mut self, kv: &mut Kv, slot: u32, slots: u32) {
-        if self.cached > 0
-            && self.states.iter().all(|(pos, _)| *pos != self.cached)
-            && let Some(state) = kv.copy_state(slot, slots)
-        {
-            self.states.push((self.cached, state));
+    /// Keeps the states of a slot at the present position; those that were not kept before.
+    pub(super) fn keep_state(&mut self, kv: &mut Kv, slot: u32, slots: u32) -> Option<State> {
+        if self.cached == 0 || self.states.iter().any(|(pos, _)| *pos == self.cached) {
+            return None;
         }
+        let state = kv.copy_state(slot, slots)?;
+        self.states.push((self.cached, state));
+        Some(state)
+    }
+
+    /// Some copies were not made: the states that they were to bring are none.
+    pub(super) fn retract(&mut self, copies: &Range<u64>, kv: &mut Kv) {
+        let lost = |(_, state): &mut (u32, State)| copies.contains(&state.copy);
+        self.states.extract_if(.., lost).for_each(|(_, state)| kv.release_state(state));
     }
 
     /// Keeps the states of a slot at the present position, in place of those that were kept so before.
@@ -190,8 +210,7 @@ impl Sequence {
                 None => kv.drop_state(&self.table, pos, state),
             }
         }
-        self.keep_state(kv, slot, slots);
-        self.rolling = self.states.last().copied().filter(|(pos, _)| *pos == self.cached);
+        self.rolling = self.keep_state(kv, slot, slots).map(|state| (self.cached, state));
     }
 
     /// A sample has proven the first `positions` positions: others may find them. `prompt_ends` says whether that is the end
@@ -234,7 +253,7 @@ impl Sequence {
         self.rolling = None;
         self.copies.clear();
         self.ends.clear();
-        self.branch = None;
+        self.cuts.clear();
         (self.cached, self.proven) = (0, 0);
     }
 }
@@ -283,7 +302,7 @@ mod tests {
         let mut s = Sequence::new(Kv::new(&[], 4).table());
         s.resume(&[0; 30], None);
         assert_eq!((s.split(0..30, 4), s.split(0..15, 4), s.split(4..7, 4)), (0..30, 0..12, 4..7));
-        s.branch = Some(8);
-        assert_eq!((s.split(0..30, 4), s.split(8..30, 4), s.split(0..8, 4)), (0..8, 8..30, 0..8));
+        s.cuts = vec![24, 8];
+        assert_eq!((s.split(0..30, 4), s.split(8..30, 4), s.split(24..30, 4)), (0..8, 8..24, 24..30));
     }
 }

@@ -209,7 +209,7 @@ fn answers_do_not_depend_on_company() {
 #[test]
 fn conversations_are_continued_as_if_computed_anew() {
     let (mut turns, mut reused, mut evicted) = (0, 0, 0);
-    let (mut copies, mut checkpoints) = (0, 0);
+    let (mut copies, mut checkpoints, mut forked) = (0, 0, 0);
     for seed in 0..600 {
         let mut random = Random::new(seed);
         // Of a recurrent model less is kept, according to the space for checkpoints.
@@ -227,6 +227,19 @@ fn conversations_are_continued_as_if_computed_anew() {
                 bench.engine.submit(random_request(&mut random)).unwrap();
             }
             for i in 0..2 {
+                // Some go on twice, in different ways.
+                let fork = (random.below(3) == 0).then(|| {
+                    let own = bench.engine.fork(conversations[i]).unwrap();
+                    let mut request = random_request(&mut random);
+                    let known = &history[i][..history[i].len().min(38)];
+                    request.prompt = [known, &[random.below(VOCAB), random.below(VOCAB)]].concat();
+                    request.max_tokens = Some(random.below(8));
+                    let of_oracle = oracle.engine.fork(oracles[i]).unwrap();
+                    let expected = oracle.answer(Request { sequence: Some(of_oracle), ..request.clone() });
+                    oracle.engine.close(of_oracle);
+                    let id = bench.engine.submit(Request { sequence: Some(own), ..request }).unwrap();
+                    (id, own, expected)
+                });
                 let mut request = random_request(&mut random);
                 request.prompt = history[i].clone();
                 request.max_tokens = Some(random.below(8));
@@ -238,6 +251,12 @@ fn conversations_are_continued_as_if_computed_anew() {
                     oracle.answer(Request { sequence: Some(oracles[i]), ..request });
                 assert_eq!((&tokens, reason.unwrap().name()), (&expected, expected_reason), "seed {seed}");
                 assert!(usage.reused < context);
+                if let Some((id, own, (expected, expected_reason, _))) = fork {
+                    let (tokens, reason, usage) = bench.answers.remove(&id).unwrap();
+                    assert_eq!((&tokens, reason.unwrap().name()), (&expected, expected_reason), "fork, seed {seed}");
+                    forked += usize::from(usage.reused > 0);
+                    bench.engine.close(own);
+                }
                 assert!(bench.engine.checkpoints() <= seed as u32 % 5, "more checkpoints than there is capacity for");
                 checkpoints = checkpoints.max(bench.engine.checkpoints());
                 assert!(full.reused < context);
@@ -261,6 +280,7 @@ fn conversations_are_continued_as_if_computed_anew() {
         assert!(recurrent || bench.engine.executor().copies[0] == 0);
     }
     assert!(copies > 1000 && checkpoints == 4, "{copies} copies of states, {checkpoints} checkpoints");
+    assert!(forked > turns / 20, "{forked} forks reused something, of {turns} turns");
     assert!(reused > turns / 5 && evicted > turns / 20, "{turns} turns, {reused} reused, {evicted} evicted");
 }
 
@@ -532,6 +552,69 @@ fn what_a_lost_step_wrote_is_not_found() {
         let (tokens, reason, _) = bench.answer(request.clone());
         assert_eq!((tokens.len(), reason), if lost { (0, "error") } else { (4, "length") });
         assert_eq!(bench.answer(request.clone()).2.reused, reused, "lost: {lost}");
+    }
+}
+
+/// Nor what came before it: states are copied between the steps of others.
+#[test]
+fn what_a_lost_step_was_to_copy_is_not_found() {
+    let shared: Vec<u32> = (1..30).collect();
+    let (mut lost, mut reused) = (0, 0);
+    for (step, decoding) in (1..16).flat_map(|step| (0..8).map(move |decoding| (step, decoding))) {
+        let limits = Limits { rows: 8, checkpoints: 8, blocks: 32, ..TIGHT };
+        let mut bench = Bench::of(&recurrent(), limits, step);
+        // Steps of a prompt between steps of an answer.
+        bench.engine.submit(Request { max_tokens: Some(30), ..Request::new(vec![3, 2, 1]) }).unwrap();
+        (0..decoding).for_each(|_| bench.step());
+        bench.engine.executor_mut().lost.insert(step);
+        bench.engine.submit(Request { max_tokens: Some(3), ..Request::new(shared.clone()) }).unwrap();
+        bench.run();
+        lost += bench.answers.values().filter(|(_, reason, _)| reason.as_ref().unwrap().name() == "error").count();
+        for end in [29, 25, 21, 17, 13, 9] {
+            let request = Request { max_tokens: Some(5), ..Request::new([&shared[..end], &[end as u32]].concat()) };
+            let (tokens, reason, usage) = bench.answer(request.clone());
+            assert_eq!((tokens, reason), alone_of(&recurrent(), &request), "step {step} after {decoding}");
+            reused += usize::from(usage.reused > 0);
+        }
+    }
+    assert!(lost > 50 && reused > 100, "{lost} ended, {reused} reused");
+}
+
+/// Whoever waits for a prompt that another one computes finds all of it but the last block, whatever layers there are.
+#[test]
+fn a_prompt_of_several_requests_is_computed_once() {
+    for (name, program) in [("pages", program()), ("states", recurrent()), ("windows", windowed(None, 6))] {
+        for len in [9, 32, 33, 40, 41] {
+            let limits = Limits { rows: 64, blocks: 64, checkpoints: 8, ..TIGHT };
+            let mut bench = Bench::of(&program, limits, 3);
+            let request = Request { max_tokens: Some(3), ..Request::new((0..len).map(|i| i * 7 % 39).collect()) };
+            let ids: Vec<_> = (0..3).map(|_| bench.engine.submit(request.clone()).unwrap()).collect();
+            bench.run();
+            let expected = alone_of(&program, &request);
+            for (i, id) in ids.iter().enumerate() {
+                let (tokens, reason, usage) = bench.answers.remove(id).unwrap();
+                assert_eq!((tokens, reason.unwrap().name()), expected, "{name}");
+                let whole_blocks = (len - 1) / 4 * 4;
+                assert!(
+                    usage.reused >= if i == 0 { 0 } else { whole_blocks },
+                    "{name}, {len}: {} of {i}",
+                    usage.reused
+                );
+            }
+        }
+    }
+}
+
+/// Of a long answer the last states are kept; those at the end of the prompt stay beside them.
+#[test]
+fn states_of_a_prompt_outlast_its_answer() {
+    for in_flight in 1..4 {
+        let limits = Limits { block: 16, blocks: 64, context: 512, rows: 64, checkpoints: 8, in_flight, ..TIGHT };
+        let mut bench = Bench::of(&recurrent(), limits, 3);
+        let prompt: Vec<u32> = (0..64).map(|i| i * 5 % 39).collect();
+        bench.answer(Request { max_tokens: Some(200), ..Request::new(prompt.clone()) });
+        let other = [&prompt[..], &[1, 2]].concat();
+        assert_eq!(bench.answer(Request { max_tokens: Some(1), ..Request::new(other) }).2.reused, 64);
     }
 }
 

@@ -637,6 +637,9 @@ impl Kv {
     /// Where no group holds blocks of all positions, nothing else bounds the number of nodes.
     fn bound_nodes(&mut self) {
         const MOST: u32 = 1 << 16;
+        if self.windows.iter().any(Option::is_none) {
+            return;
+        }
         while self.index.len() > MOST && self.evict().is_some() {}
     }
 
@@ -653,6 +656,17 @@ impl Kv {
             *pool = Pool::new(blocks);
         }
         self.version += 1;
+    }
+
+    /// Up to which position a sequence that gives back a table finds it again, if nothing is evicted.
+    pub fn goes_on_at(&self, table: &Table) -> u32 {
+        let path = if self.recurrent() {
+            let with_state = table.path.iter().rposition(|node| self.index.state(*node).is_some());
+            with_state.map_or(0, |i| i + 1)
+        } else {
+            table.path.len()
+        };
+        path as u32 * self.block
     }
 
     // --- states, and copies -------------------------------------------------------------------------------------------

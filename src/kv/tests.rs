@@ -279,6 +279,25 @@ fn a_key_says_salt_and_phases() {
     assert_eq!(found(&mut kv, &[1, 4, 7], &tokens, None), 16);
 }
 
+/// A short question, and the beginning of its answer in the same block, beside many that were asked later.
+#[test]
+fn what_was_decoded_is_found_beside_many_others() {
+    let mut kv = kv(None, 400);
+    let conversation = |i: u32| -> Vec<u32> { (0..8).chain([i, i + 1, i % 7, i, 1, 2, 3, 4, 5]).collect() };
+    let answer = 10..17;
+    let phases = Phases::new(17, &[answer]);
+    for i in 0..100 {
+        publish(&mut kv, &[], &conversation(i), &phases);
+    }
+    for i in 0..100 {
+        assert_eq!(found(&mut kv, &[], &conversation(i), None), 16, "{i}");
+        // The most that any of them has in common: the first tokens of the block after the eight that all have.
+        let other = [&conversation(i)[..11], &[200, 200]].concat();
+        assert_eq!(found(&mut kv, &[], &other, None), 11, "{i}");
+    }
+    kv.check(&[], 0);
+}
+
 #[test]
 fn the_third_request_finds_the_window_at_a_branch() {
     let mut kv = kv(Some(6), 64);
