@@ -265,6 +265,7 @@ impl<E: Executor> Driver<E> {
         let metrics = &mut self.metrics;
         metrics.num_requests_running = self.engine.running();
         metrics.kv_cache_usage = usage.fold(0.0, f64::max);
+        metrics.kv_cache_blocks.clone_from(&blocks);
         (metrics.prefix_cache_queries, metrics.prefix_cache_hits) = (counts.queried, counts.found);
         (metrics.cache_evictions, metrics.num_preemptions) = (counts.evicted, self.engine.preemptions());
         let waiting = self.engine.waiting();

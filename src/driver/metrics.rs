@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::{Finish, Timings, Usage};
+use crate::engine::{BlockCounts, Finish, Timings, Usage};
 
 /// How often values up to some bounds were seen.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +71,8 @@ pub struct Metrics {
     pub num_requests_waiting: usize,
     /// The part of the KV cache's blocks that running requests hold, in the fullest group.
     pub kv_cache_usage: f64,
+    /// The KV cache's blocks by what becomes of them, for each cache group.
+    pub kv_cache_blocks: Vec<BlockCounts>,
     /// Tokens of prompts that were looked for in the cache.
     pub prefix_cache_queries: u64,
     /// Tokens of prompts that were found there.
@@ -117,6 +119,7 @@ impl Default for Metrics {
             num_requests_running: 0,
             num_requests_waiting: 0,
             kv_cache_usage: 0.0,
+            kv_cache_blocks: Vec::new(),
             prefix_cache_queries: 0,
             prefix_cache_hits: 0,
             cache_evictions: 0,

@@ -2,7 +2,7 @@
 
 use super::{Limits, Options};
 use crate::model::{CacheSpec, Program};
-use crate::ops::{CacheShape, KvLayout, KvStorage};
+use crate::ops::{CacheId, CacheShape, KvLayout, KvStorage};
 use crate::{Error, Result};
 
 /// How much the KV cache holds of all sequences together.
@@ -50,9 +50,14 @@ impl std::str::FromStr for CacheSize {
 }
 
 impl Limits {
-    /// Bytes of all caches of a program with these limits: the blocks of every group, and states with their checkpoints.
+    /// Bytes of all caches of a program with these limits: the blocks of every group, and states with their checkpoints, which
+    /// are counted as they are kept where they take more: kernels lay them out for their threads.
     pub fn cache_bytes(&self, program: &Program, storage: KvStorage) -> u64 {
-        let bytes = |cache: &CacheSpec| match *cache {
+        let on_gpu = |id| {
+            let op = program.nodes.iter().find(|node| node.op.state() == Some(CacheId(id)));
+            op.map_or(0, |node| node.op.gpu_needs().state)
+        };
+        let bytes = |(id, cache): (u32, &CacheSpec)| match *cache {
             CacheSpec::Pages { group, kv_heads, k_dim, v_dim, v_in_k, .. } => {
                 let v_dim = if v_in_k { 0 } else { v_dim };
                 let blocks = self.blocks_of(program.window(group));
@@ -60,10 +65,11 @@ impl Limits {
                 CacheShape { kv_heads, k_dim, v_dim, slots: self.block, blocks, storage, layout }.bytes()
             }
             CacheSpec::State { len } => {
-                u64::from(len).saturating_mul(4 * (u64::from(self.seqs) + u64::from(self.checkpoints)))
+                let states = u64::from(self.seqs) + u64::from(self.checkpoints);
+                u64::from(len).max(on_gpu(id)).saturating_mul(4 * states)
             }
         };
-        program.caches.iter().map(bytes).fold(0, u64::saturating_add)
+        (0..).zip(&program.caches).map(bytes).fold(0, u64::saturating_add)
     }
 
     /// The fewest blocks that let one sequence fill its context while each of the others has begun.

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::app::App;
 use crate::driver::{Histogram, Metrics};
+use crate::engine::BlockCounts;
 
 /// All metrics, of all models that are open.
 pub(super) fn text(app: &App) -> String {
@@ -18,6 +19,15 @@ pub(super) fn text(app: &App) -> String {
     out.gauge("num_requests_running", "Requests that run.", |m| m.num_requests_running as f64);
     out.gauge("num_requests_waiting", "Requests that wait.", |m| m.num_requests_waiting as f64);
     out.gauge("kv_cache_usage_perc", "The part of the KV cache that requests hold; 1 is all.", |m| m.kv_cache_usage);
+    out.head("kv_cache_blocks", "Blocks of the KV cache: free, in use, or kept to be found again.", "gauge");
+    for (state, count) in BLOCKS {
+        for group in 0..out.models.iter().map(|(_, metrics)| metrics.kv_cache_blocks.len()).max().unwrap_or(0) {
+            let labels = format!(",group=\"{group}\",state=\"{state}\"");
+            out.lines("kv_cache_blocks", &labels, |m| {
+                m.kv_cache_blocks.get(group).map_or(0.0, |b| f64::from(count(b)))
+            });
+        }
+    }
     out.counter("prefix_cache_queries", "Tokens of prompts that were looked for.", |m| m.prefix_cache_queries);
     out.counter("prefix_cache_hits", "Tokens of prompts that were found.", |m| m.prefix_cache_hits);
     out.counter("cache_evictions", "Blocks of the cache that were forgotten for others.", |m| m.cache_evictions);
@@ -45,6 +55,10 @@ pub(super) fn text(app: &App) -> String {
     out.histogram("request_decode_time_seconds", "Time from there to the end.", |m| &m.request_decode_time);
     out.text
 }
+
+/// What a block may be.
+const BLOCKS: [(&str, fn(&BlockCounts) -> u32); 3] =
+    [("free", |blocks| blocks.free), ("in_use", |blocks| blocks.in_use), ("kept", |blocks| blocks.kept)];
 
 /// One of the counts.
 type CountFn = fn(&Metrics) -> u64;

@@ -179,7 +179,12 @@ pub(super) fn caches(
             Ok(CacheBuffer { buffer, shape: empty, group: u32::MAX, state: len as u32 })
         }
     };
-    (0..).zip(&program.caches).map(cache).collect()
+    let caches: Vec<CacheBuffer> = (0..).zip(&program.caches).map(cache).collect::<Result<_>>()?;
+    debug_assert!(
+        caches.iter().map(|cache| cache.buffer.size()).sum::<u64>() <= limits.cache_bytes(program, empty.storage),
+        "caches take more than was counted"
+    );
+    Ok(caches)
 }
 
 /// Adds cache ops to a plan.

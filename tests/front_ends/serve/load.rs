@@ -168,6 +168,13 @@ fn a_prompt_is_computed_once_for_all_answers() {
     let tokens = made["usage"]["prompt_tokens"].as_u64().unwrap() as f64;
     let (asked, found) = (server.metric("prefix_cache_queries_total"), server.metric("prefix_cache_hits_total"));
     assert_eq!(asked, 6.0 * tokens);
+    // All blocks are free or kept by now.
+    let text = server.get("/metrics").text();
+    let blocks = |state: &str| -> f64 {
+        let of_state = |line: &&str| line.starts_with("vllm:kv_cache_blocks{") && line.contains(state);
+        text.lines().filter(of_state).map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()).sum()
+    };
+    assert!(blocks("\"free\"") > 0.0 && blocks("\"kept\"") > 0.0 && blocks("\"in_use\"") == 0.0, "{text}");
     // What is shared are whole blocks: the rest of the last one is computed by each.
     let computed = asked - found;
     assert!(computed >= tokens && computed <= tokens + 5.0 * 32.0, "{computed} of {tokens} tokens six times");
