@@ -57,11 +57,13 @@ pub(super) fn text(app: &App) -> String {
 }
 
 /// What a block may be.
-const BLOCKS: [(&str, fn(&BlockCounts) -> u32); 3] =
+const BLOCKS: [(&str, BlockCountFn); 3] =
     [("free", |blocks| blocks.free), ("in_use", |blocks| blocks.in_use), ("kept", |blocks| blocks.kept)];
 
 /// One of the counts.
 type CountFn = fn(&Metrics) -> u64;
+/// One of the counts of blocks.
+type BlockCountFn = fn(&BlockCounts) -> u32;
 
 struct Out {
     text: String,
