@@ -1,8 +1,11 @@
 //! What shared blocks save, and what they cost, on the CPU.
 //!
 //! `cargo bench --bench sharing -- [160M] [Q4_0] [2048]`: a shape, a type of weights, the tokens that prompts share. Each round
-//! asks three times on a new engine: prompts that begin alike and end otherwise; then as many that have nothing in common, with
-//! a salt each and without. Times are to the first token, in milliseconds, lowest and median of the rounds.
+//! asks three times on a new engine: prompts that begin alike and end otherwise; then as many that have nothing in common. Times
+//! are to the first token, in milliseconds, lowest and median of the rounds.
+//!
+//! Then whether times betray what others ask: prompts of 256 tokens that were asked under another salt before, and such that
+//! nobody asked, in turns; and with how many of all ways to deal these times the medians would lie as far apart.
 //!
 //! Then 16 streams of prompts and answers of many lengths run in a cache that holds them all, and in one that is 1.2 times too
 //! small, in turns: tokens a second, and the median of the ratios.
@@ -40,18 +43,7 @@ fn main() {
             let mut engine = Engine::new(executor.take().expect("it is given back"), &model.program);
             for (i, times) in times.iter_mut().enumerate() {
                 let first = if case == 0 { round } else { 100 + 3 * round + i as u32 };
-                let salt = (case == 1).then(|| Arc::from(i.to_le_bytes()));
-                let request = Request { max_tokens: Some(4), salt, ..Request::new(prompt(first, 7 + i as u32)) };
-                let start = Instant::now();
-                engine.submit(request).expect("it fits");
-                let mut seen = false;
-                while engine.busy() {
-                    for event in pollster::block_on(engine.step()) {
-                        if matches!(event, Event::Token { .. }) && !std::mem::replace(&mut seen, true) {
-                            times.push(start.elapsed().as_secs_f64() * 1e3);
-                        }
-                    }
-                }
+                times.push(first_token(&mut engine, prompt(first, 7 + i as u32), None));
             }
             executor = Some(engine.into_executor());
         }
@@ -63,7 +55,74 @@ fn main() {
             println!("{name:<8} {nth:<8} {:8.1} {:8.1}", times[0], times[ROUNDS / 2]);
         }
     }
+    salts(&model);
     streams(&model);
+}
+
+/// Milliseconds to the first of four tokens.
+fn first_token(engine: &mut Engine<AnyExecutor>, prompt: Vec<u32>, salt: Option<Arc<[u8]>>) -> f64 {
+    let start = Instant::now();
+    engine.submit(Request { max_tokens: Some(4), salt, ..Request::new(prompt) }).expect("it fits");
+    let mut first = None;
+    while engine.busy() {
+        for event in pollster::block_on(engine.step()) {
+            if matches!(event, Event::Token { .. }) {
+                first.get_or_insert(start.elapsed());
+            }
+        }
+    }
+    first.expect("a token").as_secs_f64() * 1e3
+}
+
+/// Prompts that were asked under another salt take as long as any.
+fn salts(model: &Model) {
+    const PROMPTS: u32 = 40;
+    const DEALS: usize = 10_000;
+    let options = Options { device: DeviceChoice::Cpu, context: 512, seqs: 1, ..Options::default() };
+    let executor = pollster::block_on(AnyExecutor::open(model, &options, &mut |_| {})).expect("an executor");
+    let mut engine = Engine::new(executor, &model.program);
+    let prompt = |seed: u32| -> Vec<u32> {
+        (0..256).map(|at| (at * 7919 + (10_000 + seed) * 104_729) % model.program.vocab).collect()
+    };
+    let [theirs, ours] = [b"them", b"us  "].map(|salt| -> Option<Arc<[u8]>> { Some(Arc::from(*salt)) });
+    let mut times: Vec<f64> = Vec::new();
+    for i in 0..PROMPTS {
+        first_token(&mut engine, prompt(2 * i), theirs.clone());
+        // Which of the two comes first is as often one as the other.
+        let [asked, unasked] = [0, 1].map(|new| (new, prompt(2 * i + new)));
+        let turns = if i % 2 == 0 { [asked, unasked] } else { [unasked, asked] };
+        let mut pair = [0.0; 2];
+        turns.into_iter().for_each(|(new, prompt)| pair[new as usize] = first_token(&mut engine, prompt, ours.clone()));
+        times.extend(pair);
+    }
+    let median = |times: &mut Vec<f64>| {
+        times.sort_by(f64::total_cmp);
+        times[times.len() / 2]
+    };
+    // Each pair dealt at random: how often are the medians as far apart as these?
+    let difference = |swapped: &mut dyn FnMut() -> bool| {
+        let mut of: [Vec<f64>; 2] = Default::default();
+        for pair in times.chunks(2) {
+            let swapped = usize::from(swapped());
+            (0..2).for_each(|i| of[i ^ swapped].push(pair[i]));
+        }
+        let [asked, unasked] = of.each_mut().map(median);
+        (asked - unasked, asked, unasked)
+    };
+    let (found, asked, unasked) = difference(&mut || false);
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut coin = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random >> 63 == 1
+    };
+    let as_far = (0..DEALS).filter(|_| difference(&mut coin).0.abs() >= found.abs()).count();
+    println!(
+        "salts    asked by others {asked:8.2} ms, by nobody {unasked:8.2} ms, by chance in {:.3}",
+        as_far as f64 / DEALS as f64
+    );
+    println!("         the same salt   {:8.2} ms", first_token(&mut engine, prompt(2 * (PROMPTS - 1)), theirs));
 }
 
 /// 16 streams in a cache that holds them all, and in one that is too small.

@@ -215,3 +215,33 @@ pub struct Usage {
     /// Tokens generated, without the stop token.
     pub generated: u32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Salts of any bytes cannot pass for one another, nor for an adapter: also not one that spells out what the other's key
+    /// holds.
+    #[test]
+    fn no_two_salts_and_adapters_have_one_key() {
+        let mut salts: Vec<Option<Vec<u8>>> = vec![None];
+        for len in [0, 1, 3, 4, 5, 31, 32, 33, 40] {
+            for fill in [0, 1, 2, 255] {
+                salts.push(Some(vec![fill; len]));
+            }
+        }
+        // The words of an adapter, as the bytes of a salt.
+        let adapter: Vec<u8> = [2u32, 32].iter().flat_map(|word| word.to_le_bytes()).chain([1; 32]).collect();
+        salts.push(Some([&[0; 4][..], &adapter].concat()));
+        salts.push(Some(adapter));
+        let mut keys = std::collections::HashMap::new();
+        for salt in salts {
+            for adapter in [None, Some([0; 32]), Some([1; 32]), Some([2; 32])] {
+                let of = (salt.clone(), adapter);
+                let request = Request { salt: salt.as_deref().map(Arc::from), adapter, ..Request::new(vec![1]) };
+                let other = keys.insert(request.root(), of.clone());
+                assert!(other.is_none_or(|other| other == of), "one key for two");
+            }
+        }
+    }
+}

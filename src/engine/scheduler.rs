@@ -33,7 +33,7 @@ use super::sequence::Sequence;
 use super::step_time::StepTimes;
 use super::{Event, Finish, Priority, Request, RequestId, SeqId, StepTime, Timings, Usage};
 use crate::exec::{CacheOp, Limits, Outs, Phase, SeqStep, Step, StepOut, Ticket, Token};
-use crate::kv::{BlockCounts, Hit, Kv, KvCounts, Phases};
+use crate::kv::{BlockCounts, Hit, Kv, KvCounts, Lack, Phases};
 use crate::model::Program;
 use crate::ops::sample::logprobs;
 use crate::ops::{Logprob, Penalties, STOPS, SampleLists, SampleSpec};
@@ -102,8 +102,10 @@ struct Active {
     slot: Option<u32>,
     /// Its place among those that wait, which it keeps.
     rank: Rank,
-    /// The version of the cache in which it was found not to fit.
-    refused: Option<u64>,
+    /// What it lacked when it was looked at last.
+    lack: Option<Lack>,
+    /// Whether it was preempted, and what it computed is kept for it.
+    preempted: bool,
     /// Requests that began before it although they came after it, since it did not fit.
     passed: u32,
     submitted: Duration,
@@ -325,7 +327,8 @@ impl Scheduler {
             waits_for: None,
             slot: None,
             rank,
-            refused: None,
+            lack: None,
+            preempted: false,
             passed: 0,
             submitted: self.now,
             started: None,
@@ -403,6 +406,12 @@ impl Scheduler {
 
     pub(super) fn in_flight(&self) -> usize {
         self.flights.len()
+    }
+
+    /// Whether a request runs.
+    #[cfg(test)]
+    pub(super) fn runs(&self, id: RequestId) -> bool {
+        self.running.contains(&id)
     }
 
     /// Checks what must hold between sequences, tables and the cache.
@@ -597,7 +606,8 @@ impl Scheduler {
         let active = self.requests.get_mut(&id).expect("it runs");
         self.free_slots.extend(active.slot.take());
         let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
-        kept.sequence.evict(&mut self.kv);
+        kept.sequence.evict_to_wait(&mut self.kv);
+        active.preempted = true;
         self.waiting.insert(active.rank, kept.sequence.len());
         self.preemptions += 1;
     }
@@ -641,9 +651,10 @@ impl Scheduler {
     /// Starts a waiting request if it fits, and does not wait for what another one computes.
     fn try_start(&mut self, id: RequestId) -> bool {
         let active = &self.requests[&id];
-        let version = Some(self.kv.version());
-        // What is being sampled must be known before it can be computed again.
-        let unknown = active.pending > 0 || active.refused == version;
+        let spare = !self.running.is_empty();
+        // What is being sampled must be known before it can be computed again. As long as it lacks what it lacked, there is
+        // nothing to look for.
+        let unknown = active.pending > 0 || active.lack.is_some_and(|lack| self.kv.lacks(lack, spare));
         if unknown || active.waits_for.is_some_and(|other| self.computes_prompt(other)) {
             return false;
         }
@@ -656,12 +667,9 @@ impl Scheduler {
             self.sequences.get_mut(&computes).expect("requests have sequences").sequence.keep_at(common);
             return false;
         }
-        let fits = self.kv.fits(&hit, sequence.len(), self.limits.rows, !self.running.is_empty());
-        if fits && self.start(id, &hit) {
-            return true;
-        }
-        self.requests.get_mut(&id).expect("it waits").refused = version;
-        false
+        let lack = self.kv.fits(&hit, sequence.len(), self.limits.rows, spare).err();
+        self.requests.get_mut(&id).expect("it waits").lack = lack;
+        lack.is_none() && self.start(id, &hit)
     }
 
     /// Whether a request runs and has not sampled yet.
@@ -711,11 +719,15 @@ impl Scheduler {
             let restored = self.kv.copy(CacheOp::CopyState { from: self.limits.seqs + state.place, to: slot });
             sequence.depends_on(restored);
         }
+        if active.preempted {
+            // What is not found now is of no more use to it than to others.
+            self.kv.no_longer_waits(&active.root, sequence.all(), sequence.phases());
+        }
         self.kv.count(sequence.len(), attached.positions);
         if active.usage.generated == 0 {
             active.usage.reused = attached.positions;
         }
-        (active.slot, active.any_phase) = (Some(slot), false);
+        (active.slot, active.any_phase, active.preempted) = (Some(slot), false, false);
         active.started.get_or_insert(self.now);
         self.waiting.remove(active.rank);
         self.running.push(id);
@@ -843,7 +855,7 @@ impl Scheduler {
         while let Some(id) = self.running.last().copied() {
             self.preempt(id);
         }
-        self.requests.values_mut().for_each(|active| (active.pending, active.refused) = (0, None));
+        self.requests.values_mut().for_each(|active| (active.pending, active.lack) = (0, None));
         self.kv.clear();
         self.kv.take_copies();
         self.copies_enqueued = self.kv.copied();
@@ -964,6 +976,9 @@ impl Scheduler {
             sequence.keep_end(known_end, &mut self.kv, state, Some(active.seq.0));
         }
         sequence.evict(&mut self.kv);
+        if active.preempted {
+            self.kv.no_longer_waits(&active.root, sequence.all(), sequence.phases());
+        }
         let decoded = sequence.phases().decoded();
         if !kept.open {
             self.sequences.remove(&active.seq);

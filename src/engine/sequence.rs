@@ -249,6 +249,16 @@ impl Sequence {
     /// Gives back all that it holds: what is not published must be computed again.
     pub(super) fn evict(&mut self, kv: &mut Kv) {
         kv.release(&mut self.table);
+        self.forget(kv);
+    }
+
+    /// The same when it waits to go on.
+    pub(super) fn evict_to_wait(&mut self, kv: &mut Kv) {
+        kv.release_to_wait(&mut self.table);
+        self.forget(kv);
+    }
+
+    fn forget(&mut self, kv: &mut Kv) {
         self.states.drain(..).for_each(|(_, state)| kv.release_state(state));
         self.rolling = None;
         self.copies.clear();

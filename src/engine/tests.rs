@@ -605,6 +605,40 @@ fn a_prompt_of_several_requests_is_computed_once() {
     }
 }
 
+/// Who has the least to compute again gives its blocks up, although another one came later; and what it published is there
+/// when it goes on.
+#[test]
+fn the_one_with_the_least_to_lose_is_preempted() {
+    // The first request grows, the second has published its prompt, the third computes a long one in pieces.
+    let limits = Limits { rows: 8, blocks: 19, context: 70, in_flight: 1, ..TIGHT };
+    let mut bench = Bench::new(limits, 3);
+    let request = |seed: u32, len: u32, most: u32| Request {
+        max_tokens: Some(most),
+        ..Request::new((0..len).map(|i| (i * 7 + seed) % 39).collect())
+    };
+    let requests = [request(0, 10, 30), request(1, 17, 20), request(2, 36, 4)];
+    let [first, second] = [0, 1].map(|i| bench.engine.submit(requests[i].clone()).unwrap());
+    while ![first, second].iter().all(|id| bench.answers.get(id).is_some_and(|(tokens, ..)| tokens.len() > 4)) {
+        bench.step();
+    }
+    let third = bench.engine.submit(requests[2].clone()).unwrap();
+    while bench.engine.preemptions() == 0 {
+        assert!(bench.engine.busy(), "there was space for all");
+        bench.step();
+    }
+    assert_eq!([first, second, third].map(|id| bench.engine.scheduler.runs(id)), [true, false, true]);
+    bench.run();
+    for (id, request) in [first, second, third].into_iter().zip(&requests) {
+        let (tokens, reason, _) = &bench.answers[&id];
+        assert_eq!((tokens.clone(), reason.as_ref().unwrap().name()), alone(request));
+    }
+    let rows: usize = requests.iter().map(|r| r.prompt.len() + r.max_tokens.unwrap() as usize - 1).sum();
+    let again = bench.engine.executor().rows - rows;
+    // What it had not published, and a block that the first one took. The third one had computed sixteen.
+    assert_eq!(bench.engine.preemptions(), 1);
+    assert!(again <= 12, "{again} rows were computed again");
+}
+
 /// Of a long answer the last states are kept; those at the end of the prompt stay beside them.
 #[test]
 fn states_of_a_prompt_outlast_its_answer() {

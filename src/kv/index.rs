@@ -14,8 +14,19 @@ use super::phases::low_bits;
 /// The number of a node. It is used again once the node is gone, so only who uses a node may remember it.
 pub(super) type NodeId = u32;
 
-/// When something was used last, after whether it is worth keeping at all: the least is evicted first.
-type LastUse = (bool, u64);
+/// How much something is worth keeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Worth {
+    /// Kept only as long as there is space for it.
+    Little,
+    #[default]
+    Normal,
+    /// A request that was preempted waits to go on with it.
+    Awaited,
+}
+
+/// When something was used last, after its worth: the least is evicted first.
+type LastUse = (Worth, u64);
 
 /// How many children of a node are looked at where one shall begin as some tokens do: on either side of where these would be.
 const NEIGHBOURS: usize = 8;
@@ -40,6 +51,8 @@ pub(super) struct Node {
     last_use: LastUse,
     /// In order of their tokens, then of their phases: those that begin alike lie side by side.
     children: Vec<NodeId>,
+    /// Children that are awaited.
+    awaited: u32,
     /// The open sequence that left it at the end of a turn.
     pub(super) owner: Option<u64>,
 }
@@ -109,9 +122,9 @@ impl Index {
         (self.nodes.len() - self.vacant.len()) as u32
     }
 
-    fn last_use(&mut self, warm: bool) -> LastUse {
+    fn last_use(&mut self, worth: Worth) -> LastUse {
         self.clock += 1;
-        (warm, self.clock)
+        (worth, self.clock)
     }
 
     /// The key of a node. A root has no parent, and words that say what its sequences have in common.
@@ -138,7 +151,7 @@ impl Index {
             None => (0, 0),
             Some(parent) => (words.len() as u32, self.node(parent).end + words.len() as u32),
         };
-        let last_use = self.last_use(true);
+        let last_use = self.last_use(Worth::Normal);
         let node = Node {
             parent,
             key: self.key.as_slice().into(),
@@ -151,6 +164,7 @@ impl Index {
             users: 0,
             last_use,
             children: Vec::new(),
+            awaited: 0,
             owner: None,
         };
         let key = node.key.clone();
@@ -211,21 +225,51 @@ impl Index {
 
     /// One more table uses a node.
     pub(super) fn enter(&mut self, id: NodeId) {
-        let node = &mut self.nodes[id as usize];
-        if node.users == 0 {
-            self.idle.remove(&(node.last_use, id));
+        if self.node(id).users == 0 {
+            self.not_idle(id);
         }
-        node.users += 1;
+        self.nodes[id as usize].users += 1;
     }
 
-    /// One table less uses a node.
-    pub(super) fn leave(&mut self, id: NodeId) {
-        let last_use = self.last_use(true);
+    /// One table less uses a node. Whoever left it with less worth than it has for others does not change that.
+    pub(super) fn leave(&mut self, id: NodeId, worth: Worth) {
+        let awaited = worth == Worth::Awaited || self.node(id).awaited > 0;
+        let last_use = self.last_use(if awaited { Worth::Awaited } else { worth });
         let node = &mut self.nodes[id as usize];
         node.users -= 1;
         if node.users == 0 {
             node.last_use = last_use;
             self.idle.insert((last_use, id));
+            if let (true, Some(parent)) = (awaited, node.parent) {
+                self.nodes[parent as usize].awaited += 1;
+            }
+            self.prune(id);
+        }
+    }
+
+    /// A node that nobody used is used, or removed.
+    fn not_idle(&mut self, id: NodeId) {
+        let node = &mut self.nodes[id as usize];
+        self.idle.remove(&(node.last_use, id));
+        let awaited = std::mem::replace(&mut node.last_use.0, Worth::Normal) == Worth::Awaited;
+        if let (true, Some(parent)) = (awaited, node.parent) {
+            self.nodes[parent as usize].awaited -= 1;
+        }
+    }
+
+    /// Nobody waits for a node any longer, nor for what it has.
+    pub(super) fn not_awaited(&mut self, id: NodeId) {
+        for group in 0..self.idle_windows.len() {
+            let held = self.node(id).blocks[group];
+            let idle = held.block.is_some() && held.users == 0;
+            if idle && self.idle_windows[group].is_some() && held.last_use.0 == Worth::Awaited {
+                self.enter_window(id, group);
+                self.leave_window(id, group, Worth::Normal);
+            }
+        }
+        // Without states this does nothing.
+        if self.node(id).state_use.0 == Worth::Awaited {
+            self.touch_state(id, Worth::Normal);
         }
     }
 
@@ -239,8 +283,8 @@ impl Index {
     }
 
     /// One table less uses it. What is not worth keeping is evicted before anything else.
-    pub(super) fn leave_window(&mut self, id: NodeId, group: usize, warm: bool) {
-        let last_use = self.last_use(warm);
+    pub(super) fn leave_window(&mut self, id: NodeId, group: usize, worth: Worth) {
+        let last_use = self.last_use(worth);
         let held = &mut self.nodes[id as usize].blocks[group];
         held.users -= 1;
         if let (0, Some(idle)) = (held.users, &mut self.idle_windows[group]) {
@@ -251,7 +295,7 @@ impl Index {
 
     /// A node that has no block of a group gets one, which nobody uses yet through it.
     pub(super) fn set_block(&mut self, id: NodeId, group: usize, block: u32) {
-        let last_use = self.last_use(true);
+        let last_use = self.last_use(Worth::Normal);
         let held = &mut self.nodes[id as usize].blocks[group];
         debug_assert!(held.block.is_none() && held.users == 0);
         (held.block, held.last_use) = (Some(block), last_use);
@@ -263,21 +307,39 @@ impl Index {
     /// Takes the block of a windowed group that is evicted first.
     pub(super) fn evict_window(&mut self, group: usize) -> Option<u32> {
         let (_, id) = self.idle_windows[group].as_mut()?.pop_first()?;
-        self.nodes[id as usize].blocks[group].block.take()
+        let block = self.nodes[id as usize].blocks[group].block.take();
+        self.prune(id);
+        block
+    }
+
+    /// Removes a node that has nothing left and that nobody uses, and those before it that stood for nothing else.
+    fn prune(&mut self, id: NodeId) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let node = self.node(id);
+            let nothing = node.state.is_none() && node.blocks.iter().all(|held| held.block.is_none());
+            if node.users > 0 || !node.children.is_empty() || !nothing {
+                return;
+            }
+            next = node.parent;
+            self.remove(id);
+        }
     }
 
     /// Takes the node that is evicted first.
     pub(super) fn evict(&mut self) -> Option<Removed> {
         let &(_, id) = self.idle.first()?;
-        Some(self.remove(id))
+        let parent = self.node(id).parent;
+        let removed = self.remove(id);
+        parent.into_iter().for_each(|parent| self.prune(parent));
+        Some(removed)
     }
 
     /// Removes a node that nobody uses.
     pub(super) fn remove(&mut self, id: NodeId) -> Removed {
         let node = &self.nodes[id as usize];
         assert!(node.users == 0 && node.children.is_empty(), "node {id} is in use");
-        let (last_use, parent) = (node.last_use, node.parent);
-        self.idle.remove(&(last_use, id));
+        let parent = node.parent;
         let mut blocks = Vec::new();
         for (group, held) in node.blocks.iter().enumerate() {
             if let Some(block) = held.block {
@@ -287,6 +349,7 @@ impl Index {
                 }
             }
         }
+        self.not_idle(id);
         if let Some(parent) = parent {
             let at = self.place(parent, id);
             let removed = self.nodes[parent as usize].children.remove(at);
@@ -308,9 +371,9 @@ impl Index {
     }
 
     /// Gives a node states; returns those that it had.
-    pub(super) fn set_state(&mut self, id: NodeId, state: State, warm: bool) -> Option<State> {
+    pub(super) fn set_state(&mut self, id: NodeId, state: State, worth: Worth) -> Option<State> {
         let old = self.take_state(id);
-        let last_use = self.last_use(warm);
+        let last_use = self.last_use(worth);
         let node = &mut self.nodes[id as usize];
         (node.state, node.state_use) = (Some(state), last_use);
         self.with_state.insert((last_use, id));
@@ -318,9 +381,9 @@ impl Index {
     }
 
     /// A node's states were used.
-    pub(super) fn touch_state(&mut self, id: NodeId) {
+    pub(super) fn touch_state(&mut self, id: NodeId, worth: Worth) {
         if let Some(state) = self.node(id).state {
-            self.set_state(id, state, true);
+            self.set_state(id, state, worth);
         }
     }
 
@@ -334,14 +397,21 @@ impl Index {
     /// Takes the states that are evicted first.
     pub(super) fn evict_state(&mut self) -> Option<State> {
         let &(_, id) = self.with_state.first()?;
-        self.take_state(id)
+        let state = self.take_state(id);
+        self.prune(id);
+        state
     }
 
     /// Takes the states that some copies brought.
     pub(super) fn retract_states(&mut self, copies: &std::ops::Range<u64>) -> Vec<State> {
         let lost = |id: &NodeId| self.node(*id).state.is_some_and(|state| copies.contains(&state.copy));
         let nodes: Vec<NodeId> = self.with_state.iter().map(|(_, id)| *id).filter(lost).collect();
-        nodes.into_iter().filter_map(|id| self.take_state(id)).collect()
+        let mut states = Vec::new();
+        for id in nodes {
+            states.extend(self.take_state(id));
+            self.prune(id);
+        }
+        states
     }
 
     /// A key's bits, without those past its tokens.
@@ -354,12 +424,33 @@ impl Index {
         self.with_state.len() as u32
     }
 
+    #[cfg(test)]
+    pub(super) fn children(&self, id: NodeId) -> &[NodeId] {
+        &self.node(id).children
+    }
+
+    /// The roots, by what their sequences have in common.
+    #[cfg(test)]
+    pub(super) fn roots(&self) -> HashMap<&[u32], NodeId> {
+        let roots = self.by_key.iter().filter(|(key, _)| key[0] == u32::MAX);
+        roots.map(|(key, id)| (&key[1..], *id)).collect()
+    }
+
+    /// What is kept for sequences that wait to go on: nodes, blocks of windows and states.
+    #[cfg(test)]
+    pub(super) fn awaited(&self) -> usize {
+        let awaited = |(last_use, _): &&(LastUse, NodeId)| last_use.0 == Worth::Awaited;
+        let sets = self.idle_windows.iter().flatten().chain([&self.idle, &self.with_state]);
+        sets.map(|set| set.iter().filter(awaited).count()).sum()
+    }
+
     /// Checks what must hold between the nodes, and calls `held` with each block that a node keeps.
     #[cfg(test)]
     pub(super) fn check(&self, mut held: impl FnMut(usize, u32)) {
         let vacant: std::collections::HashSet<_> = self.vacant.iter().copied().collect();
         assert_eq!(self.by_key.len(), self.nodes.len() - vacant.len());
         let mut children = vec![0; self.nodes.len()];
+        let mut awaited = vec![0; self.nodes.len()];
         let mut states = 0;
         for id in (0..self.nodes.len() as NodeId).filter(|id| !vacant.contains(id)) {
             let node = self.node(id);
@@ -369,6 +460,7 @@ impl Index {
                 assert!(!vacant.contains(&parent), "a node without its parent");
                 assert!(self.node(parent).users >= u32::from(node.users > 0));
                 children[parent as usize] += 1;
+                awaited[parent as usize] += u32::from(node.users == 0 && node.last_use.0 == Worth::Awaited);
                 if node.users == 0 && self.node(parent).users == 0 {
                     assert!(node.last_use < self.node(parent).last_use, "a parent goes before its child");
                 }
@@ -381,11 +473,13 @@ impl Index {
                 }
             }
             states += usize::from(node.state.is_some());
+            let nothing = node.state.is_none() && node.blocks.iter().all(|held| held.block.is_none());
+            assert!(!nothing || node.users > 0 || !node.children.is_empty(), "a node that stands for nothing");
         }
         assert_eq!(self.with_state.len(), states);
         for (id, count) in children.iter().enumerate().filter(|(id, _)| !vacant.contains(&(*id as NodeId))) {
             let own = &self.node(id as NodeId).children;
-            assert_eq!(own.len(), *count);
+            assert_eq!((own.len(), self.node(id as NodeId).awaited), (*count, awaited[id]));
             assert!(own.iter().all(|child| self.node(*child).parent == Some(id as NodeId)));
             let order = |id: &NodeId| (self.tokens(*id).to_vec(), self.node(*id).bits);
             assert!(own.is_sorted_by(|a, b| order(a) < order(b)));

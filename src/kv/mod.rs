@@ -20,7 +20,7 @@ mod pool;
 mod table;
 
 pub use index::State;
-use index::{Index, NodeId, Removed};
+use index::{Index, NodeId, Removed, Worth};
 pub use phases::Phases;
 pub use pool::Pool;
 pub use table::Table;
@@ -44,8 +44,6 @@ pub struct Kv {
     /// Copies that there were.
     copied: u64,
     counts: KvCounts,
-    /// Changes whenever something was published or given back.
-    version: u64,
 }
 
 /// What has become of blocks so far.
@@ -79,6 +77,14 @@ pub struct OutOfBlocks {
     pub needed: u32,
     /// Blocks that are free there, or can be evicted.
     pub available: u32,
+}
+
+/// What a waiting sequence lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lack {
+    group: usize,
+    /// Blocks that must be had there.
+    blocks: u32,
 }
 
 /// What of some tokens is in the cache.
@@ -120,7 +126,6 @@ impl Kv {
             copies: Vec::new(),
             copied: 0,
             counts: KvCounts::default(),
-            version: 0,
         }
     }
 
@@ -173,11 +178,6 @@ impl Kv {
             kept: pool.capacity() - pool.free() - pool.in_use(),
         };
         self.pools.iter().map(of).collect()
-    }
-
-    /// Changes whenever a search or an admission may come to another result.
-    pub fn version(&self) -> u64 {
-        self.version
     }
 
     // --- tables -------------------------------------------------------------------------------------------------------
@@ -265,14 +265,13 @@ impl Kv {
                 let warm = ends.iter().any(|&pos| (first(pos)..self.blocks_for(pos)).contains(&i));
                 let block = std::mem::replace(&mut table.groups[group][i as usize], FREED);
                 if let Some(&node) = table.path.get(i as usize) {
-                    self.index.leave_window(node, group, warm);
+                    self.index.leave_window(node, group, if warm { Worth::Normal } else { Worth::Little });
                     self.pools[group].release(block);
                 } else if warm {
                     table.kept.push((group, i, block));
                 } else {
                     self.pools[group].release(block);
                 }
-                self.version += 1;
             }
             table.freed[group] = table.freed[group].max(end);
         }
@@ -280,25 +279,53 @@ impl Kv {
 
     /// Takes all blocks away from a table. Those that are published are found again, until they are evicted.
     pub fn release(&mut self, table: &mut Table) {
+        self.release_as(table, Worth::Normal);
+    }
+
+    /// The same for a sequence that waits to go on: what it published is evicted after what nobody waits for.
+    pub fn release_to_wait(&mut self, table: &mut Table) {
+        if let Some(&node) = table.path.iter().rfind(|node| self.index.state(**node).is_some()) {
+            self.index.touch_state(node, Worth::Awaited);
+        }
+        self.release_as(table, Worth::Awaited);
+    }
+
+    /// A sequence that was to go on does not.
+    pub fn no_longer_waits(&mut self, root: &[u32], tokens: &[u32], phases: &Phases) {
+        let mut path = Vec::new();
+        let mut next = self.index.get(None, 0, root);
+        while let Some(node) = next {
+            path.push(node);
+            let start = (path.len() as u32 - 1) * self.block;
+            let words = tokens.get(start as usize..(start + self.block) as usize);
+            next = words.and_then(|words| self.index.get(Some(node), phases.bits(start..start + self.block), words));
+        }
+        path.iter().for_each(|node| self.index.enter(*node));
+        for &node in path.iter().rev() {
+            self.index.not_awaited(node);
+            self.index.leave(node, Worth::Normal);
+        }
+    }
+
+    fn release_as(&mut self, table: &mut Table, worth: Worth) {
         let end = table.published() * self.block;
         for (i, &node) in table.path.iter().enumerate().rev() {
             for group in (0..self.pools.len()).filter(|&group| self.windows[group].is_some()) {
                 if table.has(group, i as u32) {
                     // What a next token sees is worth keeping, more than what was kept for going back.
                     let first = (end + 1).saturating_sub(self.windows[group].unwrap_or(u32::MAX)) / self.block;
-                    self.index.leave_window(node, group, i as u32 >= first);
+                    self.index.leave_window(node, group, if i as u32 >= first { worth } else { Worth::Little });
                 }
             }
-            self.index.leave(node);
+            self.index.leave(node, worth);
         }
-        table.root.into_iter().for_each(|root| self.index.leave(root));
+        table.root.into_iter().for_each(|root| self.index.leave(root, worth));
         for (group, blocks) in table.groups.iter().enumerate() {
             let held = blocks.iter().filter(|block| **block != FREED);
             held.for_each(|block| self.pools[group].release(*block));
         }
         table.kept.iter().for_each(|(group, _, block)| self.pools[*group].release(*block));
         *table = self.table();
-        self.version += 1;
     }
 
     // --- finding ------------------------------------------------------------------------------------------------------
@@ -351,29 +378,28 @@ impl Kv {
         best
     }
 
-    /// The longest beginning of a path, and perhaps a part of a block after it, that a next token can go on from.
+    /// The longest beginning of a path, and perhaps a part of a block after it, that a next token can go on from. Where windows
+    /// or states are lacking, the ends of other prompts and answers may be anywhere on the path.
     fn usable(&self, look: &Look<'_>, path: &[NodeId]) -> Hit {
-        let mut len = path.len();
-        loop {
-            let end = len as u32 * self.block;
-            let parent = if len == 0 { look.root } else { path[len - 1] };
-            // States lie at the ends of prompts and answers, which may be anywhere on the path.
-            let part = if len == path.len() || self.recurrent() { self.part(look, parent, end) } else { None };
-            if let Some((node, count)) = part
-                && self.missing(&path[..len], end + count).is_none()
-            {
-                let (path, positions) = (path[..len].to_vec(), end + count);
-                return Hit { path, part: Some((node, count)), positions, ..Hit::default() };
+        for len in (1..=path.len()).rev() {
+            let (path, node, end) = (&path[..len], path[len - 1], len as u32 * self.block);
+            if let Some(hit) = self.with_part(look, path, node) {
+                return hit;
             }
-            match self.missing(&path[..len], end) {
-                // A window that is too long for this end is too long for all that still hold the block.
-                Some(missing) => len = missing,
-                None if !self.recurrent() || len == 0 || self.index.state(path[len - 1]).is_some() => {
-                    return Hit { path: path[..len].to_vec(), positions: end, ..Hit::default() };
-                }
-                None => len -= 1,
+            if self.missing(path, end).is_none() && (!self.recurrent() || self.index.state(node).is_some()) {
+                return Hit { path: path.to_vec(), positions: end, ..Hit::default() };
             }
         }
+        self.with_part(look, &[], look.root).unwrap_or_default()
+    }
+
+    /// A path that ends at `node`, and a part of a block after it, if there is one that a next token can go on from.
+    fn with_part(&self, look: &Look<'_>, path: &[NodeId], node: NodeId) -> Option<Hit> {
+        let end = path.len() as u32 * self.block;
+        let (node, count) = self.part(look, node, end)?;
+        let positions = end + count;
+        let hit = || Hit { path: path.to_vec(), part: Some((node, count)), positions, ..Hit::default() };
+        self.missing(path, positions).is_none().then(hit)
     }
 
     /// A node after `parent` that begins with the tokens from `end` on, and how many of them.
@@ -410,19 +436,14 @@ impl Kv {
 
     /// Whether there are blocks for a sequence of so many positions that begins with a hit and is computed by at most
     /// `rows` positions at a time. With `spare`, a share of the pools stays available for sequences that grow.
-    pub fn fits(&self, hit: &Hit, positions: u32, rows: u32, spare: bool) -> bool {
-        /// A twentieth is enough that a sequence is rarely admitted only to be preempted.
-        const SPARE: u32 = 20;
-        let blocks = self.blocks_for(positions);
-        self.pools.iter().enumerate().all(|(group, pool)| {
+    pub fn fits(&self, hit: &Hit, positions: u32, rows: u32, spare: bool) -> Result<(), Lack> {
+        let all = self.blocks_for(positions);
+        for (group, pool) in self.pools.iter().enumerate() {
             let (first, total) = match self.windows[group] {
-                None => (0, blocks),
+                None => (0, all),
                 Some(window) => {
-                    let first = (hit.positions + 1).saturating_sub(window) / self.block;
-                    (
-                        first,
-                        blocks.min(window.div_ceil(self.block) + rows.div_ceil(self.block) + Limits::MORE_BLOCKS + 2),
-                    )
+                    let most = window.div_ceil(self.block) + rows.div_ceil(self.block) + Limits::MORE_BLOCKS + 2;
+                    ((hit.positions + 1).saturating_sub(window) / self.block, all.min(most))
                 }
             };
             let used = |node: &&NodeId| {
@@ -430,9 +451,20 @@ impl Kv {
                 block.is_some_and(|block| pool.tables(block) > 0)
             };
             let shared = hit.path.iter().skip(first as usize).filter(used).count() as u32;
-            let spare = if spare { pool.capacity() / SPARE } else { 0 };
-            total.saturating_sub(shared) + spare <= pool.available()
-        })
+            let lack = Lack { group, blocks: total.saturating_sub(shared) };
+            if self.lacks(lack, spare) {
+                return Err(lack);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there are too few blocks, still. With `spare`, as in [`Self::fits`].
+    pub fn lacks(&self, Lack { group, blocks }: Lack, spare: bool) -> bool {
+        /// A twentieth is enough that a sequence is rarely admitted only to be preempted.
+        const SPARE: u32 = 20;
+        let pool = &self.pools[group];
+        blocks + if spare { pool.capacity() / SPARE } else { 0 } > pool.available()
     }
 
     /// Gives an empty table what a search just found.
@@ -486,7 +518,7 @@ impl Kv {
         };
         if let Some(node) = last.filter(|_| self.recurrent()) {
             attached.state = self.index.state(node);
-            self.index.touch_state(node);
+            self.index.touch_state(node, Worth::Normal);
         }
         attached
     }
@@ -514,7 +546,7 @@ impl Kv {
         self.index.enter(node);
         self.pools.iter_mut().zip(&blocks).for_each(|(pool, block)| pool.share(*block));
         let new: Vec<Option<u32>> = (0..self.pools.len()).map(|group| self.alloc(group)).collect();
-        self.index.leave(node);
+        self.index.leave(node, Worth::Normal);
         self.pools.iter_mut().zip(&blocks).for_each(|(pool, block)| pool.release(*block));
         if new.contains(&None) {
             // The only block left was the one to be copied.
@@ -557,7 +589,6 @@ impl Kv {
             table.path.push(node);
             parent = node;
             self.counts.published += 1;
-            self.version += 1;
         }
         self.bound_nodes();
     }
@@ -625,12 +656,12 @@ impl Kv {
             node
         };
         state.into_iter().for_each(|state| self.keep_state(node, state));
-        self.version += 1;
     }
 
     fn keep_state(&mut self, node: NodeId, state: State) {
         // A root stands for no position, and its states are all zeros.
-        let old = if self.index.node(node).end == 0 { Some(state) } else { self.index.set_state(node, state, true) };
+        let old =
+            if self.index.node(node).end == 0 { Some(state) } else { self.index.set_state(node, state, Worth::Normal) };
         old.into_iter().for_each(|old| self.release_state(old));
     }
 
@@ -655,7 +686,6 @@ impl Kv {
             assert_eq!(pool.free(), pool.capacity(), "something is in the cache");
             *pool = Pool::new(blocks);
         }
-        self.version += 1;
     }
 
     /// Up to which position a sequence that gives back a table finds it again, if nothing is evicted.
