@@ -1,7 +1,8 @@
 //! What the engine costs beside the executor: an executor that computes nothing stands in for one.
 //!
 //! `cargo bench --bench scheduling`: microseconds a step of 64 sequences that decode; the same beside 1,000 conversations that
-//! are kept in the cache; and what it takes to publish a block of a prompt and to find it again. Median and 99th percentile.
+//! are kept in the cache, and beside 64 requests that wait since they do not fit; and what it takes to publish a block of a prompt
+//! and to find it again. Median and 99th percentile.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -129,12 +130,38 @@ fn decode(seqs: u32, kept: u32, recurrent: bool) -> Vec<f64> {
     times
 }
 
+/// Steps of 8 sequences that decode, while 64 requests wait for blocks. They begin like each other, so that much is found.
+fn beside_waiting(recurrent: bool) -> Vec<f64> {
+    let mut engine = engine(32, 600, recurrent);
+    for i in 0..8 {
+        engine.submit(Request { max_tokens: Some(512), ..Request::new(prompt(i, 100)) }).unwrap();
+    }
+    // First one that is computed, so that its blocks are found; then those that wait.
+    let long = |i| prompt(77, 4000).into_iter().chain(prompt(i, 2000)).collect();
+    engine.submit(Request { max_tokens: Some(1), ..Request::new(long(99)) }).unwrap();
+    while engine.running() < 9 || engine.waiting().0 > 0 {
+        pollster::block_on(engine.step());
+    }
+    (0..64).for_each(|i| drop(engine.submit(Request { max_tokens: Some(1), ..Request::new(long(i)) }).unwrap()));
+    let mut times = Vec::new();
+    while engine.running() > 8 {
+        pollster::block_on(engine.step());
+    }
+    for _ in 0..300 {
+        let start = Instant::now();
+        pollster::block_on(engine.step());
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    times
+}
+
 fn main() {
     for recurrent in [false, true] {
         let kind = if recurrent { "recurrent" } else { "attention" };
         print(&format!("{kind}: 64 sequences decode"), &mut decode(64, 0, recurrent));
         print(&format!("{kind}: 8 decode beside 1,000 kept"), &mut decode(8, 1000, recurrent));
         print(&format!("{kind}: 64 decode beside 1,000 kept"), &mut decode(64, 1000, recurrent));
+        print(&format!("{kind}: 8 decode beside 64 that wait"), &mut beside_waiting(recurrent));
         // A prompt, and the same with a block more: it finds the first.
         let tokens = 64_000;
         let blocks = f64::from(tokens / BLOCK);

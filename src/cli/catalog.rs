@@ -200,9 +200,9 @@ impl Catalog for Models {
             let options = Options { context, seqs: run.parallel, cache, ..base };
             let executor = pollster::block_on(self.device.executor(&model, &options, &mut progress))?;
             if let AnyExecutor::Gpu(gpu) = &executor
-                && let Some([holds, wanted]) = gpu.smaller_cache()
+                && let Some(smaller) = gpu.smaller_cache()
             {
-                term::note(&format!("the KV cache holds {holds} positions: the device has no memory for {wanted}"));
+                term::note(&smaller.to_string());
             }
             let on_gpu = matches!(executor, AnyExecutor::Gpu(_));
             let (driver, model) = LanguageModel::with_executor(model, executor)?.driver(run.serve.clone());

@@ -255,9 +255,9 @@ pub(super) fn language_model(model: Model, options: &Options) -> Result<Language
         pollster::block_on(LanguageModel::open(model, options, &mut |progress| bar.show(progress)))
     })?;
     if let AnyExecutor::Gpu(gpu) = model.engine().executor()
-        && let Some([holds, wanted]) = gpu.smaller_cache()
+        && let Some(smaller) = gpu.smaller_cache()
     {
-        term::note(&format!("the KV cache holds {holds} positions: the device has no memory for {wanted}"));
+        term::note(&smaller.to_string());
     }
     Ok(model)
 }

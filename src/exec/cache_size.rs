@@ -100,6 +100,45 @@ impl Limits {
     }
 }
 
+/// What the cache holds where a device has no memory for all that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmallerCache {
+    /// Positions that it holds, and those that were asked for.
+    pub positions: [u64; 2],
+    /// Checkpoints of the states of recurrent layers, likewise.
+    pub checkpoints: [u32; 2],
+}
+
+impl SmallerCache {
+    /// None if all fits.
+    pub(super) fn of(limits: &Limits, wanted: &Limits) -> Option<Self> {
+        let positions = |limits: &Limits| u64::from(limits.blocks) * u64::from(limits.block);
+        let pair = [limits, wanted];
+        let smaller = Self { positions: pair.map(positions), checkpoints: pair.map(|limits| limits.checkpoints) };
+        (limits.blocks < wanted.blocks || limits.checkpoints < wanted.checkpoints).then_some(smaller)
+    }
+}
+
+impl std::fmt::Display for SmallerCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [[holds, wanted], [states, wanted_states]] = [self.positions, self.checkpoints.map(u64::from)];
+        match (holds < wanted, states < wanted_states) {
+            (_, false) => write!(f, "the KV cache holds {holds} positions: the device has no memory for {wanted}"),
+            (false, _) => {
+                write!(
+                    f,
+                    "the KV cache holds {states} checkpoints of states: the device has no memory for {wanted_states}"
+                )
+            }
+            _ => write!(
+                f,
+                "the KV cache holds {holds} positions and {states} checkpoints of states: the device has no memory for \
+                 {wanted} and {wanted_states}"
+            ),
+        }
+    }
+}
+
 /// The largest number from `least` to `most` that fits, where `least` does and smaller ones fit if larger ones do.
 fn largest(least: u32, most: u32, fits: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (least, most);
@@ -152,6 +191,19 @@ impl Options {
 mod tests {
     use super::*;
     use crate::ops::GroupId;
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let wanted =
+            Limits { rows: 8, seqs: 2, outs: 2, block: 16, blocks: 40, context: 320, in_flight: 2, checkpoints: 9 };
+        let said = |limits: Limits| SmallerCache::of(&limits, &wanted).map(|smaller| smaller.to_string());
+        assert_eq!(said(wanted), None);
+        let ends = |limits, end: &str| assert!(said(limits).unwrap().ends_with(end), "{:?}", said(limits));
+        ends(Limits { blocks: 30, ..wanted }, "480 positions: the device has no memory for 640");
+        ends(Limits { checkpoints: 6, ..wanted }, "6 checkpoints of states: the device has no memory for 9");
+        let both = Limits { blocks: 30, checkpoints: 6, ..wanted };
+        ends(both, "480 positions and 6 checkpoints of states: the device has no memory for 640 and 9");
+    }
 
     #[test]
     fn sizes_are_read() {

@@ -13,7 +13,7 @@ mod step;
 mod threads;
 
 pub use crate::ops::{PerPhase, Phase};
-pub use cache_size::CacheSize;
+pub use cache_size::{CacheSize, SmallerCache};
 pub use cpu::{CpuExecutor, CpuOptions};
 pub use gpu::{GpuExecutor, GpuOptions};
 pub use open::{AnyExecutor, DeviceChoice, Options, Progress, ProgressFn};

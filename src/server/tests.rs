@@ -23,7 +23,8 @@ struct Models {
     released: Mutex<bool>,
     release: Condvar,
     opened: AtomicUsize,
-    /// Downloads that were ended.
+    /// Downloads without an end that began, and that were ended.
+    begun: AtomicUsize,
     ended: AtomicUsize,
 }
 
@@ -85,6 +86,7 @@ impl Catalog for Given {
     fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling) -> Result<()>) -> Result<()> {
         progress(Pulling::Found { digest: "0123456789abcdef".to_owned() })?;
         if name == "endless" {
+            self.0.begun.fetch_add(1, Ordering::Relaxed);
             let begun = Instant::now();
             while begun.elapsed() < Duration::from_secs(20) {
                 progress(Pulling::Bytes(1, 7)).inspect_err(|_| _ = self.0.ended.fetch_add(1, Ordering::Relaxed))?;
@@ -262,16 +264,22 @@ fn downloads_report_their_progress() {
 fn downloads_end_with_their_clients() {
     let server = Running::start();
     server.models.release();
-    for (stream, ended) in [(true, 1), (false, 2), (true, 3)] {
-        let mut pulling = server.asked("/api/pull", &json!({ "model": "endless", "stream": stream }));
-        if stream {
-            pulling.read_exact(&mut [0; 100]).unwrap();
+    for (round, stream) in [true, false, true, false].into_iter().enumerate() {
+        let (asked, models) = (Instant::now(), &server.models);
+        let wait = |of: &AtomicUsize, what| {
+            while of.load(Ordering::Relaxed) <= round {
+                assert!(asked.elapsed() < Duration::from_secs(10), "{round}, stream: {stream}: {what}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        // Refused at first, since the one before is about to end.
+        let mut pulling = Vec::new();
+        while models.begun.load(Ordering::Relaxed) <= round && pulling.len() < 50 {
+            pulling.push(server.asked("/api/pull", &json!({ "model": "endless", "stream": stream })));
+            std::thread::sleep(Duration::from_millis(20));
         }
+        wait(&models.begun, "it has not begun");
         drop(pulling);
-        let begun = Instant::now();
-        while server.models.ended.load(Ordering::Relaxed) < ended {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{ended}, stream: {stream}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait(&models.ended, "it goes on");
     }
 }

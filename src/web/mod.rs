@@ -87,7 +87,8 @@ impl WebEngine {
         Self::open(files, &options, &progress).await.map_err(|e| to_js(&e))
     }
 
-    /// The model: `{name, architecture, parameters, context, chat, faults}`; `faults` of the GPU are those worked around.
+    /// The model: `{name, architecture, parameters, context, chat, faults, smallerCache}`; `faults` of the GPU are those
+    /// worked around, and `smallerCache` says what the cache holds where there is no memory for all of it.
     pub fn info(&self) -> String {
         let model = self.model.model();
         json!({
@@ -97,6 +98,7 @@ impl WebEngine {
             "context": self.model.context(),
             "chat": self.template.is_some(),
             "faults": self.self_test_results.faults(),
+            "smallerCache": self.driver.engine().executor().smaller_cache().map(|smaller| smaller.to_string()),
         })
         .to_string()
     }

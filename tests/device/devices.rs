@@ -267,7 +267,9 @@ fn gpu_caches_are_as_large_as_fits() {
     let expected = generate(load(&open("llvmpipe"), &model).unwrap(), &model, &prompt, |_| {});
     let host = Host::new("llvmpipe", wgpu::Limits { max_storage_buffer_binding_size: 8 << 20, ..Default::default() });
     let gpu = load_with(&host.shared(), &model, 1 << 16, 512).unwrap();
-    let [holds, wanted] = gpu.smaller_cache().expect("so much does not fit");
+    let smaller = gpu.smaller_cache().expect("so much does not fit");
+    let [holds, wanted] = smaller.positions;
+    assert!(smaller.to_string().starts_with(&format!("the KV cache holds {holds} positions: ")), "{smaller}");
     assert_eq!((wanted, holds), (16 << 16, u64::from(gpu.limits().blocks) * 16));
     assert!((512..1 << 19).contains(&holds), "{holds}");
     assert_eq!(generate(gpu, &model, &prompt, |_| {}), expected);

@@ -43,7 +43,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
     { story: story.prompt, chat: "Tell me a story about a small fox." },
   );
   const { parameters, ...info } = got.info;
-  assert.deepEqual(info, { name: "wgslm-tiny", architecture: "llama", context: 512, chat: true, faults: [] });
+  assert.deepEqual(info, { name: "wgslm-tiny", architecture: "llama", context: 512, chat: true, faults: [], smallerCache: null });
   assert.ok(parameters > 1e6);
   assert.deepEqual(got.first.ids, story.greedy_ids.slice(0, 24));
   assert.ok(got.first.pieces > 12, "it came in pieces");

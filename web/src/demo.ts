@@ -138,7 +138,12 @@ async function load(model: Chosen): Promise<Engine> {
       throw abort.signal.reason;
     }
     engine = loaded;
-    if (loaded.notKept) element("notice").textContent = `This model is not kept for the next visit: ${loaded.notKept}.`;
+    const { smallerCache } = loaded.info;
+    const notices = [
+      loaded.notKept && `This model is not kept for the next visit: ${loaded.notKept}.`,
+      smallerCache && `${smallerCache[0]!.toUpperCase()}${smallerCache.slice(1)}.`,
+    ];
+    if (notices.some(Boolean)) element("notice").textContent = notices.filter(Boolean).join(" ");
     const { name, parameters } = loaded.info;
     element("device").textContent = `${(parameters / 1e6).toFixed(parameters < 1e7 ? 1 : 0)}M · ${device}`;
     if (model.name === "") element("model-name").textContent = name;

@@ -32,6 +32,8 @@ export interface ModelInfo {
   chat: boolean;
   /** Features of the GPU that compute wrongly and are not used. */
   faults: string[];
+  /** What the KV cache holds, where the GPU has no memory for all of it. */
+  smallerCache: string | null;
 }
 
 export interface Usage {

@@ -2,7 +2,7 @@
 
 use super::GpuExecutor;
 use crate::Result;
-use crate::exec::{Phase, Timing, seeded};
+use crate::exec::{Phase, SmallerCache, Timing, seeded};
 use crate::gpu::Timer;
 use crate::model::Program;
 use crate::ops::{KvStorage, ValueId};
@@ -119,10 +119,9 @@ impl GpuExecutor {
         self.device.bandwidth().await
     }
 
-    /// Positions that the cache holds, and those that were asked for, if the device has no memory for these.
-    pub fn smaller_cache(&self) -> Option<[u64; 2]> {
-        let positions = |blocks| u64::from(blocks) * u64::from(self.limits.block);
-        (self.limits.blocks < self.wanted_blocks).then(|| [self.limits.blocks, self.wanted_blocks].map(positions))
+    /// What the cache holds, if the device has no memory for all that was asked for.
+    pub fn smaller_cache(&self) -> Option<SmallerCache> {
+        self.smaller_cache
     }
 
     /// What the device can do.

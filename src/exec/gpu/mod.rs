@@ -18,7 +18,9 @@ mod work;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{CacheOp, Executor, Limits, Numerics, Outs, Packed, PerPhase, Phase, SeqStep, Step, StepOut, Ticket};
+use super::{
+    CacheOp, Executor, Limits, Numerics, Outs, Packed, PerPhase, Phase, SeqStep, SmallerCache, Step, StepOut, Ticket,
+};
 use crate::file::CountFn;
 use crate::gpu::{Buffer, Device, Pipelines, Plan, PlanBuilder, StepCounts, Timer, wgpu};
 use crate::model::{FuseFor, Program, WeightSource};
@@ -58,8 +60,8 @@ pub struct GpuExecutor {
     device: Device,
     pipelines: Pipelines,
     limits: Limits,
-    /// Blocks of the cache that the caller asked for.
-    wanted_blocks: u32,
+    /// What the cache holds, if that is less than the caller asked for.
+    smaller_cache: Option<SmallerCache>,
     layout: StepLayout,
     tuning: KernelTuning,
     switches: Switches,
@@ -177,7 +179,7 @@ impl GpuExecutor {
         progress: &mut CountFn<'_>,
     ) -> Result<Self> {
         device.check()?;
-        let (limits, wanted_blocks) = (options.limits, options.limits.blocks);
+        let limits = options.limits;
         if limits.in_flight > RING {
             let problem = format!("{} steps in flight: a sample sees the last {RING} tokens", limits.in_flight);
             return Err(Error::argument("limits", problem));
@@ -194,6 +196,7 @@ impl GpuExecutor {
         let weights = Weights::load(device, &programs, source, progress).await?;
 
         let (caches, limits) = memory::caches_that_fit(device, program, limits, kv).await?;
+        let smaller_cache = SmallerCache::of(&limits, &options.limits);
         options.limits = limits;
         let (work_limits, split_bytes) = work_limits(program, &limits);
         let layout = step_layout(program, &limits, &work_limits);
@@ -219,7 +222,7 @@ impl GpuExecutor {
             device: device.clone(),
             pipelines,
             limits,
-            wanted_blocks,
+            smaller_cache,
             layout,
             tile: budget::largest_tile(&tuning, &weights),
             tuning,
