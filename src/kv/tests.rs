@@ -63,7 +63,7 @@ fn hashes(root: &[u32], tokens: &[u32], phases: &Phases) -> Vec<u64> {
 }
 
 /// The positions that a search should find at most, by looking at every node: the whole blocks, and with a part of one more.
-fn deepest(kv: &Kv, root: &[u32], tokens: &[u32], phases: Option<&Phases>, open: bool) -> [u32; 2] {
+fn longest_there(kv: &Kv, root: &[u32], tokens: &[u32], phases: Option<&Phases>, open: bool) -> [u32; 2] {
     let tokens = &tokens[..tokens.len() - 1];
     let Some(&root) = kv.index.roots().get(root) else { return [0, 0] };
     let mut found = [0, 0];
@@ -238,7 +238,7 @@ impl World {
         let owner = Some(u64::from(random.below(3)));
         let open = random.below(2) == 0;
         let hit = self.kv.find(&root, &tokens, (!any).then_some(&stated), open);
-        let [blocks, most] = deepest(&self.kv, &root, &tokens, (!any).then_some(&stated), open);
+        let [blocks, most] = longest_there(&self.kv, &root, &tokens, (!any).then_some(&stated), open);
         assert!(hit.positions <= most, "{} found, of {most}", hit.positions);
         assert!(any || hit.positions >= blocks, "{} found, of {blocks} in whole blocks", hit.positions);
         self.stats.searches += 1;
