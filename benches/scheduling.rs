@@ -142,7 +142,9 @@ fn beside_waiting(recurrent: bool) -> Vec<f64> {
     while engine.running() < 9 || engine.waiting().0 > 0 {
         pollster::block_on(engine.step());
     }
-    (0..64).for_each(|i| drop(engine.submit(Request { max_tokens: Some(1), ..Request::new(long(i)) }).unwrap()));
+    for i in 0..64 {
+        engine.submit(Request { max_tokens: Some(1), ..Request::new(long(i)) }).unwrap();
+    }
     let mut times = Vec::new();
     while engine.running() > 8 {
         pollster::block_on(engine.step());
