@@ -126,7 +126,7 @@ impl<T: Deref<Target = Tokenizer>> Conversation<T> {
     }
 
     /// Adds an answer that a stop string ended: its ids hold more text than the answer, so they are not kept.
-    pub(crate) fn hear_text(&mut self, text: &str) {
+    pub fn hear_text(&mut self, text: &str) {
         self.messages.push(Message { role: "assistant".to_owned(), content: text.to_owned() });
     }
 

@@ -112,6 +112,20 @@ impl Channel {
     }
 }
 
+/// Ends a request from elsewhere than where its events are read.
+#[derive(Clone, Debug)]
+pub struct Canceller {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Canceller {
+    /// Ends the request, if it has not ended; the events until then, the last one among them, still come.
+    pub fn cancel(&self) {
+        self.shared.send(Command::Cancel(self.number));
+    }
+}
+
 /// The events of a request, from [`Handle::generate`](super::Handle::generate); the last is
 /// [`GenerationEvent::Finished`].
 ///
@@ -177,6 +191,11 @@ impl Generation {
         if !self.over {
             self.shared.send(Command::Cancel(self.number));
         }
+    }
+
+    /// What ends the request from another thread or task.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { shared: Arc::clone(&self.shared), number: self.number }
     }
 
     /// Reads to the end: the whole answer, but for events that were read before.

@@ -18,6 +18,6 @@ mod tests;
 #[cfg(not(target_arch = "wasm32"))]
 pub use block_on::block_on;
 pub use driver::{Driver, Next, ReopenFn, ReopenFuture};
-pub use generation::{Answer, Generation, GenerationEvent};
+pub use generation::{Answer, Canceller, Generation, GenerationEvent};
 pub use handle::{GenerateRequest, Handle, ServeOptions};
 pub use metrics::{Histogram, Metrics};

@@ -690,7 +690,7 @@ impl Scheduler {
             let common = found + tokens.take_while(|(a, b)| a == b).count() as u32;
             // Whole blocks are found, and the last position is computed in any case.
             let common = common.min(own.len() - 1) / block * block;
-            // Of states, those are kept that lie ahead; behind, there are what there are.
+            // Of states, those ahead can still be kept; of those before, there are what there are.
             let passed = self.kv.recurrent() && common <= sequence.cached();
             let common = if passed { sequence.state_up_to(common) / block * block } else { common };
             let in_prefill = |of: &Sequence| {

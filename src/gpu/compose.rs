@@ -311,8 +311,8 @@ fn text_of(name: &str, compiled_in: &'static str) -> Result<Cow<'static, str>> {
 }
 
 #[cfg(not(feature = "unstable_internals"))]
-fn text_of(_: &str, compiled_in: &'static str) -> Result<&'static str> {
-    Ok(compiled_in)
+fn text_of(_: &str, compiled_in: &'static str) -> Result<Cow<'static, str>> {
+    Ok(compiled_in.into())
 }
 
 /// Puts a kernel's text together: its fragments, in the order of its `use` line, then itself.
