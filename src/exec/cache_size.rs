@@ -53,6 +53,8 @@ impl Limits {
     /// Bytes of all caches of a program with these limits: the blocks of every group, and states with their checkpoints, which
     /// are counted as they are kept where they take more: kernels lay them out for their threads.
     pub fn cache_bytes(&self, program: &Program, storage: KvStorage) -> u64 {
+        /// Buffers of a device are made of so many bytes.
+        const BUFFER: u64 = 16;
         let on_gpu = |id| {
             let op = program.nodes.iter().find(|node| node.op.state() == Some(CacheId(id)));
             op.map_or(0, |node| node.op.gpu_needs().state)
@@ -69,7 +71,8 @@ impl Limits {
                 u64::from(len).max(on_gpu(id)).saturating_mul(4 * states)
             }
         };
-        (0..).zip(&program.caches).map(bytes).fold(0, u64::saturating_add)
+        let buffer = |bytes: u64| bytes.max(BUFFER).checked_next_multiple_of(BUFFER).unwrap_or(u64::MAX);
+        (0..).zip(&program.caches).map(bytes).map(buffer).fold(0, u64::saturating_add)
     }
 
     /// The fewest blocks that let one sequence fill its context while each of the others has begun.
