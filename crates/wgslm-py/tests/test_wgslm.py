@@ -171,6 +171,8 @@ def test_the_interpreter_is_free_meanwhile(engine):
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_ctrl_c_ends_a_wait():
     code = (
+        # Where it was started in the background, it would ignore the signal.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import wgslm\n"
         "engine = wgslm.Engine(device='cpu', context=4096, threads=1)\n"
         "print('ready', flush=True)\n"
@@ -180,7 +182,10 @@ def test_ctrl_c_ends_a_wait():
         assert child.stdout.readline() == b"ready\n"
         time.sleep(0.2)
         child.send_signal(signal.SIGINT)
-        _, errors = child.communicate(timeout=20)
+        try:
+            _, errors = child.communicate(timeout=20)
+        finally:
+            child.kill()
     assert b"KeyboardInterrupt" in errors and b"panicked" not in errors
 
 
