@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -18,6 +17,8 @@ from . import _wgslm
 from ._wgslm import __version__
 
 if TYPE_CHECKING:
+    import asyncio
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -149,6 +150,8 @@ class Stream:
         return self
 
     async def __anext__(self) -> str:
+        import asyncio  # half of the time that an import of this package would take
+
         while self._answer is None:
             loop = asyncio.get_running_loop()
             ready = loop.create_future()
