@@ -156,6 +156,11 @@ impl fmt::Display for After {
 }
 
 impl Error {
+    /// An error that several got: itself where nobody else has it.
+    pub fn from_shared(error: std::sync::Arc<Self>) -> Self {
+        std::sync::Arc::try_unwrap(error).unwrap_or_else(Self::Shared)
+    }
+
     /// Its kind in a word, for what machines read.
     pub fn code(&self) -> &'static str {
         match self {

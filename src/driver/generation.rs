@@ -208,7 +208,7 @@ impl Generation {
                     text += &piece;
                 }
                 GenerationEvent::Finished { reason: Finish::Error(error), .. } => {
-                    return Err(Arc::try_unwrap(error).unwrap_or_else(Error::Shared));
+                    return Err(Error::from_shared(error));
                 }
                 GenerationEvent::Finished { text: rest, reason, usage, .. } => {
                     return Ok(Answer { text: text + &rest, ids, finish: reason, usage });

@@ -143,7 +143,7 @@ impl<E: Executor> AnswerStream<'_, E> {
                 }
             }
             Event::Finished { request, reason: Finish::Error(error), .. } if request == self.request => {
-                self.fail(Arc::try_unwrap(error).unwrap_or_else(Error::Shared));
+                self.fail(Error::from_shared(error));
             }
             Event::Finished { request, reason, usage, .. } if request == self.request => {
                 self.close();

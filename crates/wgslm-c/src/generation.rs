@@ -10,7 +10,7 @@ use wgslm::engine::Finish;
 use crate::chat::Turn;
 use crate::error::{Error, guard, infallible};
 use crate::model::Served;
-use crate::text::{fill, given};
+use crate::text::{fill, given, size_of_given};
 
 /// What an event is.
 #[repr(C)]
@@ -124,7 +124,7 @@ impl Reader {
                 self.over = true;
                 let turn = self.turn.take();
                 if let Finish::Error(error) = reason {
-                    return Err(Arc::try_unwrap(error).unwrap_or_else(wgslm::Error::Shared));
+                    return Err(wgslm::Error::from_shared(error));
                 }
                 turn.into_iter().for_each(|turn| turn.end(&text, &reason));
                 out.kind = EventKind::Finished;
@@ -165,6 +165,9 @@ pub unsafe extern "C" fn wgslm_generation_next(
     let next = || {
         // SAFETY: as the caller promised.
         let generation = unsafe { given("generation", generation)? };
+        // Before an event is taken, which would be lost.
+        // SAFETY: likewise.
+        unsafe { size_of_given("event", event)? };
         let mut reader = generation.reader.lock().unwrap_or_else(PoisonError::into_inner);
         if reader.over {
             return Ok(Status::Ended);

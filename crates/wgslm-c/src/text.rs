@@ -94,7 +94,7 @@ pub(crate) unsafe fn fill<T: Copy>(name: &str, pointer: *mut T, value: &T) -> Re
 /// # Safety
 ///
 /// `pointer` is null, or begins with a `usize`.
-unsafe fn size_of_given<T>(name: &str, pointer: *const T) -> Result<Option<usize>> {
+pub(crate) unsafe fn size_of_given<T>(name: &str, pointer: *const T) -> Result<Option<usize>> {
     if pointer.is_null() {
         return Ok(None);
     }

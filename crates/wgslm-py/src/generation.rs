@@ -68,7 +68,7 @@ impl Reader {
             }
             GenerationEvent::Finished { reason: Finish::Error(error), .. } => {
                 self.generation = None;
-                Err(to_py(Arc::try_unwrap(error).unwrap_or_else(wgslm::Error::Shared)))
+                Err(to_py(wgslm::Error::from_shared(error)))
             }
             GenerationEvent::Finished { text, reason, usage, timings, .. } => {
                 self.generation = None;
@@ -111,21 +111,6 @@ impl Generation {
             }
             py.check_signals()?;
         }
-    }
-
-    /// All events that are there, after waiting for one: fewer calls where tokens come fast.
-    fn next_many<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        let mut events: Vec<_> = self.next(py)?.into_iter().collect();
-        while !events.is_empty() {
-            let mut reader = self.lock();
-            let Some(event) = reader.generation.as_mut().and_then(driver::Generation::try_next) else { break };
-            match reader.give(py, event) {
-                Ok(event) => events.push(event),
-                // What came before an error is of use; the error itself is the next event.
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(events)
     }
 
     /// The next event if it is there. Else `wake` is called once, when there is one; None stands for that, False for the end.

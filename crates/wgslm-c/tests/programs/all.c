@@ -226,6 +226,10 @@ static void errors(wgslm_model *model) {
     expect(error, "argument", "temperature");
     wgslm_event old = {.size = offsetof(wgslm_event, reason), .reason = "untouched"};
     wgslm_generation *generation = wgslm_generate(model, "Once", WGSLM_TO_NUL, NULL, &error);
+    wgslm_event without_size = {0};
+    CHECK(wgslm_generation_next(generation, -1, &without_size, &error) == WGSLM_STATUS_FAILED);
+    expect(error, "argument", "sizeof");
+    error = NULL;
     CHECK(wgslm_generation_next(generation, -1, &old, &error) == WGSLM_STATUS_EVENT && old.text && !strcmp(old.reason, "untouched"));
     wgslm_generation_free(generation);
     // An older program has less of a struct; what it lacks has its default. A newer one has more.

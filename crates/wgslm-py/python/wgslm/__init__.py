@@ -64,11 +64,22 @@ class RefusedError(Error):
         self.retry_after = retry_after
 
 
-def _raised(error: _wgslm.WgslmError) -> Error:
-    code, message, retry_after = error.args
-    if code == "refused":
-        return RefusedError(code, message, retry_after or 0.0)
-    return ArgumentError(code, message) if code == "argument" else Error(code, message)
+class _Errors:
+    """Within it, what the library raises becomes an error of this package."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, _wgslm.WgslmError):
+            return
+        code, message, retry_after = error.args
+        if code == "refused":
+            raise RefusedError(code, message, retry_after or 0.0) from None
+        raise (ArgumentError(code, message) if code == "argument" else Error(code, message)) from None
+
+
+_errors = _Errors()
 
 
 @dataclass(frozen=True)
@@ -136,10 +147,8 @@ class Stream:
 
     def __next__(self) -> str:
         while self._answer is None:
-            try:
+            with _errors:
                 event = self._generation.next()
-            except _wgslm.WgslmError as error:
-                raise _raised(error) from None
             if event is None:
                 break
             if text := self._take(event):
@@ -155,10 +164,8 @@ class Stream:
         while self._answer is None:
             loop = asyncio.get_running_loop()
             ready = loop.create_future()
-            try:
+            with _errors:
                 event = self._generation.poll(lambda: loop.call_soon_threadsafe(_set, ready))
-            except _wgslm.WgslmError as error:
-                raise _raised(error) from None
             if event is None:
                 await ready
             elif event is False:
@@ -245,10 +252,8 @@ class Engine:
             "exact": exact,
             "queue": queue,
         }
-        try:
+        with _errors:
             self._model = _wgslm.Model(*_how(model, options, progress))
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
         logger.info("%s on %s, %s tokens of context", self.name, self.device, self.context)
 
     def __repr__(self) -> str:
@@ -291,17 +296,13 @@ class Engine:
 
     def tokenize(self, text: str) -> list[int]:
         """The tokens of a text; texts of control tokens are text."""
-        try:
+        with _errors:
             return self._model.tokenize(text)
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
     def detokenize(self, ids: Iterable[int]) -> str:
         """The text of tokens."""
-        try:
+        with _errors:
             return self._model.detokenize(list(ids))
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
     def trim(self) -> None:
         """Forgets what no answer uses of the KV cache."""
@@ -310,12 +311,10 @@ class Engine:
     def stream(self, prompt: str | Sequence[int], **options: Any) -> Stream:
         """Continues a text, or tokens, in pieces. For options see :meth:`generate`."""
         wanted = _wanted(options)
-        try:
+        with _errors:
             if isinstance(prompt, str):
                 return Stream(self._model.generate(prompt, wanted))
             return Stream(self._model.generate_ids(list(prompt), wanted))
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
     def generate(self, prompt: str | Sequence[int], **options: Any) -> Answer:
         """Continues a text, or tokens.
@@ -341,10 +340,8 @@ class Engine:
         ``tools`` and ``variables`` go to the template. For options see :meth:`generate`.
         """
         more = {**(variables or {}), **({"tools": list(tools)} if tools else {})}
-        try:
+        with _errors:
             return Stream(self._model.chat(json.dumps(list(messages)), json.dumps(more), _wanted(options)))
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Answer:
         """Answers messages. Earlier turns that this engine answered are not computed again."""
@@ -400,10 +397,8 @@ class Embedder:
     ) -> None:
         options = {**_NOTHING, "device": str(device), "context": context, "threads": threads, "exact": exact}
         source, how = _how(model, options, progress)
-        try:
+        with _errors:
             self._embedder = _wgslm.Embedder(source, truncate, how)
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
     @property
     def width(self) -> int:
@@ -420,10 +415,8 @@ class Embedder:
         if isinstance(texts, str):
             vector: NDArray[np.float32] = self.embed([texts])[0]
             return vector
-        try:
+        with _errors:
             return self._embedder.embed(list(texts))
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
 
 class Scorer:
@@ -440,18 +433,14 @@ class Scorer:
         progress: Progress | None = None,
     ) -> None:
         options = {**_NOTHING, "device": str(device), "context": context, "threads": threads, "exact": exact}
-        try:
+        with _errors:
             self._scorer = _wgslm.Scorer(*_how(model, options, progress))
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
     def logits(self, text: str | Sequence[int]) -> NDArray[np.float32]:
         """The logits after each token of a text, or after each of some tokens: (tokens, vocabulary). Nothing is copied."""
-        try:
+        with _errors:
             ids = self._scorer.tokenize(text) if isinstance(text, str) else list(text)
             return self._scorer.logits(ids)
-        except _wgslm.WgslmError as error:
-            raise _raised(error) from None
 
 
 _NOTHING: dict[str, Any] = {"parallel": 1, "cache": None, "queue": None}
