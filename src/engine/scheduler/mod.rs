@@ -6,8 +6,9 @@
 //!
 //! Waiting requests are admitted in the order of their ranks ([`Priority`](super::Priority)) as long as there is a slot and there
 //! are blocks for all that they hold. One that does not fit is passed by a bounded number of others. What of a request's tokens
-//! is in the cache is not computed again, whoever computed it ([`kv`](crate::kv)). A request that needs a block when nothing can be evicted takes it from a running request
-//! that was admitted later, of these from the one with the least to compute again. So the oldest request always goes on.
+//! is in the cache is not computed again, whoever computed it ([`kv`](crate::kv)). A request that needs a block when nothing can
+//! be evicted takes it from a running request that was admitted later, of these from the one with the least to compute again.
+//! So the oldest request always goes on.
 //!
 //! A request whose tokens are sampled on the device keeps steps in flight: its next row is enqueued before the host
 //! has seen the token.
@@ -23,6 +24,9 @@
 //! overwrites a position before it reads it. A copy is lost or made together with the step after it; the sequences that have
 //! what it brings end with that step's error.
 
+mod admission;
+mod plan;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,9 +35,9 @@ use std::time::Duration;
 use super::queue::{Queue, Rank};
 use super::sequence::Sequence;
 use super::step_time::StepTimes;
-use super::{Event, Finish, Priority, Request, RequestId, SeqId, StepTime, Timings, Usage};
+use super::{Event, Finish, Request, RequestId, SeqId, StepTime, Timings, Usage};
 use crate::exec::{CacheOp, Limits, Outs, Phase, SeqStep, Step, StepOut, Ticket, Token};
-use crate::kv::{BlockCounts, Hit, Kv, KvCounts, Lack, Phases};
+use crate::kv::{BlockCounts, Kv, KvCounts, Lack, Phases};
 use crate::model::Program;
 use crate::ops::sample::logprobs;
 use crate::ops::{Logprob, Penalties, STOPS, SampleLists, SampleSpec};
@@ -456,284 +460,6 @@ impl Scheduler {
         None
     }
 
-    /// A step of one phase; empty if there is nothing to compute in it.
-    fn plan(&mut self, phase: Phase) -> StepPlan {
-        if phase == Phase::Prefill {
-            while self.admit() {}
-        }
-        let mut plan = StepPlan { seqs: Vec::new(), tokens: Vec::new() };
-        let mut capacity = self.capacity(phase);
-        // Those that a request preempts stand after it, so they are not in the plan yet.
-        let mut i = 0;
-        while i < self.running.len() {
-            let id = self.running[i];
-            capacity.others = (self.running.len() - i - 1) as u32;
-            self.plan_request(id, phase, &mut plan, &mut capacity);
-            // A request that preempted itself or ended is no longer at its place.
-            i += usize::from(self.running.get(i) == Some(&id));
-        }
-        plan
-    }
-
-    /// Whether all that there is to do is in the background.
-    fn only_background(&self) -> bool {
-        let background = |id: &RequestId| self.requests[id].request.priority == Priority::Background;
-        !self.running.is_empty() && self.running.iter().all(background) && self.waiting.first(1).iter().all(background)
-    }
-
-    /// The rows that a step of a phase has capacity for.
-    fn capacity(&self, phase: Phase) -> StepCapacity {
-        /// Rows of a chunk beside others at least: with fewer, the start of a step is most of it.
-        const FEW: u32 = 8;
-        let company = self.running.len() > 1 || !self.waiting.is_empty();
-        let rows = match &self.step_time {
-            None => self.rows,
-            Some(time) if self.only_background() => self.times.rows(time.background),
-            Some(time) if company => self.times.rows(time.shared.max(2 * self.times.decode())).max(FEW),
-            Some(time) => self.times.rows(time.alone),
-        };
-        // Decode steps have a row of each request, and more only where answers are computed again.
-        let least = if phase == Phase::Decode { self.limits.seqs } else { 1 };
-        let rows = rows.max(least).min(self.rows);
-        let mut capacity = StepCapacity { all: rows, rows, for_long: 0, outs: self.limits.outs, others: 0 };
-        if phase == Phase::Prefill && company {
-            let left = |id: &RequestId| {
-                let sequence = &self.sequences[&self.requests[id].seq].sequence;
-                matches!(sequence.next_rows(), Some((Phase::Prefill, _))).then(|| sequence.len() - sequence.cached())
-            };
-            let (mut short, mut long) = (0, false);
-            for left in self.running.iter().filter_map(left) {
-                if capacity.is_long(left) { long = true } else { short += left }
-            }
-            if long {
-                // A quarter is theirs, and what the others leave.
-                capacity.for_long = rows.div_ceil(4).max(rows.saturating_sub(short));
-                capacity.rows = rows - capacity.for_long;
-            }
-        }
-        capacity
-    }
-
-    /// Adds a running request's next rows to the plan, if it has any and there is capacity.
-    fn plan_request(&mut self, id: RequestId, phase: Phase, plan: &mut StepPlan, capacity: &mut StepCapacity) {
-        let active = &self.requests[&id];
-        let (seq, slot) = (active.seq, active.slot.expect("running requests have slots"));
-        let sequence = &self.sequences[&seq].sequence;
-        let on_device = active.request.sampling.on_device();
-        let sampled = active.usage.generated + active.pending;
-        let (next, mut rows) = match sequence.next_rows() {
-            Some(known) => known,
-            None if active.pending > 0 && on_device.is_some() && sampled < active.limit.0 => {
-                (Phase::Decode, sequence.cached()..sequence.cached() + 1)
-            }
-            None => return,
-        };
-        if next != phase {
-            return;
-        }
-        let long = capacity.for_long > 0 && capacity.is_long(sequence.len() - sequence.cached());
-        // An answer that is computed again leaves a row to each of the others.
-        let most = match phase {
-            Phase::Prefill if long => capacity.for_long,
-            Phase::Prefill => capacity.rows,
-            Phase::Decode => capacity.rows.saturating_sub(capacity.others).max(1).min(capacity.rows),
-        };
-        rows.end = rows.end.min(rows.start + most);
-        if phase == Phase::Prefill && self.kv.recurrent() {
-            rows = sequence.split(rows, self.limits.block);
-        }
-        let samples = rows.end >= sequence.len();
-        if rows.is_empty() || (samples && capacity.outs == 0) || !self.free_space(id, rows.end) {
-            return;
-        }
-        *(if long { &mut capacity.for_long } else { &mut capacity.rows }) -= rows.len() as u32;
-        capacity.outs -= u32::from(samples);
-        if phase == Phase::Decode && self.kv.recurrent() && rows.start.is_multiple_of(ROLL * self.limits.block) {
-            let sequence = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence;
-            sequence.roll_state(&mut self.kv, slot, self.limits.seqs);
-        }
-        let sample = match (samples, on_device) {
-            (false, _) => SampleOn::None,
-            (true, Some(spec)) => SampleOn::Device(spec),
-            (true, None) => SampleOn::Host,
-        };
-        let sequence = &self.sequences[&seq].sequence;
-        let first = plan.tokens.len();
-        match sequence.tokens(rows.clone()) {
-            Some(known) => plan.tokens.extend(known.iter().map(|&id| Token::Host(id))),
-            None => plan.tokens.push(Token::Sampled),
-        }
-        let tokens = first..plan.tokens.len();
-        plan.seqs.push(PlanSeq { request: id, seq, slot, phase, pos: rows.start, tokens, sample });
-    }
-
-    /// Gives a running request the blocks for its first `positions` positions. If it gets none, it waits or has ended.
-    fn free_space(&mut self, id: RequestId, positions: u32) -> bool {
-        let seq = self.requests[&id].seq;
-        loop {
-            let sequence = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence;
-            if sequence.grow(&mut self.kv, positions) {
-                return true;
-            }
-            let own = self.running.iter().position(|r| *r == id).expect("it runs");
-            let victim = self.running[own + 1..].iter().rev().copied().min_by_key(|later| self.loss(*later));
-            match victim {
-                Some(victim) => self.preempt(victim),
-                None if self.running.len() > 1 => {
-                    self.preempt(id);
-                    return false;
-                }
-                // Alone, and the cache is full. Tokens that are still being sampled come before the end.
-                None => {
-                    if self.requests[&id].pending == 0 {
-                        self.finish(id, Finish::Context);
-                    }
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// Positions that a running request would have to compute again: what it published is found again, if it is still there.
-    fn loss(&self, id: RequestId) -> u32 {
-        let sequence = &self.sequences[&self.requests[&id].seq].sequence;
-        sequence.cached() - self.kv.goes_on_at(sequence.table())
-    }
-
-    /// Stops a running request, to be computed again from its tokens.
-    fn preempt(&mut self, id: RequestId) {
-        self.running.retain(|r| *r != id);
-        let active = self.requests.get_mut(&id).expect("it runs");
-        self.free_slots.extend(active.slot.take());
-        let kept = self.sequences.get_mut(&active.seq).expect("requests have sequences");
-        kept.sequence.evict_to_wait(&mut self.kv);
-        active.preempted = true;
-        self.waiting.insert(active.rank, kept.sequence.len());
-        self.preemptions += 1;
-    }
-
-    /// Starts the first waiting request that there is a slot for and blocks for all its tokens; false if there is none. Requests
-    /// that wait for what another one computes are passed, and so are those that do not fit, by a bounded number of others.
-    fn admit(&mut self) -> bool {
-        /// Requests that are looked at.
-        const LOOKED_AT: usize = 16;
-        let candidates = self.waiting.first(LOOKED_AT);
-        let Some(first) = candidates.first() else { return false };
-        if self.free_slots.is_empty() && !self.give_way(*first) {
-            return false;
-        }
-        let mut passed = Vec::new();
-        for id in candidates {
-            if self.try_start(id) {
-                passed.iter().for_each(|id| self.requests.get_mut(id).expect("it waits").passed += 1);
-                return true;
-            }
-            if self.requests[&id].passed >= PASSED {
-                return false;
-            }
-            passed.push(id);
-        }
-        false
-    }
-
-    /// Preempts a request in the background for one that comes before it.
-    fn give_way(&mut self, id: RequestId) -> bool {
-        let rank = self.requests[&id].rank;
-        let later = |other: &&RequestId| {
-            let other = &self.requests[*other];
-            other.request.priority == Priority::Background && other.rank > rank
-        };
-        let Some(last) = self.running.iter().rev().find(later).copied() else { return false };
-        self.preempt(last);
-        true
-    }
-
-    /// Starts a waiting request if it fits, and does not wait for what another one computes.
-    fn try_start(&mut self, id: RequestId) -> bool {
-        let active = &self.requests[&id];
-        let spare = !self.running.is_empty();
-        // What is being sampled must be known before it can be computed again. As long as it lacks what it lacked, there is
-        // nothing to look for.
-        let unknown = active.pending > 0 || active.lack.is_some_and(|lack| self.kv.lacks(lack, spare));
-        if unknown || active.waits_for.is_some_and(|other| self.computes_prompt(other)) {
-            return false;
-        }
-        let Kept { sequence, open, .. } = &self.sequences[&active.seq];
-        let phases = (!active.any_phase).then_some(sequence.phases());
-        let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
-        if let Some((other, common)) = self.to_wait_for(id, &hit) {
-            self.requests.get_mut(&id).expect("it waits").waits_for = Some(other);
-            let computes = self.requests[&other].seq;
-            self.sequences.get_mut(&computes).expect("requests have sequences").sequence.keep_at(common);
-            return false;
-        }
-        let lack = self.kv.fits(&hit, sequence.len(), self.limits.rows, spare).err();
-        self.requests.get_mut(&id).expect("it waits").lack = lack;
-        lack.is_none() && self.start(id, &hit)
-    }
-
-    /// Whether a request runs and has not sampled yet.
-    fn computes_prompt(&self, id: RequestId) -> bool {
-        self.requests.get(&id).is_some_and(|active| active.slot.is_some() && active.usage.generated == 0)
-    }
-
-    /// The running request that computes what a waiting one begins with, beyond what was found of it, if waiting for it saves
-    /// more than half of what it takes; and up to which position.
-    fn to_wait_for(&self, id: RequestId, hit: &Hit) -> Option<(RequestId, u32)> {
-        let active = &self.requests[&id];
-        let (own, block) = (&self.sequences[&active.seq].sequence, self.limits.block);
-        let found = hit.positions / block * block;
-        self.running.iter().copied().filter(|other| self.computes_prompt(*other)).find_map(|candidate| {
-            let other = &self.requests[&candidate];
-            let sequence = &self.sequences[&other.seq].sequence;
-            let tokens = own.all().iter().zip(sequence.all()).skip(found as usize);
-            let common = found + tokens.take_while(|(a, b)| a == b).count() as u32;
-            // Whole blocks are found, and the last position is computed in any case.
-            let common = common.min(own.len() - 1) / block * block;
-            // Of states, those ahead can still be kept; of those before, there are what there are.
-            let passed = self.kv.recurrent() && common <= sequence.cached();
-            let common = if passed { sequence.state_up_to(common) / block * block } else { common };
-            let in_prefill = |of: &Sequence| {
-                of.phases().run(found).is_some_and(|(phase, run)| phase == Phase::Prefill && common <= run.end)
-            };
-            let worth = other.root == active.root
-                && common > found
-                && in_prefill(own)
-                && in_prefill(sequence)
-                && 2 * (common - found) > sequence.len() - found.min(sequence.len());
-            worth.then_some((candidate, common))
-        })
-    }
-
-    /// Starts a waiting request with what was found of it, unless there are no blocks for it after all.
-    fn start(&mut self, id: RequestId, hit: &Hit) -> bool {
-        let active = self.requests.get_mut(&id).expect("it waits");
-        let sequence = &mut self.sequences.get_mut(&active.seq).expect("requests have sequences").sequence;
-        let attached = sequence.attach(&mut self.kv, &active.root, hit, Some(active.seq.0));
-        if !sequence.reserve(&mut self.kv) {
-            sequence.evict(&mut self.kv);
-            return false;
-        }
-        let slot = self.free_slots.pop().expect("there is one");
-        if let Some(state) = attached.state {
-            let restored = self.kv.copy(CacheOp::CopyState { from: self.limits.seqs + state.place, to: slot });
-            sequence.depends_on(restored);
-        }
-        if active.preempted {
-            // What is not found now is of no more use to it than to others.
-            self.kv.no_longer_waits(&active.root, sequence.all(), sequence.phases());
-        }
-        self.kv.count(sequence.len(), attached.positions);
-        if active.usage.generated == 0 {
-            active.usage.reused = attached.positions;
-        }
-        (active.slot, active.any_phase, active.preempted) = (Some(slot), false, false);
-        active.started.get_or_insert(self.now);
-        self.waiting.remove(active.rank);
-        self.running.push(id);
-        true
-    }
-
     /// Hands a plan to the executor. If the executor refuses, the requests in it end with its error.
     pub(super) fn run(&mut self, plan: &StepPlan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
         let table = |seq: &SeqId| self.sequences[seq].sequence.table().groups();
@@ -985,28 +711,5 @@ impl Scheduler {
         }
         let timings = active.timings(self.now);
         self.events.push(Event::Finished { request: id, reason, usage: active.usage, decoded, timings });
-    }
-}
-
-/// Blocks after which a recurrent sequence that decodes keeps its states: the end of a turn is rarely where a slot's states
-/// are, since steps are in flight beyond it.
-const ROLL: u32 = 4;
-
-/// What a step has capacity for.
-struct StepCapacity {
-    /// Rows in all, and those that are left.
-    all: u32,
-    rows: u32,
-    /// Rows for prompts that need more than half of a step, where there are others; else 0.
-    for_long: u32,
-    outs: u32,
-    /// Running requests that are not planned yet.
-    others: u32,
-}
-
-impl StepCapacity {
-    /// Whether a prompt with so many rows left is a long one.
-    fn is_long(&self, left: u32) -> bool {
-        left > self.all / 2
     }
 }
