@@ -19,6 +19,8 @@ pub use answer::{AnswerStream, GenerateOptions};
 #[cfg(not(target_arch = "wasm32"))]
 pub use models::{LoadedModel, Models, ModelsOptions};
 pub use open::{LanguageModel, ModelText, open};
+#[cfg(not(target_arch = "wasm32"))]
+pub use served::OwnedModel;
 pub use served::ServedModel;
 #[cfg(all(feature = "server", not(target_arch = "wasm32")))]
 pub(crate) use slots::{Held, Slots, Standing};

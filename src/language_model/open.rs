@@ -42,6 +42,15 @@ impl ModelText {
         &self.tokenizer
     }
 
+    /// The text of tokens, control tokens included. Fails where one is not in the vocabulary.
+    pub fn detokenize(&self, ids: &[u32]) -> Result<String> {
+        let vocab = self.tokenizer.vocab_size();
+        match ids.iter().find(|id| **id as usize >= vocab) {
+            Some(id) => Err(Error::argument("ids", format!("token {id}; the vocabulary has {vocab}"))),
+            None => Ok(self.tokenizer.decode(ids, false)),
+        }
+    }
+
     /// Tokens that end its answers.
     pub fn stop_tokens(&self) -> &[u32] {
         &self.stop_tokens

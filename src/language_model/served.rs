@@ -2,6 +2,8 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+#[cfg(not(target_arch = "wasm32"))]
+use std::thread::JoinHandle;
 
 use super::{GenerateOptions, LanguageModel, ModelText};
 use crate::Result;
@@ -99,8 +101,44 @@ impl<E: Executor> LanguageModel<E> {
 #[cfg(not(target_arch = "wasm32"))]
 impl<E: Executor + Send + 'static> LanguageModel<E> {
     /// Gives the model to a driver on a thread of its own, which ends when all that was made of the returned model is dropped.
-    pub fn serve(self, options: ServeOptions) -> (ServedModel, std::thread::JoinHandle<()>) {
+    pub fn serve(self, options: ServeOptions) -> (ServedModel, JoinHandle<()>) {
         let (driver, model) = self.driver(options);
         (model, std::thread::spawn(move || driver.run()))
+    }
+
+    /// [`serve`](Self::serve) for hosts that may leave no thread running: dropping what is returned waits for its end.
+    pub fn serve_owned(self, options: ServeOptions) -> OwnedModel {
+        let (model, thread) = self.serve(options);
+        OwnedModel { model: Some(model), thread: Some(thread) }
+    }
+}
+
+/// A served model and the thread that runs it. Dropping it ends both, after the requests that it has: new ones are refused.
+#[cfg(not(target_arch = "wasm32"))]
+pub struct OwnedModel {
+    /// None while it is dropped.
+    model: Option<ServedModel>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Deref for OwnedModel {
+    type Target = ServedModel;
+
+    fn deref(&self) -> &ServedModel {
+        self.model.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Drop for OwnedModel {
+    fn drop(&mut self) {
+        if let Some(model) = self.model.take() {
+            model.handle().close();
+        }
+        if let Some(thread) = self.thread.take() {
+            // What it panicked with was reported to those who waited.
+            _ = thread.join();
+        }
     }
 }

@@ -1,9 +1,9 @@
 use super::*;
-use crate::driver::block_on;
-use crate::engine::{EmbedOptions, Embedder, Finish};
+use crate::driver::{GenerateRequest, ServeOptions, block_on};
+use crate::engine::{EmbedOptions, Embedder, Finish, Request};
 use crate::exec::{DeviceChoice, Numerics, Options};
 use crate::sample::Sampling;
-use crate::text::TextStream;
+use crate::text::{Special, TextStream};
 use crate::{Error, TINY};
 
 fn options() -> Options {
@@ -149,4 +149,18 @@ fn texts_become_vectors() {
     assert_eq!(block_on(embedder.run(&[again])).unwrap()[0], vectors[1]);
     let length = vectors[0].iter().map(|x| x * x).sum::<f32>().sqrt();
     assert!((length - 1.0).abs() < 1e-4 && vectors[0].len() == embedder.width() as usize, "{length}");
+}
+
+/// Who drops a model that owns its thread waits for the requests that it has, and nothing keeps the thread.
+#[test]
+fn a_model_that_is_dropped_ends_its_thread() {
+    let model = tiny().serve_owned(ServeOptions::default());
+    assert_eq!(model.detokenize(&model.tokenizer().encode("Once", Special::Plain).unwrap()).unwrap(), "Once");
+    let unknown = model.detokenize(&[u32::MAX]).unwrap_err();
+    assert_eq!(unknown.code(), "argument", "{unknown}");
+    let (kept, generation) = (model.handle().clone(), model.generate("Once", &greedy(40)).unwrap());
+    drop(model);
+    assert!(kept.is_closed());
+    assert_eq!(generation.finish_blocking().unwrap().ids.len(), 40);
+    assert_eq!(kept.generate(GenerateRequest::from(Request::new(vec![1]))).unwrap_err().code(), "refused");
 }

@@ -71,7 +71,7 @@ pub unsafe extern "C" fn wgslm_chat_new(model: *const Model, error: *mut *mut Er
     let new = || {
         // SAFETY: as the caller promised.
         let served = Arc::clone(unsafe { &given("model", model)?.0 });
-        let conversation = Conversation::new(Arc::clone(served.model().tokenizer()), served.template.clone());
+        let conversation = Conversation::new(Arc::clone(served.model.tokenizer()), served.template.clone());
         let state = Arc::new(Mutex::new(State { conversation, answering: false }));
         Ok(Box::into_raw(Box::new(Chat { state, served })))
     };
@@ -118,14 +118,14 @@ pub unsafe extern "C" fn wgslm_chat_ask(
         state.answering = true;
         state.conversation.say(message);
         let turn = Turn { state: Arc::clone(&chat.state), ids: Vec::new(), text: String::new(), heard: false };
-        let policy = ContextPolicy { context: chat.served.model().context(), shift: true };
+        let policy = ContextPolicy { context: chat.served.model.context(), shift: true };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs() as i64);
         let prompt = state.conversation.prompt(&[], policy, Some(now));
         drop(state);
         let served = Arc::clone(&chat.served);
         // SAFETY: likewise.
-        let request = unsafe { Request::read(request, served.model(), prompt?.ids)? };
-        let generation = served.model().handle().generate(request)?;
+        let request = unsafe { Request::read(request, &served.model, prompt?.ids)? };
+        let generation = served.model.handle().generate(request)?;
         Ok(Box::into_raw(Box::new(Generation::new(generation, served, Some(turn)))))
     };
     // SAFETY: as the caller promised.

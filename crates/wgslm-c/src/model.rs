@@ -2,9 +2,8 @@
 
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use wgslm::language_model::ServedModel;
+use wgslm::language_model::OwnedModel;
 use wgslm::model::ModelSource;
 use wgslm::text::{ChatTemplate, Special};
 use wgslm::{LanguageModel, block_on};
@@ -19,28 +18,10 @@ pub struct Model(pub(crate) Arc<Served>);
 
 /// What a model, its chats and its generations share. The last of them ends the thread.
 pub(crate) struct Served {
-    /// None while it is dropped.
-    model: Option<ServedModel>,
+    pub(crate) model: OwnedModel,
     pub(crate) template: Option<ChatTemplate>,
     name: CString,
     device: CString,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Served {
-    pub(crate) fn model(&self) -> &ServedModel {
-        self.model.as_ref().expect("it is there until it is dropped")
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.model = None;
-        if let Some(thread) = self.thread.take() {
-            // What it panicked with was reported to those who waited.
-            _ = thread.join();
-        }
-    }
 }
 
 /// Opens a model: `path` is a GGUF file, or a folder with safetensors files; NULL is the small model that is compiled in.
@@ -61,8 +42,7 @@ pub unsafe extern "C" fn wgslm_open(
         let template = model.chat_template()?;
         let c_text = |text: &str| CString::new(text.replace('\0', " ")).unwrap_or_default();
         let (name, device) = (c_text(&model.model().name), c_text(&model.device()));
-        let (model, thread) = model.serve(serve);
-        let served = Served { model: Some(model), template, name, device, thread: Some(thread) };
+        let served = Served { model: model.serve_owned(serve), template, name, device };
         Ok(Box::into_raw(Box::new(Model(Arc::new(served)))))
     };
     // SAFETY: as the caller promised.
@@ -97,7 +77,7 @@ pub unsafe extern "C" fn wgslm_model_device(model: *const Model) -> *const c_cha
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wgslm_model_context(model: *const Model) -> u32 {
     // SAFETY: as the caller promised.
-    unsafe { model.as_ref() }.map_or(0, |model| model.0.model().context())
+    unsafe { model.as_ref() }.map_or(0, |model| model.0.model.context())
 }
 
 /// Whether a model has a chat template. Without one, wgslm_chat continues texts as they are.
@@ -119,7 +99,7 @@ pub unsafe extern "C" fn wgslm_sampling_of(
         // SAFETY: as the caller promised.
         let model = unsafe { given("model", model)? };
         // SAFETY: likewise.
-        unsafe { fill("sampling", sampling, &Sampling::of(&model.0.model().sampling()))? };
+        unsafe { fill("sampling", sampling, &Sampling::of(&model.0.model.sampling()))? };
         Ok(true)
     };
     // SAFETY: as the caller promised.
@@ -139,10 +119,10 @@ pub unsafe extern "C" fn wgslm_generate(
         // SAFETY: as the caller promised.
         let (model, prompt) = unsafe { (given("model", model)?, text("prompt", prompt, prompt_len)?) };
         let served = Arc::clone(&model.0);
-        let ids = wgslm::chat::continuation(served.model().tokenizer(), prompt)?;
+        let ids = wgslm::chat::continuation(served.model.tokenizer(), prompt)?;
         // SAFETY: likewise.
-        let request = unsafe { Request::read(request, served.model(), ids)? };
-        let generation = served.model().handle().generate(request)?;
+        let request = unsafe { Request::read(request, &served.model, ids)? };
+        let generation = served.model.handle().generate(request)?;
         Ok(Box::into_raw(Box::new(Generation::new(generation, served, None))))
     };
     // SAFETY: as the caller promised.
@@ -163,7 +143,7 @@ pub unsafe extern "C" fn wgslm_tokenize(
     let tokenize = || {
         // SAFETY: as the caller promised.
         let (model, text) = unsafe { (given("model", model)?, crate::text::text("text", text, text_len)?) };
-        let tokens = model.0.model().tokenizer().encode(text, Special::Plain)?;
+        let tokens = model.0.model.tokenizer().encode(text, Special::Plain)?;
         let written = if ids.is_null() { 0 } else { tokens.len().min(capacity) };
         // SAFETY: likewise.
         unsafe { std::ptr::copy_nonoverlapping(tokens.as_ptr(), ids, written) };
@@ -187,11 +167,7 @@ pub unsafe extern "C" fn wgslm_detokenize(
     let detokenize = || {
         // SAFETY: as the caller promised.
         let (model, ids) = unsafe { (given("model", model)?, array("ids", ids, count)?) };
-        let vocab = model.0.model().tokenizer().vocab_size();
-        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
-            return Err(wgslm::Error::argument("ids", format!("token {id}; the vocabulary has {vocab}")));
-        }
-        let decoded = model.0.model().tokenizer().decode(ids, false);
+        let decoded = model.0.model.detokenize(ids)?;
         let written = if text.is_null() { 0 } else { decoded.len().min(capacity) };
         // SAFETY: likewise.
         unsafe { std::ptr::copy_nonoverlapping(decoded.as_ptr(), text.cast::<u8>(), written) };

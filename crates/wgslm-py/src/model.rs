@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pyo3::prelude::*;
@@ -13,6 +12,7 @@ use wgslm::driver::{GenerateRequest, ServeOptions};
 use wgslm::engine::Priority;
 use wgslm::exec::{CacheSize, Numerics, Progress, SelfTestResults};
 use wgslm::hub::{self, Hub, Reference};
+use wgslm::language_model::OwnedModel;
 use wgslm::model::ModelSource;
 use wgslm::text::{ChatTemplate, Special};
 use wgslm::{Error, LanguageModel, Options, Result, ServedModel, block_on};
@@ -26,30 +26,14 @@ pub(crate) struct Model(Arc<Served>);
 
 /// What a model and its generations share. The last of them ends the thread.
 pub(crate) struct Served {
-    /// None while it is dropped.
-    model: Option<ServedModel>,
+    model: OwnedModel,
     template: Option<ChatTemplate>,
     answers: Mutex<Answers>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Served {
-    fn model(&self) -> &ServedModel {
-        self.model.as_ref().expect("it is there until it is dropped")
-    }
-
     pub(crate) fn answers(&self) -> std::sync::MutexGuard<'_, Answers> {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.model = None;
-        if let Some(thread) = self.thread.take() {
-            // What it panicked with was reported to those who waited.
-            _ = thread.join();
-        }
     }
 }
 
@@ -224,31 +208,30 @@ impl Model {
             let template = model.chat_template()?;
             let defaults = ServeOptions::default();
             let serve = ServeOptions { queue_requests: how.queue.unwrap_or(defaults.queue_requests), ..defaults };
-            let (model, thread) = model.serve(serve);
             let answers = Mutex::new(Answers::new(REMEMBERED));
-            Ok(Self(Arc::new(Served { model: Some(model), template, answers, thread: Some(thread) })))
+            Ok(Self(Arc::new(Served { model: model.serve_owned(serve), template, answers })))
         };
         py.detach(open).map_err(to_py)
     }
 
     #[getter]
     fn name(&self) -> &str {
-        &self.0.model().model().name
+        &self.0.model.model().name
     }
 
     #[getter]
     fn architecture(&self) -> &str {
-        self.0.model().model().arch
+        self.0.model.model().arch
     }
 
     #[getter]
     fn device(&self) -> &str {
-        self.0.model().device()
+        self.0.model.device()
     }
 
     #[getter]
     fn context(&self) -> u32 {
-        self.0.model().context()
+        self.0.model.context()
     }
 
     #[getter]
@@ -258,25 +241,21 @@ impl Model {
 
     #[getter]
     fn vocab(&self) -> usize {
-        self.0.model().tokenizer().vocab_size()
+        self.0.model.tokenizer().vocab_size()
     }
 
     fn tokenize(&self, text: &str) -> PyResult<Vec<u32>> {
-        self.0.model().tokenizer().encode(text, Special::Plain).map_err(to_py)
+        self.0.model.tokenizer().encode(text, Special::Plain).map_err(to_py)
     }
 
     fn detokenize(&self, ids: Vec<u32>) -> PyResult<String> {
-        let vocab = self.vocab();
-        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
-            return Err(to_py(Error::argument("ids", format!("token {id}; the vocabulary has {vocab}"))));
-        }
-        Ok(self.0.model().tokenizer().decode(&ids, false))
+        self.0.model.detokenize(&ids).map_err(to_py)
     }
 
     /// Continues a text.
     fn generate(&self, py: Python<'_>, prompt: &str, wanted: Wanted) -> PyResult<Generation> {
         let ask = || {
-            let ids = chat::continuation(self.0.model().tokenizer(), prompt)?;
+            let ids = chat::continuation(self.0.model.tokenizer(), prompt)?;
             self.ask(ids, wanted, None)
         };
         py.detach(ask).map_err(to_py)
@@ -299,7 +278,7 @@ impl Model {
             let segments = chat::render(template, &messages, &variables, Some(now()))?;
             let salt = wanted.salt.clone();
             let found = self.0.answers().find(&segments, salt.as_deref().map(str::as_bytes));
-            let ids = found.unwrap_or_default().encode(self.0.model().tokenizer(), &segments, false)?;
+            let ids = found.unwrap_or_default().encode(self.0.model.tokenizer(), &segments, false)?;
             let text = segments.iter().map(|segment| segment.text.as_str()).collect();
             let salt = salt.map(|salt| salt.into_bytes().into());
             self.ask(ids.clone(), wanted, Some(Asked { text, ids, salt }))
@@ -309,12 +288,12 @@ impl Model {
 
     /// Forgets what is in the cache.
     fn trim(&self) {
-        self.0.model().handle().trim();
+        self.0.model.handle().trim();
     }
 
     /// Numbers of what happened so far.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let metrics = self.0.model().handle().metrics();
+        let metrics = self.0.model.handle().metrics();
         let dict = PyDict::new(py);
         dict.set_item("requests_running", metrics.num_requests_running)?;
         dict.set_item("requests_waiting", metrics.num_requests_waiting)?;
@@ -327,8 +306,8 @@ impl Model {
 
 impl Model {
     fn ask(&self, prompt: Vec<u32>, wanted: Wanted, asked: Option<Asked>) -> Result<Generation> {
-        let request = wanted.request(self.0.model(), prompt)?;
-        let generation = self.0.model().handle().generate(request)?;
+        let request = wanted.request(&self.0.model, prompt)?;
+        let generation = self.0.model.handle().generate(request)?;
         Ok(Generation::new(generation, Arc::clone(&self.0), asked))
     }
 }

@@ -61,7 +61,10 @@ impl Scheduler {
         let rows = match &self.step_time {
             None => self.rows,
             Some(time) if self.only_background() => self.times.rows(time.background),
-            Some(time) if company => self.times.rows(time.shared.max(2 * self.times.decode())).max(FEW),
+            Some(time) if company => {
+                let decode = self.times.decode();
+                self.times.rows((time.shared * 3 / 2).saturating_sub(decode).max(2 * decode)).max(FEW)
+            }
             Some(time) => self.times.rows(time.alone),
         };
         // Decode steps have a row of each request, and more only where answers are computed again.

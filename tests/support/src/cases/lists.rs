@@ -650,6 +650,21 @@ pub fn samples() -> Vec<Case> {
     [SampleSpec::GREEDY, SampleSpec { temperature: 0.8, seed: 99, ..SampleSpec::GREEDY }].map(case).into()
 }
 
+/// Requests that share blocks and states: full attention, windows alone, recurrent layers.
+pub fn shares() -> Vec<Case> {
+    let case = |(what, program): (&str, Program)| Case {
+        name: format!("requests that share, {what}"),
+        formats: vec![Q8_0, F32],
+        numerics: Numerics::Exact,
+        unfused: false,
+        tuning: "",
+        bound: 0.0,
+        work: Work::Shares { program },
+    };
+    let windowed = llama(Shape { window: Some(20), ..Shape::SMALL });
+    [("attention", llama(Shape::SMALL)), ("windows", windowed), ("recurrent", mamba())].map(case).into()
+}
+
 /// Samples of every kind in small and large vocabularies; logits far apart and close together.
 pub fn all_samples() -> Vec<Case> {
     let case = |(vocab, deviation)| Case {
@@ -723,7 +738,7 @@ pub fn for_browsers() -> Vec<Case> {
     let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
     let singles = singles.chain(angles()).chain(each(single_matmuls(), 3));
     let models = models().into_iter().filter(|case| !case.unfused);
-    let samples = samples().into_iter().chain(all_samples().into_iter().take(4));
+    let samples = samples().into_iter().chain(all_samples().into_iter().take(4)).chain(shares());
     let int8 = each(int8_vectors(), 4).chain(int8_models());
     ops.chain(singles).chain(models).chain(model_formats()).chain(int8).chain(samples).collect()
 }

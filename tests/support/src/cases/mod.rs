@@ -25,6 +25,7 @@ mod by_kernel;
 pub mod cache;
 mod lists;
 mod samples;
+mod shares;
 
 pub use by_kernel::of_kernel;
 pub use lists::*;
@@ -63,7 +64,7 @@ pub struct Case {
     pub unfused: bool,
     /// What replaces the device's table of tuning.
     pub tuning: &'static str,
-    /// The largest NMSE; of samples, the share of tokens that differ.
+    /// The largest NMSE; of samples and answers, the share that differs.
     pub bound: f64,
     work: Work,
 }
@@ -91,6 +92,8 @@ enum Work {
     Model { program: Program, rows: usize, kv: KvStorage },
     /// Tokens that are sampled on the device and never seen by the host before they are fed back.
     Samples { program: Program, sample: SampleSpec },
+    /// Requests that share what they have in common.
+    Shares { program: Program },
     /// Tokens sampled from logits that the host gives, in such a vocabulary.
     Picks { vocab: u32, deviation: f32 },
     /// A single op on buffers of the caller's.
@@ -117,6 +120,10 @@ impl Case {
             }
             Work::Model { program, rows, .. } => self.model(device, program, *rows).await,
             Work::Samples { program, sample } => self.samples(device, program, *sample).await,
+            Work::Shares { program } => {
+                let weights = random_weights(program, &self.formats, &mut Rng(17));
+                shares::different(self.gpu(device, program, &weights, false).await, program).await
+            }
             Work::Picks { vocab, deviation } => picks(device, *vocab, *deviation).await,
             Work::Alone(alone) => alone.distance(device).await,
         }
