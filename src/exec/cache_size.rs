@@ -11,7 +11,8 @@ pub enum CacheSize {
     /// As much as all sequences need that fill their contexts.
     #[default]
     Full,
-    /// So many positions; at least a context. What sequences have in common they share; where they need more, some wait.
+    /// So many positions; at least a context. What sequences have in common they share; where they need more, some wait. What
+    /// is more than they need keeps what was computed for requests to come.
     Positions(u32),
     /// As many positions as fit into so many bytes, with the states of recurrent layers and their checkpoints. A context must
     /// fit.
@@ -80,8 +81,8 @@ impl Limits {
         self.context.div_ceil(self.block).saturating_add(self.seqs)
     }
 
-    /// The same with as many blocks and checkpoints as fit, up to those that there are. Checkpoints get no more than half of what
-    /// the smallest cache leaves.
+    /// The same with as many blocks and checkpoints as fit: of checkpoints those that there are at most, half of what the smallest
+    /// cache leaves, and no more than there are blocks, since others would never be of use.
     pub(super) fn within(self, bytes: u64, program: &Program, storage: KvStorage) -> Result<Self> {
         let with = |blocks, checkpoints| Self { blocks, checkpoints, ..self };
         let size = |limits: Self| limits.cache_bytes(program, storage);
@@ -98,8 +99,9 @@ impl Limits {
         let paged = program.caches.iter().any(|cache| matches!(cache, CacheSpec::Pages { .. }));
         let share = if paged { rest / 2 } else { rest };
         let checkpoints = largest(0, self.checkpoints, |n| size(with(least, n)) - smallest <= share);
-        let blocks = largest(least, self.blocks, |n| size(with(n, checkpoints)) <= bytes);
-        Ok(with(blocks, checkpoints))
+        let most = if paged { u32::MAX / self.block } else { self.blocks };
+        let blocks = largest(least, most, |n| size(with(n, checkpoints)) <= bytes);
+        Ok(with(blocks, checkpoints.min(blocks)))
     }
 }
 
@@ -175,7 +177,7 @@ impl Options {
         let full = Limits { rows, seqs: self.seqs, outs, block: BLOCK, blocks, context, in_flight, checkpoints: 0 };
         let blocks = match self.cache {
             CacheSize::Positions(positions) if !full_sequence => {
-                positions.div_ceil(BLOCK).max(full.least_blocks()).min(blocks)
+                positions.div_ceil(BLOCK).max(full.least_blocks().min(blocks))
             }
             _ => blocks,
         };
@@ -184,7 +186,10 @@ impl Options {
         let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX).min(blocks);
         let limits = Limits { blocks, checkpoints, ..full };
         match self.cache {
-            CacheSize::Bytes(bytes) if !full_sequence => limits.within(bytes, program, self.storage()),
+            CacheSize::Bytes(bytes) if !full_sequence => {
+                let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX);
+                Limits { checkpoints, ..full }.within(bytes, program, self.storage())
+            }
             _ => Ok(limits),
         }
     }
@@ -250,14 +255,16 @@ mod tests {
                 let full = limits(CacheSize::Full, seqs).unwrap();
                 let least = limits(CacheSize::Positions(0), seqs).unwrap();
                 let least = bytes(&Limits { checkpoints: 0, ..least });
-                assert_eq!(limits(CacheSize::Bytes(u64::MAX), seqs).unwrap(), full);
+                let twice = limits(CacheSize::Positions(4096 * 2 * seqs), seqs).unwrap();
+                assert_eq!(twice.blocks, 2 * full.blocks, "more than running sequences need is kept");
+                assert!(twice.blocks_of(Some(100)) > full.blocks_of(Some(100)), "with its windows");
                 assert!(matches!(limits(CacheSize::Bytes(least - 1), seqs), Err(Error::Limit { .. })));
                 let mut before = 0;
-                for budget in (least..=bytes(&full)).step_by(300_000) {
+                for budget in (least..=bytes(&twice)).step_by(500_000) {
                     let limits = limits(CacheSize::Bytes(budget), seqs).unwrap();
                     let one_more = Limits { blocks: limits.blocks + 1, ..limits };
                     assert!(bytes(&limits) <= budget, "{limits:?}");
-                    assert!(limits.blocks == full.blocks || bytes(&one_more) > budget, "{limits:?} leaves memory");
+                    assert!(bytes(&one_more) > budget, "{limits:?} leaves memory");
                     assert!(limits.blocks >= before, "a larger budget holds less");
                     before = limits.blocks;
                 }

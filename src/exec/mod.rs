@@ -88,14 +88,16 @@ impl Limits {
     pub(crate) const MORE_BLOCKS: u32 = 4;
 
     /// Blocks in a cache group whose layers see so many positions, or all: what as many sequences as there are slots need
-    /// within a window, the rows of a step, and as many windows again that are kept to be found. Never more than groups have
-    /// that see everything.
+    /// within a window, the rows of a step, and as many windows again that are kept to be found, or one for each context that
+    /// fits into groups that see everything. Never more than those have.
     pub fn blocks_of(&self, window: Option<u32>) -> u32 {
         let Some(window) = window else { return self.blocks };
         // A window begins and ends within blocks.
         let window = window.div_ceil(self.block).saturating_add(1);
-        let each = window.saturating_mul(2).saturating_add(Self::MORE_BLOCKS + 1);
-        self.seqs.saturating_mul(each).saturating_add(self.rows.div_ceil(self.block)).min(self.blocks)
+        let running = self.seqs.saturating_mul(window.saturating_add(Self::MORE_BLOCKS + 1));
+        let contexts = self.blocks / self.context.div_ceil(self.block).max(1);
+        let kept = self.seqs.max(contexts).saturating_mul(window);
+        running.saturating_add(kept).saturating_add(self.rows.div_ceil(self.block)).min(self.blocks)
     }
 
     /// How many rows a value has capacity for, by what its rows stand for.
