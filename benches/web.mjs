@@ -17,7 +17,7 @@ const peer = option("--peer");
 
 const WARM = "The lighthouse keeper climbed the spiral stairs every evening at dusk, because";
 const PROMPT = "In the small town by the river there was an old mill whose wheel had not turned for forty years. One spring morning a young engineer arrived with a";
-const TOKENS = 16;
+const TOKENS = Number(option("--tokens", 16));
 
 /** In the page: a completion of either engine as a stream, and what became of it. */
 const measure = `async (start, tokens) => {
@@ -33,11 +33,11 @@ const measure = `async (start, tokens) => {
   return { first: first - began, rest: last - first, prompt: usage?.prompt_tokens, generated: usage?.completion_tokens ?? tokens };
 }`;
 
-const ours = `async ({ model, warm, prompt, tokens }) => {
+const ours = `async ({ model, device, warm, prompt, tokens }) => {
   const measure = ${measure};
   const { createEngine } = await import("/index.js");
   const began = performance.now();
-  const engine = await createEngine(model, { context: 1024 });
+  const engine = await createEngine(model, { context: 1024, device });
   const load = performance.now() - began;
   const answer = (prompt, max_tokens) =>
     measure(() => engine.chat.completions.create({ prompt, max_tokens, temperature: 0, stream: true, stream_options: { include_usage: true } }), max_tokens);
@@ -66,13 +66,15 @@ const theirs = `async ({ model, warm, prompt, tokens, threads }) => {
 }`;
 
 const root = fileURLToPath(new URL("..", import.meta.url));
+const only = option("--only", "");
 const contenders = [
-  { name: "page, SwiftShader", run: ours, folder: join(root, "web/dist"), threads: 1 },
+  { name: "page, processor", run: ours, device: "cpu", folder: join(root, "web/dist"), threads: 1 },
+  { name: "page, SwiftShader", run: ours, device: "gpu", folder: join(root, "web/dist"), threads: 1 },
   { name: "wllama, 1 thread", run: theirs, folder: join(peer, "esm"), threads: 1 },
   { name: "wllama, 2 threads", run: theirs, folder: join(peer, "esm"), threads: 2 },
-];
+].filter(({ name }) => name.includes(only));
 
-async function once({ run, folder, threads }) {
+async function once({ run, device, folder, threads }) {
   const first = (path, _, response) => {
     // Without these headers a page gets no threads.
     if (threads > 1) {
@@ -88,7 +90,7 @@ async function once({ run, folder, threads }) {
   try {
     const page = await browser.newPage();
     await page.goto(`http://127.0.0.1:${server.address().port}/blank.html`);
-    const argument = { model: `/models/${basename(model)}`, warm: WARM, prompt: PROMPT, tokens: TOKENS, threads };
+    const argument = { model: `/models/${basename(model)}`, warm: WARM, prompt: PROMPT, tokens: TOKENS, device, threads };
     return await page.evaluate(`(${run})(${JSON.stringify(argument)})`);
   } finally {
     await browser.close();

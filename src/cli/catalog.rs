@@ -194,7 +194,7 @@ impl Catalog for Models {
             let context = match run.context {
                 None => model.program.context.min(4096),
                 Some(0) => model.program.context,
-                Some(context) => context,
+                Some(context) => context.min(model.program.context),
             };
             let cache = run.cache.unwrap_or(CacheSize::Positions(context.saturating_mul(run.parallel.min(4))));
             let options = Options { context, seqs: run.parallel, cache, ..base };

@@ -31,7 +31,16 @@ macro_rules! widened {
                     return unsafe { avx2($($arg),*) };
                 }
             }
-            $body($($arg),*)
+            #[cfg(target_arch = "wasm32")]
+            {
+                #[target_feature(enable = "simd128")]
+                fn simd128 $(<const $c: usize>)? ($($arg: $ty),*) $(-> $out)? { $body($($arg),*) }
+                simd128($($arg),*)
+            }
+            #[cfg(not(target_arch = "wasm32"))]
+            {
+                $body($($arg),*)
+            }
         }
     };
 }

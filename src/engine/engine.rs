@@ -148,35 +148,40 @@ impl<E: Executor> Engine<E> {
     /// It never fails: what goes wrong ends the requests that it concerns, each with its error.
     pub async fn step(&mut self) -> Vec<Event> {
         self.scheduler.set_time((self.clock)());
-        if self.lost.is_none() {
-            while let Some(plan) = self.scheduler.schedule(self.executor.target_in_flight()) {
-                self.copy();
-                self.scheduler.run(&plan, |step| self.executor.enqueue(step));
-            }
-            // The end of a cancelled request is reported at once, whatever of it is still in flight.
-            if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
-                self.stalls += u64::from(self.scheduler.in_flight() == 1);
-                match self.executor.wait().await {
-                    Ok(()) => _ = self.poll(),
-                    Err(error) => self.device_lost(error),
-                }
-            }
-            self.copy();
-            if let Some(error) = self.scheduler.take_lost() {
-                self.device_lost(error);
-            }
+        if self.lost.is_none()
+            && let Err(error) = self.run_steps().await
+        {
+            self.device_lost(error);
         }
         self.scheduler.emit()
     }
 
-    /// Copies the blocks and states that the scheduler wants kept or restored.
-    fn copy(&mut self) {
-        let ops = self.scheduler.take_copies();
-        if !ops.is_empty()
-            && let Err(error) = self.executor.cache(&ops)
-        {
-            self.scheduler.copies_failed(error);
+    /// Fails if the device is gone.
+    async fn run_steps(&mut self) -> Result<()> {
+        while let Some(plan) = self.scheduler.schedule(self.executor.target_in_flight()) {
+            self.copy()?;
+            self.scheduler.run(plan, |step| self.executor.enqueue(step));
         }
+        // The end of a cancelled request is reported at once, whatever of it is still in flight.
+        if self.poll() == 0 && self.scheduler.in_flight() > 0 && !self.scheduler.has_events() {
+            self.stalls += u64::from(self.scheduler.in_flight() == 1);
+            self.executor.wait().await?;
+            self.poll();
+        }
+        self.copy()?;
+        self.scheduler.take_lost().map_or(Ok(()), Err)
+    }
+
+    /// Copies the blocks and states that the scheduler wants kept or restored. Where that fails, what was to have them ends; it
+    /// fails itself if the device is gone.
+    fn copy(&mut self) -> Result<()> {
+        let ops = self.scheduler.take_copies();
+        match if ops.is_empty() { Ok(()) } else { self.executor.cache(&ops) } {
+            Err(error @ Error::DeviceLost(_)) => return Err(error),
+            Err(error) => self.scheduler.copies_failed(error),
+            Ok(()) => {}
+        }
+        Ok(())
     }
 
     fn poll(&mut self) -> usize {

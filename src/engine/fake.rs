@@ -66,6 +66,8 @@ pub(crate) struct Fake {
     pub(crate) copies: [usize; 2],
     /// The step from which on the device is gone.
     pub(crate) gone_at: Option<u64>,
+    /// How many times copies are refused, and were.
+    pub(crate) no_copies: [u32; 2],
 }
 
 impl Fake {
@@ -91,6 +93,7 @@ impl Fake {
             queued: Vec::new(),
             copies: [0; 2],
             gone_at: None,
+            no_copies: [0; 2],
         }
     }
 
@@ -246,6 +249,14 @@ impl Executor for Fake {
     }
 
     fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
+        if self.gone() {
+            return Err(Error::DeviceLost("unplugged".to_owned()));
+        }
+        let [refusals, refused] = &mut self.no_copies;
+        if *refusals > 0 {
+            (*refusals, *refused) = (*refusals - 1, *refused + 1);
+            return Err(Error::Device("no memory for a copy".to_owned()));
+        }
         self.queued.extend(ops);
         Ok(())
     }

@@ -9,7 +9,7 @@ pub struct StepTime {
     /// Where one request is all there is: only its cancelling waits.
     pub alone: Duration,
     /// Where the tokens or the prompts of others wait, too: a token waits for a chunk and a step that decodes, which take half
-    /// as much again together.
+    /// as much again together, or three times as long as the latter alone if that is more.
     pub shared: Duration,
     /// Where only requests of [`Priority::Background`](super::Priority::Background) run.
     pub background: Duration,

@@ -130,6 +130,11 @@ fn answers_do_not_depend_on_company() {
         let beginnings: Vec<Vec<u32>> = (0..2).map(|_| (0..20).map(|_| random.below(39)).collect()).collect();
         let mut requests: BTreeMap<RequestId, Request> = BTreeMap::new();
         let mut cancelled = Vec::new();
+        // A conversation of which others go on.
+        let mut open = vec![bench.engine.open()];
+        let first = Request { prompt: beginnings[0].clone(), ..random_request(&mut random) };
+        let on_it = Request { sequence: Some(open[0]), ..first.clone() };
+        requests.insert(bench.engine.submit(on_it).unwrap(), first);
         for _ in 0..80 {
             if random.below(3) == 0 && requests.len() < 12 {
                 let mut request = random_request(&mut random);
@@ -154,7 +159,10 @@ fn answers_do_not_depend_on_company() {
                 let copies = if random.below(6) == 0 { 3 } else { 1 };
                 for _ in 0..copies {
                     request.sampling.seed = random.next();
-                    requests.insert(bench.engine.submit(request.clone()).unwrap(), request.clone());
+                    let sequence = (random.below(4) == 0).then(|| bench.engine.fork(open[0]).unwrap());
+                    open.extend(sequence);
+                    let submitted = Request { sequence, ..request.clone() };
+                    requests.insert(bench.engine.submit(submitted).unwrap(), request.clone());
                 }
             }
             if random.below(25) == 0
@@ -166,12 +174,15 @@ fn answers_do_not_depend_on_company() {
             if faults && random.below(20) == 0 {
                 let fake = bench.engine.executor_mut();
                 fake.lost.insert(fake.next + 1 + u64::from(random.below(3)));
+                fake.no_copies[0] = random.below(2);
             }
             bench.step();
             bench.engine.scheduler.check();
         }
         bench.run();
         bench.engine.scheduler.check();
+        *stats.entry("forked").or_insert(0) += open.len() as u64 - 1;
+        open.into_iter().for_each(|sequence| bench.engine.close(sequence));
         assert!(bench.all_available(), "blocks leaked");
         for (id, request) in &requests {
             let (tokens, reason, usage) = bench.answers.remove(id).unwrap();
@@ -196,11 +207,12 @@ fn answers_do_not_depend_on_company() {
         let [states, blocks] = bench.engine.executor().copies;
         *stats.entry("states").or_insert(0) += states as u64;
         *stats.entry("blocks").or_insert(0) += blocks as u64;
+        *stats.entry("copies refused").or_insert(0) += u64::from(bench.engine.executor().no_copies[1]);
         *stats.entry("evicted").or_insert(0) += bench.engine.cache_counts().evicted;
     }
-    for what in
-        ["stop", "length", "context", "cancelled", "error", "preempted", "reused", "decoded", "states", "blocks"]
-    {
+    let kinds =
+        ["stop", "length", "context", "cancelled", "error", "preempted", "reused", "decoded", "states", "blocks"];
+    for what in kinds.into_iter().chain(["forked", "copies refused"]) {
         assert!(stats.get(what).is_some_and(|n| *n > 100), "too few cases: {stats:?}");
     }
 }
@@ -481,7 +493,7 @@ fn decoding_on_the_device_keeps_steps_in_flight() {
     bench.engine.submit(request).unwrap();
     while let Some(plan) = bench.engine.scheduler.schedule(TIGHT.in_flight) {
         let Engine { executor, scheduler, .. } = &mut bench.engine;
-        scheduler.run(&plan, |step| executor.enqueue(step));
+        scheduler.run(plan, |step| executor.enqueue(step));
     }
     assert_eq!(bench.engine.executor().rows, 4, "the prompt and two tokens that the host has not seen");
     bench.run();

@@ -100,7 +100,7 @@ impl Limits {
         let share = if paged { rest / 2 } else { rest };
         let checkpoints = largest(0, self.checkpoints, |n| size(with(least, n)) - smallest <= share);
         let most = if paged { u32::MAX / self.block } else { self.blocks };
-        let blocks = largest(least, most, |n| size(with(n, checkpoints)) <= bytes);
+        let blocks = largest(least, most, |n| size(with(n, checkpoints.min(n))) <= bytes);
         Ok(with(blocks, checkpoints.min(blocks)))
     }
 }
@@ -187,7 +187,8 @@ impl Options {
         let limits = Limits { blocks, checkpoints, ..full };
         match self.cache {
             CacheSize::Bytes(bytes) if !full_sequence => {
-                let checkpoints = u32::try_from(fit).unwrap_or(u32::MAX);
+                // The budget is one for blocks and checkpoints.
+                let checkpoints = if program.state_bytes() > 0 { u32::MAX } else { 0 };
                 Limits { checkpoints, ..full }.within(bytes, program, self.storage())
             }
             _ => Ok(limits),

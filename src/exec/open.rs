@@ -64,7 +64,8 @@ pub struct Options {
     /// Prefill tokens in a step, at most: enough for mat-mat kernels, and not too much memory. A step cannot be stopped, so
     /// a smaller limit makes [`Engine::cancel`](crate::engine::Engine::cancel) quicker.
     pub prefill_tokens: u32,
-    /// Memory for the checkpoints of recurrent layers, from which sequences are resumed.
+    /// Memory for the checkpoints of recurrent layers, from which sequences are resumed; a cache of so many bytes
+    /// ([`CacheSize::Bytes`]) has it in its own.
     pub state_bytes: u64,
     /// Threads of the CPU; none: as many as prove to be fastest when the model is opened.
     pub threads: Option<usize>,

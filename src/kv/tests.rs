@@ -415,6 +415,28 @@ fn what_is_waited_for_is_evicted_last() {
     }
 }
 
+/// The states of one that waits outlast those that others keep later.
+#[test]
+fn states_that_are_waited_for_are_evicted_last() {
+    for waits in [true, false] {
+        let mut kv = Kv::new(&[(90, None)], BLOCK).with_states(3);
+        let publish = |kv: &mut Kv, tokens: &[u32], waits| {
+            let mut table = kv.table();
+            kv.attach(&mut table, &[], &Hit::default(), None);
+            kv.grow(&mut table, 8).unwrap();
+            let state = kv.copy_state(0, 1).expect("one can be evicted");
+            kv.publish(&mut table, tokens, &Phases::new(9, &[]), 8, &mut vec![(8, state)]);
+            if waits { kv.release_to_wait(&mut table) } else { kv.release(&mut table) }
+        };
+        let tokens: Vec<u32> = (0..9).collect();
+        publish(&mut kv, &tokens, waits);
+        for first in [100, 200, 300] {
+            publish(&mut kv, &(first..first + 9).collect::<Vec<_>>(), false);
+        }
+        assert_eq!(found(&mut kv, &[], &tokens, None), if waits { 8 } else { 0 });
+    }
+}
+
 /// Beside others a request leaves a twentieth of the blocks to those that grow; alone it may have all.
 #[test]
 fn a_twentieth_is_left_to_sequences_that_grow() {

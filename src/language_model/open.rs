@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::chat::{self, Conversation};
 use crate::engine::{Engine, Request, SeqId, StepTime};
-use crate::exec::{AnyExecutor, Executor, GpuExecutor, Options, ProgressFn};
+use crate::exec::{AnyExecutor, CpuExecutor, Executor, GpuExecutor, Options, ProgressFn};
 use crate::gpu::Device;
 use crate::model::{Model, ModelSource};
 use crate::sample::Sampling;
@@ -126,6 +126,20 @@ impl LanguageModel<GpuExecutor> {
     ) -> Result<Self> {
         let (model, tokenizer) = generative(source).await?;
         let executor = GpuExecutor::open(device, &model, options, progress).await?;
+        Ok(Self::assemble(model, tokenizer, executor))
+    }
+}
+
+impl LanguageModel<CpuExecutor> {
+    /// Opens a model on the CPU, whatever [`Options::device`] says: programs that call nothing else of this kind carry no code
+    /// for GPUs.
+    pub async fn open_on_cpu(
+        source: impl Into<ModelSource>,
+        options: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Self> {
+        let (model, tokenizer) = generative(source).await?;
+        let executor = CpuExecutor::open(&model, options, progress).await?;
         Ok(Self::assemble(model, tokenizer, executor))
     }
 }

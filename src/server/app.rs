@@ -19,6 +19,7 @@ use super::{Limits, Residence};
 use crate::chat::{self, Answers};
 use crate::driver::GenerateRequest;
 use crate::engine::{Embedder, Input};
+use crate::exec::AnyExecutor;
 use crate::language_model::{Held, ServedModel, Slots, Standing};
 use crate::text::ChatTemplate;
 use crate::{Error, Result};
@@ -108,8 +109,9 @@ impl Loaded {
                 (Kind::Language(Arc::new(Language::new(model)?)), thread, on_gpu)
             }
             Served::Vectors(embedder) => {
+                let on_gpu = matches!(embedder.executor(), AnyExecutor::Gpu(_));
                 let (vectors, thread) = Vectors::new(*embedder);
-                (Kind::Vectors(vectors), thread, false)
+                (Kind::Vectors(vectors), thread, on_gpu)
             }
         };
         let progress = Mutex::new((Instant::now(), 0));

@@ -1,9 +1,11 @@
 //! The front end for browsers, which the package in web/ calls. It runs in a worker of the page; a [`driver`](crate::driver)
-//! does the work, a turn with each call.
+//! does the work, a turn with each call. There are two modules of it: one for WebGPU, and one for the processor (the feature
+//! `web-cpu`), of which a page loads the one that it needs.
 //!
 //! Requests come as JSON with OpenAI's field names, events go back as JSON. Files are JavaScript objects with a `read`
 //! method, so that fetching and aborting are written in JavaScript, where they belong.
 
+mod executor;
 mod request;
 mod source;
 
@@ -12,20 +14,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wasm_bindgen::prelude::*;
 
+use self::executor::WebExecutor;
 use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
 use crate::chat::Transcript;
 use crate::driver::{Driver, GenerateRequest, Generation, GenerationEvent, ServeOptions};
-use crate::engine::{Finish, Request, StepTime};
-use crate::exec::{self, CacheSize, GpuExecutor, Numerics, Progress, SelfTestResults};
+use crate::engine::{Finish, Request};
+use crate::exec::{Numerics, Progress, SelfTestResults};
 use crate::file::ModelFile;
-use crate::gpu::{Buffer, Choice, Device, Kind};
-use crate::language_model::{LanguageModel, ServedModel};
+use crate::language_model::ServedModel;
 use crate::text::ChatTemplate;
 use crate::{Error, Result};
-
-/// Answers at once; more wait.
-const SEQS: u32 = 4;
 
 #[wasm_bindgen]
 extern "C" {
@@ -54,11 +53,21 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    fn numerics(&self) -> Result<Numerics> {
+        match self.numerics.as_str() {
+            "fast" => Ok(Numerics::Fast),
+            "exact" => Ok(Numerics::Exact),
+            other => Err(Error::argument("numerics", format!("{other:?}; \"fast\" and \"exact\" work"))),
+        }
+    }
+}
+
 /// A model that is loaded and answers.
 #[wasm_bindgen]
 pub struct WebEngine {
     model: ServedModel,
-    driver: Driver<GpuExecutor>,
+    driver: Driver<WebExecutor>,
     template: Option<ChatTemplate>,
     /// The last prompt and answer on the model's own sequence, whose cache is kept from one request to the next.
     transcript: Transcript,
@@ -98,7 +107,7 @@ impl WebEngine {
             "context": self.model.context(),
             "chat": self.template.is_some(),
             "faults": self.self_test_results.faults(),
-            "smallerCache": self.driver.engine().executor().smaller_cache().map(|smaller| smaller.to_string()),
+            "smallerCache": executor::smaller_cache(self.driver.engine().executor()),
         })
         .to_string()
     }
@@ -132,7 +141,7 @@ impl WebEngine {
 
     /// Buffers on the device that are alive: 0 once every engine was freed.
     pub fn live_buffers() -> f64 {
-        Buffer::live() as f64
+        executor::live_buffers() as f64
     }
 }
 
@@ -141,43 +150,19 @@ impl WebEngine {
         // A panic ends the instance with the word "unreachable"; its message goes to the console.
         std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
         let options: Options = serde_json::from_str(options).map_err(|e| Error::argument("options", e.to_string()))?;
-        let numerics = match options.numerics.as_str() {
-            "fast" => Numerics::Fast,
-            "exact" => Numerics::Exact,
-            other => return Err(Error::argument("numerics", format!("{other:?}; \"fast\" and \"exact\" work"))),
-        };
         let report = |what: &str, done: f64, all: f64| {
             // The page's callback may throw; loading goes on.
             let _ = progress.call3(&JsValue::NULL, &what.into(), &done.into(), &all.into());
         };
         let sources = files.into_iter().map(|file| Box::new(JsSource::new(file)) as _).collect();
         let file = ModelFile::open_gguf(sources).await?;
-        let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
-        let kind = device.caps().kind;
         let self_test_results = Arc::new(SelfTestResults::parse(&options.self_test_results));
-        let options = exec::Options {
-            numerics,
-            context: options.context,
-            // Several answers at once share what one conversation may need, and half as much again.
-            seqs: SEQS,
-            cache: CacheSize::Positions(options.context.saturating_add(options.context / 2)),
-            // A step cannot be stopped: on a software adapter a token takes some 20 ms of a model of 135M parameters.
-            prefill_tokens: if kind == Kind::Software { 16 } else { 256 },
-            state_bytes: 64 << 20, // of a tab's memory, for hybrid models' conversations
-            self_test_results: options
-                .self_test
-                .unwrap_or(kind != Kind::Software)
-                .then(|| Arc::clone(&self_test_results)),
-            ..exec::Options::default()
-        };
         let mut report = |progress| match progress {
             Progress::Testing => report("test", 0.0, 1.0),
             Progress::Loading(done, all) => report("load", done as f64, all as f64),
             Progress::Compiling(done, all) => report("compile", done as f64, all as f64),
         };
-        let model = LanguageModel::open_on(&device, file, &options, &mut report).await?;
-        // The steps of a software adapter take long whatever is in them, and have few rows already.
-        let step_time = (kind != Kind::Software).then(StepTime::default);
+        let (model, step_time) = executor::load(file, &options, &self_test_results, &mut report).await?;
         let (driver, model) = model.driver(ServeOptions { step_time, ..ServeOptions::default() });
         let template = model.chat_template()?;
         let transcript = Transcript::default();

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { serve } from "../../web/serve.mjs";
-import { launch } from "./chromium.mjs";
+import { launch, PLAIN } from "./chromium.mjs";
 
 /** Whole models take a minute on a quiet core. */
 const LONGEST = 300_000;
@@ -87,6 +87,32 @@ test("every module of every kernel agrees with the oracle", { timeout: 2_400_000
     assert.deepEqual(said, []);
   } finally {
     await Promise.all(browsers.map((browser) => browser.close()));
+    server.closeAllConnections();
+    server.close();
+  }
+});
+
+test("the processor's products and whole models agree with the oracle", { timeout: 600_000 }, async (t) => {
+  const blank = (path, _, response) => path === "/blank.html" && response.writeHead(200, { "content-type": "text/html" }).end('<!doctype html><link rel="icon" href="data:,">');
+  const server = await serve({ folder: fileURLToPath(new URL("dist", import.meta.url)), first: blank });
+  // No WebGPU is needed.
+  const browser = await launch(PLAIN);
+  try {
+    const page = await browser.newPage();
+    const failed = new Promise((_, reject) => page.on("console", (message) => message.type() === "error" && reject(new Error(message.text()))));
+    failed.catch(() => {});
+    await page.goto(`http://127.0.0.1:${server.address().port}/blank.html`);
+    const run = page.evaluate(`import("/kernels.js").then(async ({ default: init, Kernels }) => {
+      await init();
+      return { products: Kernels.products(), models: JSON.parse(await Kernels.on_processor()) };
+    })`);
+    const { products, models } = await Promise.race([run, failed]);
+    assert.ok(products > 150 && models.length > 40, `${products} products, ${models.length} models`);
+    const wrong = models.filter(({ distance, bound }) => !(distance <= bound));
+    assert.deepEqual(wrong, []);
+    t.diagnostic(`${products} products, ${models.length} models; the worst has ${Math.max(...models.map(({ distance, bound }) => distance / bound)).toPrecision(2)} of its bound`);
+  } finally {
+    await browser.close();
     server.closeAllConnections();
     server.close();
   }

@@ -1,4 +1,4 @@
-// The package in Chromium, on SwiftShader: node --test tests/web/page.test.mjs, after scripts/build-web.
+// The package in Chromium, on WebGPU by SwiftShader, and on the processor: node --test tests/web/page.test.mjs, after scripts/build-web.
 import assert from "node:assert/strict";
 import { request as ask } from "node:http";
 import { launch } from "./chromium.mjs";
@@ -7,9 +7,9 @@ import { asked, blank, fresh, greedy, inPage, limited, ranges, reference, server
 limited("the tests run on SwiftShader", async () => {
   fresh();
   const support = await inPage("(wgslm) => wgslm.checkSupport()");
-  assert.equal(support.ok, true, support.reason);
+  assert.deepEqual([support.ok, support.device, support.software], [true, "cpu", true], support.reason);
   assert.match(support.adapter, /swiftshader/i);
-  assert.equal(support.software, true);
+  assert.match(support.reason, /only graphics adapter is a program on the processor, .*SwiftShader/i);
 });
 
 limited("the tiny model gives the reference's tokens, as text, in a conversation, and from a file", async () => {
@@ -18,7 +18,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   const got = await inPage(
     `async (wgslm, { story, chat }) => {
       const greedy = ${greedy};
-      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { numerics: "exact" });
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu", numerics: "exact" });
       const first = await greedy(engine, { prompt: story, max_tokens: 24 });
       const message = { role: "user", content: chat };
       const second = await greedy(engine, { messages: [message], max_tokens: 16 });
@@ -35,7 +35,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
 
       // Another engine, from a file that a user would have dropped, in the cache's other precision.
       const blob = await (await fetch(wgslm.TINY_MODEL)).blob();
-      const again = await wgslm.createEngine(new File([blob], "dropped.gguf"));
+      const again = await wgslm.createEngine(new File([blob], "dropped.gguf"), { device: "gpu" });
       const fast = await greedy(again, { prompt: story, max_tokens: 12 });
       const leftAgain = await again.dispose();
       return { info: engine.info, first, second, third, a, b, whole, samples, refused, wrong, left, gone, fast, leftAgain };
@@ -43,7 +43,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
     { story: story.prompt, chat: "Tell me a story about a small fox." },
   );
   const { parameters, ...info } = got.info;
-  assert.deepEqual(info, { name: "wgslm-tiny", architecture: "llama", context: 512, chat: true, faults: [], smallerCache: null });
+  assert.deepEqual(info, { name: "wgslm-tiny", architecture: "llama", context: 512, chat: true, faults: [], smallerCache: null, device: "gpu" });
   assert.ok(parameters > 1e6);
   assert.deepEqual(got.first.ids, story.greedy_ids.slice(0, 24));
   assert.ok(got.first.pieces > 12, "it came in pieces");
@@ -69,6 +69,93 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   assert.ok(asked.filter(({ path }) => path === "/tiny.gguf").every(({ range }, i, all) => range || i === all.length - 1), "by ranges");
 });
 
+limited("the processor gives the reference's tokens, beside others, and stops at once", async (t) => {
+  fresh();
+  const [story, chat] = reference.cases;
+  const prompt = "The lighthouse keeper climbed the spiral stairs every evening at dusk, because";
+  const got = await inPage(
+    `async (wgslm, { story, chat, prompt, url }) => {
+      const greedy = ${greedy};
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { numerics: "exact" });
+      const first = await greedy(engine, { prompt: story, max_tokens: 24 });
+      const message = { role: "user", content: chat };
+      const second = await greedy(engine, { messages: [message], max_tokens: 16 });
+      const third = await greedy(engine, { messages: [message, { role: "assistant", content: second.text }, message], max_tokens: 4 });
+      const four = await Promise.all([6, 8, 10, 12].map((max_tokens) => greedy(engine, { prompt: story, max_tokens })));
+      await engine.dispose();
+      const larger = await wgslm.createEngine(url, { device: "cpu" });
+      const words = await greedy(larger, { prompt, max_tokens: 16 });
+      // Stopped in the middle of a long prompt, and of an answer.
+      const stops = [];
+      for (const [text, wait] of [[prompt.repeat(60), 300], [prompt, 600]]) {
+        const abort = new AbortController();
+        const running = greedy_until(larger, text, abort.signal);
+        await new Promise((resume) => setTimeout(resume, wait));
+        const began = performance.now();
+        abort.abort();
+        await running;
+        // The next answer begins when the engine is free.
+        await larger.chat.completions.create({ prompt: "A", max_tokens: 1, temperature: 0 });
+        stops.push(performance.now() - began);
+      }
+      async function greedy_until(engine, prompt, signal) {
+        try { for await (const _ of await engine.chat.completions.create({ prompt, stream: true, temperature: 0 }, { signal })); } catch {}
+      }
+      const left = await larger.dispose();
+      const wrong = await wgslm.createEngine(url, { device: "tpu" }).catch(({ code, message }) => code + ": " + message);
+      return { info: engine.info, larger: larger.info.device, first, second, third, four, words, stops, left, wrong };
+    }`,
+    { story: story.prompt, chat: "Tell me a story about a small fox.", prompt, url: SMOLLM2 },
+  );
+  assert.deepEqual([got.info.device, got.info.fallback, got.larger], ["cpu", undefined, "cpu"]);
+  assert.deepEqual(got.first.ids, story.greedy_ids.slice(0, 24));
+  assert.deepEqual(got.second.ids, chat.greedy_ids.slice(0, 16));
+  assert.ok(got.third.usage.prompt_tokens_details.cached_tokens >= chat.prompt_ids.length + 15, "the first turn is not computed again");
+  assert.deepEqual(got.four.map(({ ids }) => ids), [6, 8, 10, 12].map((n) => story.greedy_ids.slice(0, n)));
+  // The first prompt of real-models/smollm2 (golden.npz, greedy_0): the margins of these steps are 0.014 or more.
+  assert.deepEqual(got.words.ids.slice(0, 8), [502, 592, 260, 805, 970, 288, 1446, 260]);
+  assert.ok(got.stops.every((ms) => ms < 1500), `stopped after ${got.stops} ms`);
+  assert.equal(got.left.buffers, 0);
+  assert.equal(got.wrong, 'argument: device: "tpu"; "auto", "gpu" and "cpu" work');
+  const modules = asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm"));
+  assert.deepEqual([...new Set(modules)], ["/wgslm_cpu_bg.wasm"], "the other module is not loaded");
+  t.diagnostic(`${got.words.timings.tokens_per_second.toFixed(1)} tokens/s of SmolLM2, stops after ${got.stops.map((ms) => ms.toFixed(0))} ms`);
+});
+
+limited("a GPU that does not work is left for the processor, unless it was asked for", async () => {
+  fresh();
+  const got = await inPage(`async (wgslm) => {
+    // An adapter that looks like hardware, in the page alone: the worker's has what it has.
+    const real = GPU.prototype.requestAdapter;
+    GPU.prototype.requestAdapter = async function (...options) {
+      const adapter = await real.apply(this, options);
+      Object.defineProperty(adapter, "info", { value: { description: "hardware", isFallbackAdapter: false } });
+      return adapter;
+    };
+    const support = await wgslm.checkSupport();
+    const works = await wgslm.createEngine(wgslm.TINY_MODEL);
+    const { device } = works.info;
+    await works.dispose();
+    // A worker in which there is no adapter.
+    const Plain = Worker;
+    globalThis.Worker = class extends Plain {
+      constructor(url, options) {
+        const without = "navigator.gpu.requestAdapter = async () => null; await import(" + JSON.stringify(String(url)) + ");";
+        super(URL.createObjectURL(new Blob([without], { type: "text/javascript" })), options);
+      }
+    };
+    const asked = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu" }).catch(({ code }) => code);
+    const engine = await wgslm.createEngine(wgslm.TINY_MODEL);
+    const { choices } = await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 });
+    await engine.dispose();
+    return { support, device, asked, info: engine.info, text: choices[0].message.content };
+  }`);
+  assert.deepEqual([got.support.device, got.support.adapter, got.device, got.asked], ["gpu", "hardware", "gpu", "device"]);
+  assert.equal(got.info.device, "cpu");
+  assert.match(got.info.fallback, /adapter/);
+  assert.ok(got.text.length > 3);
+});
+
 limited("the adapter is tested before a model is loaded, once", async (t) => {
   fresh();
   const got = await inPage(
@@ -80,7 +167,7 @@ limited("the adapter is tested before a model is loaded, once", async (t) => {
       const load = async (options) => {
         const phases = [];
         const began = performance.now();
-        const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { ...options, onProgress: ({ phase }) => phases.push(phase) });
+        const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu", ...options, onProgress: ({ phase }) => phases.push(phase) });
         const ms = performance.now() - began;
         await engine.dispose();
         return { phases: [...new Set(phases)], ms, faults: engine.info.faults, kept: await kept() };
@@ -104,7 +191,7 @@ limited("a turn computes its new tokens only, whatever was sampled before", asyn
   fresh();
   const turns = await inPage(
     `async (wgslm) => {
-      const engine = await wgslm.createEngine(wgslm.TINY_MODEL);
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu" });
       const [messages, turns] = [[], []];
       for (const content of ["Tell me a story about a small fox.", "And then?", "Why?", "How does it end?"]) {
         messages.push({ role: "user", content });
@@ -140,7 +227,7 @@ limited("SmolLM2 streams from a server to the GPU and gives the reference's toke
       const greedy = ${greedy};
       const began = performance.now();
       const seen = [];
-      const engine = await wgslm.createEngine(url, { numerics: "exact", onProgress: (p) => seen.push(p) });
+      const engine = await wgslm.createEngine(url, { device: "gpu", numerics: "exact", onProgress: (p) => seen.push(p) });
       const load = performance.now() - began;
       const answer = await greedy(engine, { prompt, max_tokens: ${expected.length} });
 
@@ -226,7 +313,7 @@ limited("a connection that breaks is taken up where it broke", async () => {
   }));
   const ids = await inPage(
     `async (wgslm, prompt) => {
-      const engine = await wgslm.createEngine("/breaks.gguf", { numerics: "exact" });
+      const engine = await wgslm.createEngine("/breaks.gguf", { device: "gpu", numerics: "exact" });
       const { ids } = await (${greedy})(engine, { prompt, max_tokens: 8 });
       await engine.dispose();
       return ids;
@@ -286,7 +373,7 @@ limited("a GPU process that crashes is opened again, and what had not begun is a
     const session = await own.newBrowserCDPSession();
     const first = await within(page, `async (wgslm) => {
       window.states = [];
-      window.engine = await wgslm.createEngine(wgslm.TINY_MODEL, { onDevice: (state) => states.push(state) });
+      window.engine = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu", onDevice: (state) => states.push(state) });
       window.say = async () => (await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 })).choices[0].message.content;
       return say();
     }`);

@@ -1,5 +1,6 @@
 // Keeps the page itself, so that it opens without a network; models are kept elsewhere (src/store.ts).
-// The network comes first: what is kept serves only where it does not answer.
+// The network comes first: what is kept serves only where it does not answer. The query says what models run on here: `gpu` or
+// `cpu`, each with a module of its own.
 const CACHE = "wgslm-page";
 /** Milliseconds that the network has where there is a copy. */
 const PATIENCE = 4000;
@@ -8,7 +9,8 @@ self.addEventListener("install", (event) => event.waitUntil(install()));
 
 async function install() {
   const files = await (await fetch("files.json")).json();
-  await (await caches.open(CACHE)).addAll(["./", ...files]);
+  const other = location.search === "?cpu" ? /^wgslm(_bg)?\.(js|wasm)$/ : /^wgslm_cpu/;
+  await (await caches.open(CACHE)).addAll(["./", ...files.filter((name) => !other.test(name))]);
   await self.skipWaiting();
 }
 

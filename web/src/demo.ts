@@ -86,6 +86,9 @@ let loading: Promise<Engine> | undefined;
 /** Ends the download. */
 let download: AbortController | undefined;
 let device = "";
+const PROCESSOR = "processor";
+/** `?device=gpu` or `?device=cpu` in the address. */
+const forced = (["gpu", "cpu"] as const).find((device) => device === new URLSearchParams(location.search).get("device"));
 
 function choose(model: Chosen): void {
   chosen = model;
@@ -132,14 +135,16 @@ async function load(model: Chosen): Promise<Engine> {
   };
   try {
     const context = settings.context_size ?? 4096;
-    const loaded = await createEngine(model.source, { onProgress, signal: abort.signal, context, onDevice });
+    const loaded = await createEngine(model.source, { onProgress, signal: abort.signal, context, onDevice, device: forced ?? "auto" });
     if (abort.signal.aborted) {
       void loaded.dispose();
       throw abort.signal.reason;
     }
     engine = loaded;
-    const { smallerCache } = loaded.info;
+    const { smallerCache, fallback } = loaded.info;
+    if (fallback !== undefined) device = PROCESSOR;
     const notices = [
+      fallback !== undefined && `It runs on the processor, for the graphics hardware does not work: ${fallback}.`,
       loaded.notKept && `This model is not kept for the next visit: ${loaded.notKept}.`,
       smallerCache && `${smallerCache[0]!.toUpperCase()}${smallerCache.slice(1)}.`,
     ];
@@ -149,7 +154,7 @@ async function load(model: Chosen): Promise<Engine> {
     if (model.name === "") element("model-name").textContent = name;
     meter();
     // The page opens without a network from now on; before, nothing is fetched that was not asked for.
-    void navigator.serviceWorker?.register("service-worker.js").catch(() => {});
+    void navigator.serviceWorker?.register(`service-worker.js?${loaded.info.device}`).catch(() => {});
     if (typeof model.source === "string" && model.source !== TINY_MODEL) void models.persist();
     return loaded;
   } catch (error) {
@@ -680,12 +685,16 @@ showSettings();
 const support = await checkSupport();
 if (support.ok) {
   supported = true;
-  device = support.adapter! + (support.software ? " (software, slow)" : "");
-  const where = support.software
-    ? `This browser offers no graphics hardware to pages, only ${support.adapter}, which computes on the processor: slowly.`
-    : `It runs on your graphics hardware, ${support.adapter}, through WebGPU.`;
+  const { adapter, software, reason = "It was chosen in the address.", advice } = support;
+  const gpu = (forced ?? support.device) === "gpu";
+  device = gpu ? `${adapter ?? "WebGPU"}${software ? " (software, slow)" : ""}` : PROCESSOR;
+  const where = !gpu
+    ? `It runs on the processor of this machine. ${reason}`
+    : software
+      ? `It runs through WebGPU on ${adapter}, which computes on the processor: slowly.`
+      : `It runs on your graphics hardware, ${adapter}, through WebGPU.`;
   element("where").textContent = `${where} What you write stays on this machine.`;
-  element("why").textContent = support.software ? `${where} A browser's own report (in Chrome chrome://gpu) says why.` : where;
+  element("why").textContent = `${where} ${gpu ? "" : (advice ?? "")}`;
   for (const idea of ["Tell me a story about a small fox.", "Tell me a story about a lost key."]) {
     element("ideas").append(small(idea, idea, () => ask(current, idea)));
   }

@@ -2,6 +2,7 @@
 import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest, type ChunkChoice, type CompletionUsage, type FinishReason, type Timings } from "./openai.js";
 import { EngineError } from "./error.js";
 import { locate, type ModelSource } from "./models.js";
+import { checkSupport, type Device } from "./support.js";
 import type { DeviceState, EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Times, ToWorker, Usage } from "./protocol.js";
 
 export interface Progress {
@@ -15,6 +16,11 @@ export interface Progress {
 }
 
 export interface CreateOptions extends EngineOptions {
+  /**
+   * What the model runs on. Default `auto`: graphics hardware, and the processor where there is none, or where it computes wrongly or
+   * lacks what the model needs. `gpu` takes an adapter that is a program on the processor, too.
+   */
+  device?: Device | "auto";
   onProgress?: (progress: Progress) => void;
   /** Ends the download, and frees all there is. What has arrived is kept, and the next time goes on from there. */
   signal?: AbortSignal;
@@ -68,8 +74,12 @@ class Inbox {
 
 /** Loads a model into a worker of its own. */
 export async function createEngine(model: ModelSource, options: CreateOptions = {}): Promise<Engine> {
-  const { onProgress, signal, keep, hub, onDevice, ...rest } = options;
+  const { onProgress, signal, keep, hub, onDevice, device = "auto", ...rest } = options;
+  if (!["auto", "gpu", "cpu"].includes(device)) throw new EngineError({ code: "argument", message: `device: ${JSON.stringify(device)}; "auto", "gpu" and "cpu" work` });
   signal?.throwIfAborted();
+  const support = await checkSupport();
+  if (!support.ok) throw new EngineError({ code: "unsupported", message: `${support.reason} ${support.advice}` });
+  const on = { device: device === "auto" ? support.device! : device, fallback: device === "auto" };
   const { parts, remote } = await locate(model, { ...(hub ? { hub } : {}), ...(signal ? { signal } : {}) });
   signal?.throwIfAborted();
   // What comes with the package is the package's to keep, and changes with it.
@@ -87,7 +97,7 @@ export async function createEngine(model: ModelSource, options: CreateOptions = 
         else if (data.type === "loaded") loaded(data);
         else if (data.type === "error") failed(new EngineError(data.error));
       };
-      worker.postMessage({ type: "load", parts, ...(kept ? { keep: kept } : {}), options: rest } satisfies ToWorker);
+      worker.postMessage({ type: "load", parts, ...(kept ? { keep: kept } : {}), ...on, options: rest } satisfies ToWorker);
     });
     return new Engine(worker, loaded.info, loaded.notKept, onDevice);
   } catch (error) {

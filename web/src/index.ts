@@ -1,5 +1,5 @@
 /** Language models in the browser, on WebGPU. */
-export { checkSupport, type Support } from "./support.js";
+export { checkSupport, type Device, type Support } from "./support.js";
 export { createEngine, TINY_MODEL, type CreateOptions, type Engine, type Progress, type RequestOptions } from "./engine.js";
 export { EngineError } from "./error.js";
 export { models, type ModelOptions, type ModelSource, type Plan } from "./models.js";

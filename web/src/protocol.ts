@@ -2,6 +2,7 @@
 import type { Wanted } from "./download.js";
 import type { RemoteFile } from "./hub.js";
 import type { ChatRequest } from "./openai.js";
+import type { Device } from "./support.js";
 
 /** What has become of the GPU. */
 export type DeviceState =
@@ -34,6 +35,10 @@ export interface ModelInfo {
   faults: string[];
   /** What the KV cache holds, where the GPU has no memory for all of it. */
   smallerCache: string | null;
+  /** What it runs on. */
+  device: Device;
+  /** Why it does not run on the GPU that was to be used: what was wrong there. */
+  fallback?: string;
 }
 
 export interface Usage {
@@ -48,8 +53,11 @@ export interface Failure {
 }
 
 export type ToWorker =
-  /** `keep`: what the browser is to keep of a model; its files are the parts. */
-  | { type: "load"; parts: (RemoteFile | Blob)[]; keep?: Wanted; options: EngineOptions }
+  /**
+   * `keep`: what the browser is to keep of a model; its files are the parts. `fallback`: a GPU that does not work is left for the
+   * processor.
+   */
+  | { type: "load"; parts: (RemoteFile | Blob)[]; keep?: Wanted; device: Device; fallback: boolean; options: EngineOptions }
   | { type: "create"; id: number; request: ChatRequest }
   | { type: "cancel"; id: number }
   | { type: "dispose" };

@@ -1,31 +1,43 @@
-/** Whether this browser can run models, and what to do where it cannot. */
+/** Whether this browser can run models, on what, and what to do where it cannot. */
+
+/** What models run on: a GPU through WebGPU, or the processor. */
+export type Device = "gpu" | "cpu";
 
 export interface Support {
   ok: boolean;
-  /** What is missing. */
+  /** What models run on unless told otherwise: graphics hardware, and the processor where there is none. */
+  device?: Device;
+  /** What is missing: for models at all, or for graphics hardware. */
   reason?: string;
   /** What a person can do about it. */
   advice?: string;
-  /** The adapter that models will run on, as the browser names it. */
+  /** The graphics adapter, as the browser names it. */
   adapter?: string;
-  /** The processor pretends to be a GPU: slow. */
+  /** The adapter is a program on the processor, slower than the processor by itself. */
   software?: boolean;
 }
 
-/** Asks the browser for a WebGPU adapter. Nothing is downloaded. */
+/** The least module with an instruction on vectors: `() => i8x16.splat(0)`, looked at by `i8x16.popcnt`. */
+const VECTORS = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]);
+
+/** Asks the browser what it has. Nothing is downloaded. */
 export async function checkSupport(): Promise<Support> {
-  if (typeof WebAssembly !== "object" || typeof Worker !== "function") {
-    return { ok: false, reason: "This browser has no WebAssembly or no workers.", advice: "Any browser of the last years has them." };
+  if (typeof WebAssembly !== "object" || typeof Worker !== "function" || !WebAssembly.validate(VECTORS)) {
+    return { ok: false, reason: "This browser has no WebAssembly with vectors (SIMD), or no workers.", advice: "Any browser of the last years has them." };
   }
+  const cpu = { ok: true, device: "cpu" } as const;
   if (!globalThis.isSecureContext) {
-    return { ok: false, reason: "WebGPU is there on secure pages only.", advice: "Open this page over https, or from localhost." };
+    return { ...cpu, reason: "WebGPU is there on secure pages only.", advice: "Open this page over https, or from localhost." };
   }
-  if (!navigator.gpu) return { ok: false, reason: "This browser has no WebGPU.", advice: advice() };
+  if (!navigator.gpu) return { ...cpu, reason: "This browser has no WebGPU.", advice: advice() };
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" }).catch(() => null);
-  if (!adapter) return { ok: false, reason: "WebGPU is there, but it found no graphics adapter.", advice: advice() };
+  if (!adapter) return { ...cpu, reason: "WebGPU is there, but it found no graphics adapter.", advice: advice() };
   const { vendor, architecture, device, description } = adapter.info;
   const name = description || [vendor, architecture, device].filter(Boolean).join(" ") || "unnamed adapter";
-  return { ok: true, adapter: name, software: adapter.info.isFallbackAdapter || /swiftshader|llvmpipe|warp/i.test(name) };
+  if (adapter.info.isFallbackAdapter || /swiftshader|llvmpipe|warp/i.test(name)) {
+    return { ...cpu, adapter: name, software: true, reason: `The only graphics adapter is a program on the processor, ${name}.`, advice: advice() };
+  }
+  return { ok: true, device: "gpu", adapter: name, software: false };
 }
 
 function advice(): string {

@@ -1,10 +1,11 @@
 /** The worker: owns the WebAssembly module and its engine, and does one thing at a time. */
-import init, { WebEngine, type InitOutput } from "./wgslm.js";
+import type { default as Init, InitOutput, WebEngine } from "./wgslm.js";
 import { open, type Opened } from "./download.js";
 import { EngineError } from "./error.js";
 import type { FromWorker, ToWorker, Usage, Failure } from "./protocol.js";
 import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
 import { remove } from "./store.js";
+import type { Device } from "./support.js";
 
 /** An event of `WebEngine.step`. */
 type StepEvent = { request: number; text: string } & (
@@ -23,7 +24,26 @@ interface Answer {
 const scope = self as unknown as DedicatedWorkerGlobalScope;
 const post = (message: FromWorker): void => scope.postMessage(message);
 
-let wasm: InitOutput | undefined;
+/** The two modules have the same functions. */
+interface Module {
+  default: typeof Init;
+  WebEngine: Pick<typeof WebEngine, "load" | "live_buffers">;
+}
+
+/** A module is fetched when it is needed. */
+const modules: Record<Device, () => Promise<Module>> = {
+  gpu: () => import("./wgslm.js"),
+  cpu: () => import("./wgslm_cpu.js") as Promise<unknown> as Promise<Module>,
+};
+
+/** The module of a device, and its memory. */
+interface Running {
+  device: Device;
+  module: Module;
+  wasm: InitOutput;
+}
+
+let running: Running | undefined;
 let engine: WebEngine | undefined;
 /** Why there is no engine any more. */
 let broken: Failure = { code: "disposed", message: "the engine was disposed" };
@@ -66,7 +86,7 @@ async function handle(message: ToWorker): Promise<void> {
     case "dispose":
       engine?.free();
       engine = undefined;
-      post({ type: "disposed", left: { buffers: WebEngine.live_buffers(), memory: wasm?.memory.buffer.byteLength ?? 0 } });
+      post({ type: "disposed", left: { buffers: running?.module.WebEngine.live_buffers() ?? 0, memory: running?.wasm.memory.buffer.byteLength ?? 0 } });
   }
 }
 
@@ -75,19 +95,49 @@ type Load = ToWorker & { type: "load" };
 /** What the engine was made of, to make it again. */
 let made: Load | undefined;
 
+/** What a GPU may fail with where the processor does not. */
+const GPU_FAULTS = ["device", "device_lost", "miscomputed", "unsupported"];
+
 async function load(message: Load): Promise<void> {
+  const progress: Report = (phase, done, total) => post({ type: "progress", phase, done, total });
   try {
-    const notKept = await make(message, (phase, done, total) => post({ type: "progress", phase, done, total }));
+    let fallback: string | undefined;
+    let notKept: string | undefined;
+    try {
+      notKept = await make(message, progress);
+    } catch (error) {
+      const { code, message: why } = failure(error);
+      if (!fallsBack(message) || !GPU_FAULTS.includes(code)) throw error;
+      [message, fallback] = [{ ...message, device: "cpu" }, why];
+      notKept = await make(message, progress);
+    }
     made = message;
-    post({ type: "loaded", info: JSON.parse(engine!.info()), ...(notKept !== undefined ? { notKept } : {}) });
+    const info = { ...JSON.parse(engine!.info()), device: message.device, ...(fallback !== undefined ? { fallback } : {}) };
+    post({ type: "loaded", info, ...(notKept !== undefined ? { notKept } : {}) });
   } catch (error) {
     post({ type: "error", error: failure(error) });
   }
 }
 
+function fallsBack({ device, fallback }: Load): boolean {
+  return device === "gpu" && fallback;
+}
+
+/** The module of a device, ready. */
+async function ready(device: Device): Promise<Running> {
+  if (running?.device !== device) {
+    const module = await modules[device]();
+    running = { device, module, wasm: await module.default() };
+  }
+  return running;
+}
+
+type Report = (phase: "download" | "test" | "load" | "compile", done: number, total: number) => void;
+
 /** Makes the engine; gives why its files are not kept. */
-async function make({ parts, keep, options }: Load, progress: (phase: "download" | "test" | "load" | "compile", done: number, total: number) => void): Promise<string | undefined> {
-  wasm ??= await init();
+async function make(message: Load, progress: Report): Promise<string | undefined> {
+  const { parts, keep, device, options } = message;
+  const { module } = await ready(device);
   let opened: Opened | undefined;
   const sources: ByteSource[] = [];
   try {
@@ -99,8 +149,8 @@ async function make({ parts, keep, options }: Load, progress: (phase: "download"
         sources.push(part instanceof Blob ? new BlobSource(part, part instanceof File ? part.name : "model") : await UrlSource.open(part.url));
       }
     }
-    const passed = { ...options, selfTestResults: await remembered() };
-    const loaded = await WebEngine.load(sources, JSON.stringify(passed), progress);
+    const passed = { ...options, selfTestResults: device === "gpu" ? await remembered() : "" };
+    const loaded = await module.WebEngine.load(sources, JSON.stringify(passed), progress);
     try {
       // What is not verified is not run.
       await opened?.arrived;
@@ -109,13 +159,13 @@ async function make({ parts, keep, options }: Load, progress: (phase: "download"
       throw error;
     }
     engine = loaded;
-    await remember(engine.self_test_results());
+    if (device === "gpu") await remember(engine.self_test_results());
     return opened?.notKept();
   } catch (seen) {
     const error = opened?.failure?.() ?? seen;
     opened?.close();
     // A file that is no model, or none that can be run, would only take space.
-    if (keep && ["malformed", "unsupported"].includes(failure(error).code)) await remove(keep.source).catch(() => {});
+    if (keep && !fallsBack(message) && ["malformed", "unsupported"].includes(failure(error).code)) await remove(keep.source).catch(() => {});
     throw error;
   } finally {
     opened?.close();
@@ -156,10 +206,10 @@ let losses: number[] = [];
 const FORGOTTEN = 5 * 60_000;
 const LONGEST_WAIT = 60;
 
-async function step(running: WebEngine): Promise<void> {
+async function step(current: WebEngine): Promise<void> {
   let why: Failure | undefined;
   try {
-    for (const event of JSON.parse(await running.step()) as StepEvent[]) {
+    for (const event of JSON.parse(await current.step()) as StepEvent[]) {
       // A lost device ends what is in flight; whether anything came of it decides what becomes of it.
       if (event.finish !== undefined && event.error?.code === "device_lost") why = event.error;
       else report(event);
@@ -170,7 +220,7 @@ async function step(running: WebEngine): Promise<void> {
   if (!why) return;
   engine = undefined;
   try {
-    running.free();
+    current.free();
   } catch {
     // what it holds is broken, and goes with the device
   }

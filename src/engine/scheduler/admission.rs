@@ -106,7 +106,11 @@ impl Scheduler {
         let sequence = &mut self.sequences.get_mut(&active.seq).expect("requests have sequences").sequence;
         let attached = sequence.attach(&mut self.kv, &active.root, hit, Some(active.seq.0));
         if !sequence.reserve(&mut self.kv) {
-            sequence.evict(&mut self.kv);
+            if active.preempted {
+                sequence.evict_to_wait(&mut self.kv)
+            } else {
+                sequence.evict(&mut self.kv)
+            }
             return false;
         }
         let slot = self.free_slots.pop().expect("there is one");
@@ -118,7 +122,9 @@ impl Scheduler {
             // What is not found now is of no more use to it than to others.
             self.kv.no_longer_waits(&active.root, sequence.all(), sequence.phases());
         }
-        self.kv.count(sequence.len(), attached.positions);
+        if active.started.is_none() {
+            self.kv.count(sequence.len(), attached.positions);
+        }
         if active.usage.generated == 0 {
             active.usage.reused = attached.positions;
         }

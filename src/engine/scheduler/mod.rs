@@ -461,7 +461,12 @@ impl Scheduler {
     }
 
     /// Hands a plan to the executor. If the executor refuses, the requests in it end with its error.
-    pub(super) fn run(&mut self, plan: &StepPlan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
+    pub(super) fn run(&mut self, mut plan: StepPlan, enqueue: impl FnOnce(&Step<'_>) -> Result<Ticket>) {
+        // Copies may have failed since it was made, and ended requests.
+        plan.seqs.retain(|s| self.requests.contains_key(&s.request));
+        if plan.seqs.is_empty() {
+            return;
+        }
         let table = |seq: &SeqId| self.sequences[seq].sequence.table().groups();
         let tables: Vec<Vec<&[u32]>> = plan.seqs.iter().map(|s| table(&s.seq).collect()).collect();
         let counts: Vec<_> = plan.seqs.iter().map(|s| self.counts(s)).collect();

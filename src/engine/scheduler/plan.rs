@@ -63,7 +63,7 @@ impl Scheduler {
             Some(time) if self.only_background() => self.times.rows(time.background),
             Some(time) if company => {
                 let decode = self.times.decode();
-                self.times.rows((time.shared * 3 / 2).saturating_sub(decode).max(2 * decode)).max(FEW)
+                self.times.rows((time.shared.saturating_mul(3) / 2).saturating_sub(decode).max(2 * decode)).max(FEW)
             }
             Some(time) => self.times.rows(time.alone),
         };

@@ -12,6 +12,8 @@ mod float_products;
 mod neon;
 mod portable;
 mod vector;
+#[cfg(target_arch = "wasm32")]
+mod wasm;
 mod weighted_sums;
 
 use std::sync::OnceLock;
@@ -44,12 +46,15 @@ pub enum Simd {
     Neon,
     /// AArch64 with the products of four bytes (`dotprod`).
     NeonDot,
+    /// WebAssembly with vectors of 128 bits (SIMD128).
+    Wasm,
 }
 
 impl Simd {
     /// The forms that this CPU has, the fastest last.
     pub fn available() -> Vec<Self> {
-        let all = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Neon, Self::NeonDot];
+        use Simd::*;
+        let all = [Portable, Avx2, AvxVnni, Avx512, Neon, NeonDot, Wasm];
         all.into_iter().filter(|simd| simd.is_available()).collect()
     }
 
@@ -83,13 +88,16 @@ impl Simd {
             Self::Neon => true,
             #[cfg(target_arch = "aarch64")]
             Self::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
+            // A module with these instructions is refused as a whole where they are missing.
+            #[cfg(target_arch = "wasm32")]
+            Self::Wasm => true,
             _ => false,
         }
     }
 }
 
 /// Writes the functions of a [`Vector`] without their attributes and blocks.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
 macro_rules! vector_impl {
     (
         impl $(<const $generic:ident: bool>)? Vector for $name:ty {
@@ -118,7 +126,7 @@ macro_rules! vector_impl {
         }
     };
 }
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
 use vector_impl;
 
 /// Calls a function of the form's module; plain code where the CPU does not have the form.
@@ -140,13 +148,15 @@ macro_rules! in_form {
             // SAFETY: the CPU has the instructions.
             #[cfg(target_arch = "aarch64")]
             Simd::NeonDot if $simd.is_available() => unsafe { neon::dot::$name::<$($generic),*>($($arg),*) },
+            #[cfg(target_arch = "wasm32")]
+            Simd::Wasm => wasm::$name::<$($generic),*>($($arg),*),
             _ => $portable,
         }
     };
 }
 
 /// Defines the bodies compiled for features of the CPU.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
 macro_rules! bodies {
     ($features:literal, $vector:ty, floats: $parts:literal, $rows:literal, $many:literal, sums: $wide:literal, $high:literal) => {
         #[target_feature(enable = $features)]
@@ -198,7 +208,7 @@ macro_rules! bodies {
         }
     };
 }
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
 use bodies;
 
 /// [`Int8Form::rows`](super::q8::Int8Form::rows)
@@ -276,5 +286,8 @@ pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
             return unsafe { avx2::quantize(x, out) };
         }
     }
+    #[cfg(target_arch = "wasm32")]
+    wasm::quantize(x, out);
+    #[cfg(not(target_arch = "wasm32"))]
     Q8::quantize_body(x, out);
 }

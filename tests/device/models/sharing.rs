@@ -122,12 +122,25 @@ pub(crate) fn exact_requests_have_the_same_bits<D: Device>() {
         let tight = Limits { rows: 5, blocks: 24, checkpoints: 4, context: 60, ..ROOMY };
         let mut bench = Bench::<D>::new(model, tight);
         let first = bench.engine.open();
+        let on_it = bench.answer(&Request { sequence: Some(first), ..asked[0].clone() });
+        assert_eq!(on_it.tokens, cold[0].tokens, "{name}, a conversation");
+        // Two ways on from the same blocks, before others take them.
+        let forks = [2, 3].map(|i| {
+            let sequence = Some(bench.engine.fork(first).unwrap());
+            (i, bench.engine.submit(Request { sequence, ..asked[i].clone() }).unwrap())
+        });
+        bench.run();
+        for (i, id) in forks {
+            let answer = &bench.answers[&id];
+            assert_eq!(answer.tokens, cold[i].tokens, "{name}, {i} on a fork");
+            assert!(answer.usage.reused > 0 || model.program.state_bytes() > 0, "{name}: a fork begins with nothing");
+        }
         let mut all = Vec::new();
         for round in 0..3 {
             for (i, request) in asked.iter().enumerate() {
                 let sequence = if i == 3 { Some(bench.engine.fork(first).unwrap()) } else { None };
                 // Those of a round share nothing with those of another, so that there is less space.
-                let salt: Option<Arc<[u8]>> = Some(Arc::from([round as u8]));
+                let salt: Option<Arc<[u8]>> = if i == 3 { None } else { Some(Arc::from([round as u8])) };
                 all.push((i, bench.engine.submit(Request { sequence, salt, ..request.clone() }).unwrap()));
                 (0..round * i).for_each(|_| bench.step());
             }

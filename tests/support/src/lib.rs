@@ -8,6 +8,7 @@ pub mod fuzz;
 pub mod gguf;
 pub mod gguf_vocab;
 pub mod hostile;
+pub mod int8;
 pub mod modules;
 pub mod npy;
 pub mod programs;

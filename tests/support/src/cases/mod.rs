@@ -282,31 +282,24 @@ impl Case {
         let mut rng = Rng(100);
         let weights = random_weights(program, &self.formats, &mut rng);
         let mut gpu = self.gpu(device, program, &weights, false).await;
-        let mut oracle = Oracle::new(program, weights, limits());
-        let mut pool = Pool::new(&limits(), &mut rng);
-        let tables = [pool.table(200, &limits()), pool.table(200, &limits())];
-        let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
-        let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(program.vocab as usize) as u32)).collect();
-        let (decode, prefill) = (Phase::Decode, Phase::Prefill);
-        let m = n / 2;
-        let [at, next] = [n as u32, m as u32];
-        let steps: &[&[SeqStep<'_>]] = &[
-            &[rows(0, prefill, &tokens[..n], 0, &a)],
-            &[rows(0, decode, &tokens[n..n + 1], at, &a), rows(1, prefill, &tokens[10..10 + m], 0, &b)],
-            &[rows(0, decode, &tokens[n + 1..n + 2], at + 1, &a), rows(1, decode, &tokens[10 + m..11 + m], next, &b)],
-            &[
-                rows(0, decode, &tokens[n + 2..n + 14], at + 2, &a),
-                rows(1, prefill, &tokens[11 + m..27 + m], next + 1, &b),
-            ],
-        ];
-        let mut worst = 0f64;
-        for seqs in steps {
-            let (logits, _) = run(&mut gpu, seqs).await;
-            let distance = nmse(&logits, &oracle.step(&Step { seqs }).unwrap().concat());
-            worst = if distance > worst || distance.is_nan() { distance } else { worst };
-        }
-        assert!(gpu.counts(decode).1 <= 8, "storage bindings");
+        let worst = from_oracle(&mut gpu, program, weights, n, &mut rng).await;
+        assert!(gpu.counts(Phase::Decode).1 <= 8, "storage bindings");
         (worst, gpu.modules())
+    }
+
+    /// The distance from the oracle of a whole model on the processor, and how far it may be; none of other cases.
+    pub async fn on_processor(&self) -> Option<(f64, f64)> {
+        /// With activations and pages of 8 and 16 bits.
+        const FAST: f64 = 1e-3;
+        let Work::Model { program, rows, kv } = &self.work else { return None };
+        let mut rng = Rng(100);
+        let weights = random_weights(program, &self.formats, &mut rng);
+        let options =
+            CpuOptions { numerics: self.numerics, kv: Some(*kv), fuse: !self.unfused, ..CpuOptions::new(limits()) };
+        let mut cpu = CpuExecutor::new(program, weights.clone(), options).unwrap();
+        cpu.fill_caches(f32::NAN);
+        let distance = from_oracle(&mut cpu, program, weights, *rows, &mut rng).await;
+        Some((distance, if self.numerics == Numerics::Exact { self.bound } else { FAST }))
     }
 
     /// Two steps in flight, the token never seen by the host; as the CPU samples them.
@@ -320,6 +313,37 @@ impl Case {
         let different = got.iter().zip(&wanted).filter(|(a, b)| a != b).count();
         (different as f64 / wanted.len() as f64, gpu.modules())
     }
+}
+
+/// Runs a prompt over shuffled pages, a second sequence that joins late, then both in one step; the largest NMSE of their logits.
+async fn from_oracle(
+    executor: &mut impl Executor,
+    program: &Program,
+    weights: Arc<CpuWeights>,
+    n: usize,
+    rng: &mut Rng,
+) -> f64 {
+    let mut oracle = Oracle::new(program, weights, limits());
+    let mut pool = Pool::new(&limits(), rng);
+    let tables = [pool.table(200, &limits()), pool.table(200, &limits())];
+    let [a, b] = tables.each_ref().map(|table| [table.as_slice()]);
+    let tokens: Vec<_> = (0..90).map(|_| Token::Host(rng.below(program.vocab as usize) as u32)).collect();
+    let (decode, prefill) = (Phase::Decode, Phase::Prefill);
+    let m = n / 2;
+    let [at, next] = [n as u32, m as u32];
+    let steps: &[&[SeqStep<'_>]] = &[
+        &[rows(0, prefill, &tokens[..n], 0, &a)],
+        &[rows(0, decode, &tokens[n..n + 1], at, &a), rows(1, prefill, &tokens[10..10 + m], 0, &b)],
+        &[rows(0, decode, &tokens[n + 1..n + 2], at + 1, &a), rows(1, decode, &tokens[10 + m..11 + m], next, &b)],
+        &[rows(0, decode, &tokens[n + 2..n + 14], at + 2, &a), rows(1, prefill, &tokens[11 + m..27 + m], next + 1, &b)],
+    ];
+    let mut worst = 0f64;
+    for seqs in steps {
+        let (logits, _) = run(executor, seqs).await;
+        let distance = nmse(&logits, &oracle.step(&Step { seqs }).unwrap().concat());
+        worst = if distance > worst || distance.is_nan() { distance } else { worst };
+    }
+    worst
 }
 
 /// The tokens of a sequence of 21, each fed back on the device.
@@ -341,12 +365,12 @@ async fn sampled(executor: &mut impl Executor, sample: SampleSpec) -> Vec<Option
 }
 
 /// Runs a step to its end; gives its logits and samples.
-pub async fn run(gpu: &mut GpuExecutor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Sampled>) {
-    gpu.enqueue(&Step { seqs }).unwrap();
+pub async fn run(executor: &mut impl Executor, seqs: &[SeqStep<'_>]) -> (Vec<f32>, Vec<Sampled>) {
+    executor.enqueue(&Step { seqs }).unwrap();
     let mut result = None;
     while result.is_none() {
-        gpu.wait().await.unwrap();
-        gpu.poll(&mut |_, out| {
+        executor.wait().await.unwrap();
+        executor.poll(&mut |_, out| {
             let out = out.unwrap();
             result = Some((out.logits.clone(), out.sampled.clone()));
         });

@@ -9,12 +9,17 @@ use serde_json::json;
 use wasm_bindgen::prelude::*;
 use wgslm::gpu::{Choice, Device, Kernel};
 use wgslm_test::cases::{self, Case};
-use wgslm_test::modules;
+use wgslm_test::{int8, modules};
 
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(js_namespace = console, js_name = error)]
     fn console_error(message: &str);
+}
+
+/// A panic ends the instance with the word "unreachable"; its message goes to the console.
+fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
 }
 
 /// The cases, and a device to run them on.
@@ -27,8 +32,7 @@ pub struct Kernels {
 #[wasm_bindgen]
 impl Kernels {
     pub async fn open() -> Result<Kernels, String> {
-        // A panic ends the instance with the word "unreachable"; its message goes to the console.
-        std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
+        report_panics();
         let choice = Choice { software: true, ..Choice::default() };
         let device = Device::open(&choice).await.map_err(|e| e.to_string())?;
         Ok(Self { device, cases: cases::for_browsers() })
@@ -51,5 +55,23 @@ impl Kernels {
         let (distance, modules) = case.distance(&self.device).await;
         self.device.check().expect("the device took everything");
         json!({ "name": case.name, "distance": distance, "bound": case.bound, "modules": modules }).to_string()
+    }
+
+    /// Compares the processor's products of integers in all formats, with vectors and without; how many.
+    pub fn products() -> usize {
+        report_panics();
+        int8::forms_agree_on_any_bytes();
+        int8::products_are_those_of_the_rounded_activations()
+    }
+
+    /// The cases that are whole models, on the processor: a list of `{name, distance, bound}`.
+    pub async fn on_processor() -> String {
+        let mut seen = Vec::new();
+        for case in cases::for_browsers() {
+            if let Some((distance, bound)) = case.on_processor().await {
+                seen.push(json!({ "name": case.name, "distance": distance, "bound": bound }));
+            }
+        }
+        serde_json::Value::from(seen).to_string()
     }
 }
