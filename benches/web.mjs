@@ -66,13 +66,13 @@ const theirs = `async ({ model, warm, prompt, tokens, threads }) => {
 }`;
 
 const root = fileURLToPath(new URL("..", import.meta.url));
-const only = option("--only", "");
+const only = new RegExp(option("--only", ""));
 const contenders = [
   { name: "page, processor", run: ours, device: "cpu", folder: join(root, "web/dist"), threads: 1 },
   { name: "page, SwiftShader", run: ours, device: "gpu", folder: join(root, "web/dist"), threads: 1 },
   { name: "wllama, 1 thread", run: theirs, folder: join(peer, "esm"), threads: 1 },
   { name: "wllama, 2 threads", run: theirs, folder: join(peer, "esm"), threads: 2 },
-].filter(({ name }) => name.includes(only));
+].filter(({ name }) => only.test(name));
 
 async function once({ run, device, folder, threads }) {
   const first = (path, _, response) => {

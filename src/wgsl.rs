@@ -1,4 +1,5 @@
-//! The texts of `wgsl/`, as they are compiled in: whole, and without their comments where they are downloaded.
+//! The texts of `wgsl/`, as they are compiled in: whole, without their comments where they are downloaded, and not at all in the
+//! module that runs on the processor.
 //!
 //! Comments are a quarter of the texts, and not what a page needs. Lines keep their numbers, so what a compiler says
 //! of a line is true of the file. Two comments mean something to [`compose`](crate::gpu::compose) and stay.
@@ -6,7 +7,11 @@
 /// The text of the file `wgsl/$name.wgsl`.
 macro_rules! wgsl {
     ($name:expr) => {{
-        const FILE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/wgsl/", $name, ".wgsl"));
+        const FILE: &str = if cfg!(feature = "web-cpu") {
+            ""
+        } else {
+            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/wgsl/", $name, ".wgsl"))
+        };
         #[cfg(target_arch = "wasm32")]
         {
             const BYTES: &[u8; $crate::wgsl::copy_code(FILE, &mut [])] = &{

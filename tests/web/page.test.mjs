@@ -83,7 +83,7 @@ limited("the processor gives the reference's tokens, beside others, and stops at
       const third = await greedy(engine, { messages: [message, { role: "assistant", content: second.text }, message], max_tokens: 4 });
       const four = await Promise.all([6, 8, 10, 12].map((max_tokens) => greedy(engine, { prompt: story, max_tokens })));
       await engine.dispose();
-      const larger = await wgslm.createEngine(url, { device: "cpu" });
+      const larger = await wgslm.createEngine(url, { device: "cpu", numerics: "exact" });
       const words = await greedy(larger, { prompt, max_tokens: 16 });
       // Stopped in the middle of a long prompt, and of an answer.
       const stops = [];
@@ -140,8 +140,9 @@ limited("a GPU that does not work is left for the processor, unless it was asked
     const Plain = Worker;
     globalThis.Worker = class extends Plain {
       constructor(url, options) {
-        const without = "navigator.gpu.requestAdapter = async () => null; await import(" + JSON.stringify(String(url)) + ");";
-        super(URL.createObjectURL(new Blob([without], { type: "text/javascript" })), options);
+        const script = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+        const without = script("navigator.gpu.requestAdapter = async () => null;");
+        super(script("import " + JSON.stringify(without) + "; import " + JSON.stringify(String(url)) + ";"), options);
       }
     };
     const asked = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu" }).catch(({ code }) => code);
