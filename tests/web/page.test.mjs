@@ -122,6 +122,39 @@ limited("the processor gives the reference's tokens, beside others, and stops at
   t.diagnostic(`${got.words.timings.tokens_per_second.toFixed(1)} tokens/s of SmolLM2, stops after ${got.stops.map((ms) => ms.toFixed(0))} ms`);
 });
 
+limited("texts are continued by OpenAI's completions, whole and as a stream", async () => {
+  fresh();
+  const [story] = reference.cases;
+  const got = await inPage(
+    `async (wgslm, { story }) => {
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { numerics: "exact", device: "cpu" });
+      const request = { prompt: story, temperature: 0, max_tokens: 24 };
+      const whole = await engine.completions.create(request);
+      const parts = [];
+      for await (const part of await engine.completions.create({ ...request, stream: true, stream_options: { include_usage: true } })) parts.push(part);
+      const penalised = await engine.completions.create({ ...request, frequency_penalty: 2, presence_penalty: 2 });
+      const refused = [];
+      for (const wrong of [{ echo: true }, { suffix: "x" }, { n: 2 }, { prompt: ["a", "b"] }, { frequency_penalty: 1e9 }]) {
+        refused.push(await engine.completions.create({ ...request, ...wrong }).then(() => "taken", ({ message }) => message));
+      }
+      await engine.dispose();
+      return { whole, parts, penalised, refused };
+    }`,
+    { story: story.prompt },
+  );
+  const { whole, parts } = got;
+  assert.deepEqual([whole.object, whole.choices[0].finish_reason, whole.choices[0].token_ids], ["text_completion", "length", story.greedy_ids.slice(0, 24)]);
+  assert.match(whole.id, /^cmpl-/);
+  const last = parts.pop();
+  assert.deepEqual([last.choices, last.usage], [[], { ...whole.usage, prompt_tokens_details: last.usage.prompt_tokens_details }]);
+  assert.equal(parts.map(({ choices }) => choices[0].text).join(""), whole.choices[0].text);
+  assert.deepEqual(parts.flatMap(({ choices }) => choices[0].token_ids), whole.choices[0].token_ids);
+  assert.deepEqual(parts.map(({ choices }) => choices[0].finish_reason).filter(Boolean), ["length"]);
+  assert.ok(parts.every(({ object, id, usage }) => object === "text_completion" && id === parts[0].id && usage === null));
+  assert.notDeepEqual(got.penalised.choices[0].token_ids, whole.choices[0].token_ids);
+  assert.match(got.refused.join("\n"), /^echo is not supported yet\nsuffix is not supported yet\nn: only 1 works\nprompt: one text works\n.*frequency/);
+});
+
 limited("a GPU that does not work is left for the processor, unless it was asked for", async () => {
   fresh();
   const got = await inPage(`async (wgslm) => {

@@ -1,5 +1,5 @@
 /** The engine as a page sees it: a worker behind promises and iterators. */
-import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest, type ChunkChoice, type CompletionUsage, type FinishReason, type Timings } from "./openai.js";
+import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest, type ChunkChoice, type Completion, type CompletionRequest, type CompletionUsage, type FinishReason, type Timings } from "./openai.js";
 import { EngineError } from "./error.js";
 import { locate, type ModelSource } from "./models.js";
 import { checkSupport, type Device } from "./support.js";
@@ -109,7 +109,8 @@ export async function createEngine(model: ModelSource, options: CreateOptions = 
 }
 
 export class Engine {
-  readonly chat = { completions: new Completions(this) };
+  readonly chat = { completions: new ChatCompletions(this) };
+  readonly completions = new Completions(this);
   #answers = new Map<number, Inbox>();
   #disposed: ((left: Leftovers) => void) | undefined;
   #left: Promise<Leftovers> | undefined;
@@ -185,56 +186,107 @@ export interface RequestOptions {
   signal?: AbortSignal;
 }
 
-class Completions {
+/** The events of a request; leaving the loop early ends it. */
+async function* events(engine: Engine, { id, inbox }: Started, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
+  const abort = (): void => inbox.fail(signal?.reason);
+  signal?.addEventListener("abort", abort);
+  if (signal?.aborted) abort();
+  try {
+    for (;;) {
+      const event = await inbox.next();
+      yield event;
+      if (event.type === "finish") return;
+    }
+  } finally {
+    signal?.removeEventListener("abort", abort);
+    engine.cancel(id);
+  }
+}
+
+/** Starts a request, once it is known that it can be honoured. */
+function begin(engine: Engine, request: ChatRequest, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
+  check(request);
+  signal?.throwIfAborted();
+  return events(engine, engine.start(request), signal);
+}
+
+/** What an answer is in all: its text, its tokens and its last event. */
+async function whole(events: AsyncGenerator<AnswerEvent, void>): Promise<{ text: string; ids: number[]; end: FromWorker & { type: "finish" } }> {
+  let text = "";
+  const ids: number[] = [];
+  for await (const event of events) {
+    text += event.text;
+    if (event.type === "finish") return { text, ids, end: event };
+    ids.push(event.token);
+  }
+  throw new Error("the answer has no end");
+}
+
+/** What all parts of an answer say. */
+function head(engine: Engine, kind: "chatcmpl" | "cmpl"): { id: string; created: number; model: string } {
+  return { id: `${kind}-${crypto.randomUUID()}`, created: Math.floor(Date.now() / 1000), model: engine.info.name };
+}
+
+class ChatCompletions {
   constructor(private readonly engine: Engine) {}
 
   create(request: ChatRequest & { stream: true }, options?: RequestOptions): Promise<AsyncGenerator<ChatCompletionChunk, void>>;
   create(request: ChatRequest & { stream?: false }, options?: RequestOptions): Promise<ChatCompletion>;
   create(request: ChatRequest, options?: RequestOptions): Promise<ChatCompletion | AsyncGenerator<ChatCompletionChunk, void>>;
   /** Answers a conversation. What it shares with the one before is not computed again. */
-  async create(request: ChatRequest, options: RequestOptions = {}): Promise<ChatCompletion | AsyncGenerator<ChatCompletionChunk, void>> {
-    check(request);
-    options.signal?.throwIfAborted();
-    const head = { id: `chatcmpl-${crypto.randomUUID()}`, created: Math.floor(Date.now() / 1000), model: this.engine.info.name };
-    const events = this.#events(this.engine.start(request), options.signal);
-    if (request.stream) return chunks(events, head, request.stream_options?.include_usage ?? false);
-    let content = "";
-    for await (const event of events) {
-      content += event.text;
-      if (event.type === "finish") {
-        const choice = { index: 0, message: { role: "assistant", content }, finish_reason: reason(event.finish), logprobs: null } as const;
-        return { ...head, object: "chat.completion", choices: [choice], ...figures(event.usage, event.times) };
-      }
-    }
-    throw new Error("the answer has no end");
+  async create(request: ChatRequest, { signal }: RequestOptions = {}): Promise<ChatCompletion | AsyncGenerator<ChatCompletionChunk, void>> {
+    const running = begin(this.engine, request, signal);
+    const said = head(this.engine, "chatcmpl");
+    if (request.stream) return chatChunks(running, said, request.stream_options?.include_usage ?? false);
+    const { text: content, end } = await whole(running);
+    const choice = { index: 0, message: { role: "assistant", content }, finish_reason: reason(end.finish), logprobs: null } as const;
+    return { ...said, object: "chat.completion", choices: [choice], ...figures(end.usage, end.times) };
   }
+}
 
-  /** The events of an answer; leaving the loop early ends it. */
-  async *#events({ id, inbox }: Started, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
-    const abort = (): void => inbox.fail(signal?.reason);
-    signal?.addEventListener("abort", abort);
-    if (signal?.aborted) abort();
-    try {
-      for (;;) {
-        const event = await inbox.next();
-        yield event;
-        if (event.type === "finish") return;
-      }
-    } finally {
-      signal?.removeEventListener("abort", abort);
-      this.engine.cancel(id);
+class Completions {
+  constructor(private readonly engine: Engine) {}
+
+  create(request: CompletionRequest & { stream: true }, options?: RequestOptions): Promise<AsyncGenerator<Completion, void>>;
+  create(request: CompletionRequest & { stream?: false }, options?: RequestOptions): Promise<Completion>;
+  create(request: CompletionRequest, options?: RequestOptions): Promise<Completion | AsyncGenerator<Completion, void>>;
+  /** Continues a text as it is. */
+  async create(request: CompletionRequest, { signal }: RequestOptions = {}): Promise<Completion | AsyncGenerator<Completion, void>> {
+    if (typeof request.prompt !== "string") throw new TypeError("prompt: one text works");
+    const running = begin(this.engine, request, signal);
+    const said = head(this.engine, "cmpl");
+    if (request.stream) return textChunks(running, said, request.stream_options?.include_usage ?? false);
+    const { text, ids, end } = await whole(running);
+    const choice = { index: 0, text, finish_reason: reason(end.finish), logprobs: null, token_ids: ids } as const;
+    return { ...said, object: "text_completion", choices: [choice], ...figures(end.usage, end.times) };
+  }
+}
+
+async function* textChunks(events: AsyncGenerator<AnswerEvent, void>, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<Completion, void> {
+  let ids: number[] = [];
+  const chunk = (text: string, finish_reason: FinishReason | null = null): Completion => {
+    const choice = { index: 0, text, finish_reason, logprobs: null, token_ids: ids } as const;
+    ids = [];
+    return { ...said, object: "text_completion", choices: [choice], ...(usage ? { usage: null } : {}) };
+  };
+  for await (const event of events) {
+    if (event.type === "text") {
+      ids.push(event.token);
+      if (event.text) yield chunk(event.text);
+    } else {
+      const { usage: counts, timings } = figures(event.usage, event.times);
+      yield { ...chunk(event.text, reason(event.finish)), timings };
+      if (usage) yield { ...chunk(""), choices: [], usage: counts };
     }
   }
 }
 
-type Head = Pick<ChatCompletionChunk, "id" | "created" | "model">;
-
-async function* chunks(events: AsyncGenerator<AnswerEvent, void>, head: Head, usage: boolean): AsyncGenerator<ChatCompletionChunk, void> {
+async function* chatChunks(events: AsyncGenerator<AnswerEvent, void>, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<ChatCompletionChunk, void> {
   let ids: number[] = [];
   const chunk = (delta: ChunkChoice["delta"], finish_reason: FinishReason | null = null): ChatCompletionChunk => {
     const choice = { index: 0, delta, finish_reason, logprobs: null, token_ids: ids };
     ids = [];
-    return { ...head, object: "chat.completion.chunk", choices: [choice], ...(usage ? { usage: null } : {}) };
+    return { ...said, object: "chat.completion.chunk", choices: [choice], ...(usage ? { usage: null } : {}) };
   };
   yield chunk({ role: "assistant", content: "" });
   for await (const event of events) {

@@ -1,4 +1,4 @@
-/** Language models in the browser, on WebGPU. */
+/** Language models in the browser, on WebGPU or the processor. */
 export { checkSupport, type Device, type Support } from "./support.js";
 export { createEngine, TINY_MODEL, type CreateOptions, type Engine, type Progress, type RequestOptions } from "./engine.js";
 export { EngineError } from "./error.js";

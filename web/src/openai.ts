@@ -1,4 +1,4 @@
-/** The part of OpenAI's chat completions that is understood, by its own names. */
+/** The part of OpenAI's completions that is understood, by its own names. */
 
 export interface ChatMessage {
   role: "system" | "user" | "assistant" | "developer" | "tool";
@@ -18,6 +18,9 @@ export interface ChatRequest {
   top_k?: number;
   min_p?: number;
   repetition_penalty?: number;
+  /** -2 to 2, as those of OpenAI's. */
+  presence_penalty?: number;
+  frequency_penalty?: number;
   seed?: number;
   max_tokens?: number;
   max_completion_tokens?: number;
@@ -72,8 +75,32 @@ export interface ChatCompletionChunk {
   timings?: Timings;
 }
 
+/** A text that is continued as it is. */
+export type CompletionRequest = Omit<ChatRequest, "messages" | "chat_template_kwargs"> & { prompt: string };
+
+export interface CompletionChoice {
+  index: 0;
+  text: string;
+  /** Null of a part of a stream that is not the last. */
+  finish_reason: FinishReason | null;
+  logprobs: null;
+  /** The tokens whose text it is; not OpenAI's. */
+  token_ids: number[];
+}
+
+/** A text's continuation, or a part of one. */
+export interface Completion {
+  id: string;
+  object: "text_completion";
+  created: number;
+  model: string;
+  choices: CompletionChoice[];
+  usage?: CompletionUsage | null;
+  timings?: Timings;
+}
+
 /** Fields of OpenAI's that would change the answer, and that are not there yet: better refused than ignored. */
-const UNSUPPORTED = ["tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias", "frequency_penalty", "presence_penalty", "audio", "modalities"];
+const UNSUPPORTED = ["tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias", "audio", "modalities", "suffix", "echo", "best_of"];
 
 /** Throws on what cannot be honoured. */
 export function check(request: ChatRequest): void {
