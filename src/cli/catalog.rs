@@ -186,8 +186,9 @@ impl Catalog for Models {
         self_test_results::keeping(|self_test_results| {
             let base = Options { self_test_results: Some(self_test_results), ..run.options.clone() };
             if model.program.logits().is_none() {
-                let options =
-                    EmbedOptions { context: run.context.filter(|context| *context > 0), ..EmbedOptions::default() };
+                let context = run.context.filter(|context| *context > 0);
+                let context = context.map(|context| context.min(model.program.context));
+                let options = EmbedOptions { context, ..EmbedOptions::default() };
                 let embedder = pollster::block_on(Embedder::open(model, &options, &base, &mut progress))?;
                 return Ok(Served::Vectors(Box::new(embedder)));
             }

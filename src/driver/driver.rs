@@ -1,6 +1,6 @@
 //! The loop: takes what was asked, runs a step, delivers what came of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,6 +32,9 @@ pub struct Driver<E> {
     running: BTreeMap<RequestId, Running>,
     /// The requests by the numbers that their generations know them by.
     numbers: BTreeMap<u64, RequestId>,
+    /// What was taken and is still to be done, and the request that is being started: if a panic comes between, they end with an error.
+    taken: VecDeque<Command>,
+    starting: Option<Arc<Channel>>,
     /// The last events of requests that end with this turn.
     ended: Vec<(Arc<Channel>, GenerationEvent)>,
     metrics: Metrics,
@@ -81,6 +84,8 @@ impl<E: Executor> Driver<E> {
             shared,
             running: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            taken: VecDeque::new(),
+            starting: None,
             ended: Vec::new(),
             metrics: Metrics::default(),
             reopen: None,
@@ -148,6 +153,8 @@ impl<E: Executor> Driver<E> {
         // Who sees the end of a request finds it in the metrics, too.
         self.ended.drain(..).for_each(|(channel, end)| _ = channel.push(end, usize::MAX));
         if !self.engine.busy() {
+            // How long nobody asked says nothing of how long an answer takes.
+            self.last_end = None;
             let state = self.shared.lock();
             return if state.commands.is_empty() && self.shared.abandoned(&state) { Next::Over } else { Next::Idle };
         }
@@ -179,7 +186,8 @@ impl<E: Executor> Driver<E> {
             return;
         }
         drop(state);
-        for command in commands {
+        self.taken.extend(commands);
+        while let Some(command) = self.taken.pop_front() {
             match command {
                 Command::Generate(request, number, channel) => self.start(*request, number, channel),
                 Command::Cancel(number) => {
@@ -203,6 +211,7 @@ impl<E: Executor> Driver<E> {
 
     fn start(&mut self, request: GenerateRequest, number: u64, channel: Arc<Channel>) {
         let GenerateRequest { request, stop } = request;
+        self.starting = Some(Arc::clone(&channel));
         let text = TextStream::after(Arc::clone(&self.tokenizer), &request.prompt);
         match self.engine.submit(request) {
             Ok(id) => {
@@ -213,6 +222,7 @@ impl<E: Executor> Driver<E> {
             }
             Err(error) => channel.fail(Arc::new(error)),
         }
+        self.starting = None;
     }
 
     /// What an event adds to its request.
@@ -283,7 +293,7 @@ impl<E: Executor> Driver<E> {
         let now = Instant::now();
         let again = self.lost_at.is_some_and(|before| now - before < self.shared.options.reopen_wait);
         self.lost_at = Some(now);
-        self.reopen_at = again.then(|| now + self.shared.options.reopen_wait);
+        self.reopen_at = again.then(|| now + self.reopen_wait());
     }
 
     /// Opens the device again, if it is time and somebody wants it. If it cannot be opened, the requests end.
@@ -295,8 +305,14 @@ impl<E: Executor> Driver<E> {
         let opened = reopen().await;
         if let Err(error) = opened.and_then(|executor| self.engine.reopen(executor)) {
             self.engine.give_up(error);
-            self.reopen_at = Some(Instant::now() + self.shared.options.reopen_wait);
+            self.reopen_at = Some(Instant::now() + self.reopen_wait());
         }
+    }
+
+    /// No longer than clocks can say.
+    fn reopen_wait(&self) -> Duration {
+        const YEAR: Duration = Duration::from_secs(365 * 86_400);
+        self.shared.options.reopen_wait.min(YEAR)
     }
 }
 
@@ -315,15 +331,17 @@ impl<E> Drop for Driver<E> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
-        let commands = std::mem::take(&mut state.commands);
-        (state.unseen, state.waiting) = ((0, 0), (0, 0));
+        self.taken.append(&mut state.commands.drain(..).collect());
+        (state.unseen, state.waiting, state.metrics.num_requests_running) = ((0, 0), (0, 0), 0);
         drop(state);
+        self.ended.drain(..).for_each(|(channel, end)| _ = channel.push(end, usize::MAX));
         let error = Arc::new(Error::Refused { what: "the engine has ended".to_owned(), retry_after: None });
-        for command in commands {
+        for command in self.taken.drain(..) {
             if let Command::Generate(_, _, channel) = command {
                 channel.fail(Arc::clone(&error));
             }
         }
+        self.starting.iter().for_each(|channel| channel.fail(Arc::clone(&error)));
         self.running.values().for_each(|running| running.channel.fail(Arc::clone(&error)));
     }
 }

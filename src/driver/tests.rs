@@ -451,3 +451,20 @@ fn readers_of_a_driver_that_is_gone_learn_of_it() {
     drop(driver);
     assert_eq!(generation.finish_blocking().unwrap_err().code(), "refused");
 }
+
+/// Nobody waits for a driver whose thread panicked, whatever it was doing for them.
+#[test]
+fn a_driver_that_panics_ends_its_requests() {
+    for at in 0..4 {
+        let (mut driver, handle, _) = served(ROOMY, 1, ServeOptions::default());
+        driver.engine_mut().executor_mut().panics_at = Some(at);
+        let generations: Vec<_> = (0..12).map(|_| ask_of(&handle)).collect();
+        let thread = std::thread::spawn(move || driver.run());
+        assert!(thread.join().is_err(), "step {at}");
+        assert!(handle.is_closed());
+        assert_eq!(handle.metrics().num_requests_running, 0);
+        let ended = generations.into_iter().map(Generation::finish_blocking);
+        let refused = ended.filter(|end| end.as_ref().is_err_and(|error| error.code() == "refused")).count();
+        assert!(refused > 4, "{refused} of 12 at step {at}");
+    }
+}

@@ -66,6 +66,8 @@ pub(crate) struct Fake {
     pub(crate) copies: [usize; 2],
     /// The step from which on the device is gone.
     pub(crate) gone_at: Option<u64>,
+    /// The step at which it panics.
+    pub(crate) panics_at: Option<u64>,
     /// How many times copies are refused, and were.
     pub(crate) no_copies: [u32; 2],
 }
@@ -93,6 +95,7 @@ impl Fake {
             queued: Vec::new(),
             copies: [0; 2],
             gone_at: None,
+            panics_at: None,
             no_copies: [0; 2],
         }
     }
@@ -188,6 +191,7 @@ impl Executor for Fake {
         if self.gone() {
             return Err(Error::DeviceLost("unplugged".to_owned()));
         }
+        assert_ne!(self.panics_at, Some(self.next), "as it was asked to");
         self.packed.pack(step, &self.program, &self.limits)?;
         self.next += 1;
         let lost = self.lost.contains(&self.next);

@@ -129,13 +129,19 @@ impl<M: Held> Slots<M> {
             }
             match Self::longest_unused(&entries) {
                 Some(unused) => unloaded.extend(entries.remove(&unused)),
-                None if full => {
-                    let what = format!("{} models are in use, as many as may be", entries.len());
+                // One alone may have more.
+                None if entries.is_empty() => break,
+                None => {
+                    let models = format!("{} models are in use", entries.len());
+                    let what = if full {
+                        format!("{models}, as many as may be")
+                    } else {
+                        format!("{models}, and memory is used up")
+                    };
                     drop(entries);
                     unloaded.into_iter().for_each(unload);
                     return Err(Error::Refused { what, retry_after: Some(Duration::from_secs(5)) });
                 }
-                None => break,
             }
         }
         entries.insert(name.to_owned(), Entry::Opening { bytes });

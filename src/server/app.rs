@@ -447,8 +447,15 @@ impl Vectors {
             let _ends = ends;
             for Job { texts, result } in asked {
                 // Whoever has gone needs no vectors.
-                if !result.is_closed() {
-                    let _ = result.send(vectors(&mut embedder, &texts));
+                if result.is_closed() {
+                    continue;
+                }
+                let got = vectors(&mut embedder, &texts);
+                let lost = matches!(got, Err(Error::DeviceLost(_)));
+                let _ = result.send(got);
+                // The next request opens it again.
+                if lost {
+                    return;
                 }
             }
         });

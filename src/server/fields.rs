@@ -128,8 +128,10 @@ impl Fields {
         Ok(self.integer(name, range)?.map(|count| u32::try_from(count).unwrap_or(u32::MAX)))
     }
 
-    /// A string or several, as `stop` has them: at most `most`, none of them empty.
+    /// A string or several, as `stop` has them: at most `most`, none of them empty or long.
     pub(super) fn texts(&mut self, name: &str, most: usize) -> Outcome<Vec<String>> {
+        /// Each is compared with an answer's end at every token.
+        const BYTES: usize = 1024;
         let texts = match self.take(name) {
             None => return Ok(Vec::new()),
             Some(Value::String(text)) => vec![text],
@@ -147,6 +149,9 @@ impl Fields {
         }
         if texts.iter().any(String::is_empty) {
             return Err(Failure::invalid(self.at(name), "an empty string; one with a character or more works"));
+        }
+        if let Some(long) = texts.iter().map(String::len).find(|bytes| *bytes > BYTES) {
+            return Err(Failure::invalid(self.at(name), format!("a string of {long} bytes; up to {BYTES} work")));
         }
         Ok(texts)
     }

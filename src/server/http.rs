@@ -13,7 +13,7 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_MAX_AGE,
-    ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
+    ACCESS_CONTROL_REQUEST_HEADERS, ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -222,7 +222,7 @@ const OPEN: &[&str] = &["/", "/chat.js", "/chat.css", "/health", "/health/live",
 async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Answer {
     app.policy.check_host(request.headers(), request.uri())?;
     if request.method() == Method::OPTIONS {
-        return Ok(preflight());
+        return Ok(preflight(request.headers().get(ACCESS_CONTROL_REQUEST_HEADERS)));
     }
     let path = request.uri().path().to_owned();
     let get = request.method() == Method::GET || request.method() == Method::HEAD;
@@ -361,14 +361,14 @@ async fn body(app: &App, request: Request<Incoming>) -> Outcome<Bytes> {
     }
 }
 
-/// What a browser asks before it sends what a page asks for. Which page may was checked.
-fn preflight() -> Response<ReplyBody> {
+/// What a browser asks before it sends what a page asks for, with headers of its client's choice. Which page may was checked.
+fn preflight(wanted: Option<&HeaderValue>) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::Whole(None));
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
     headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST"));
-    let allowed = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta";
-    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));
+    let usual = HeaderValue::from_static("authorization, content-type, x-api-key, anthropic-version, anthropic-beta");
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.cloned().unwrap_or(usual));
     headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
     response
 }

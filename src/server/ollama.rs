@@ -90,6 +90,8 @@ fn keep_alive(fields: &mut Fields) -> Outcome<Keep> {
 fn of_seconds(seconds: f64) -> Option<Option<Duration>> {
     match seconds {
         s if s < 0.0 => Some(None),
+        // More than 30 years is a mistake, or for ever.
+        s if s > 1e9 => None,
         s => Duration::try_from_secs_f64(s).ok().map(Some),
     }
 }

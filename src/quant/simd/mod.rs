@@ -148,8 +148,12 @@ macro_rules! in_form {
             // SAFETY: the CPU has the instructions.
             #[cfg(target_arch = "aarch64")]
             Simd::NeonDot if $simd.is_available() => unsafe { neon::dot::$name::<$($generic),*>($($arg),*) },
-            #[cfg(target_arch = "wasm32")]
+            #[cfg(all(target_arch = "wasm32", feature = "unstable_internals"))]
             Simd::Wasm => wasm::$name::<$($generic),*>($($arg),*),
+            // Plain code beside it would only be downloaded.
+            #[cfg(all(target_arch = "wasm32", not(feature = "unstable_internals")))]
+            _ => wasm::$name::<$($generic),*>($($arg),*),
+            #[cfg(not(all(target_arch = "wasm32", not(feature = "unstable_internals"))))]
             _ => $portable,
         }
     };

@@ -143,6 +143,7 @@ async function ask(text) {
   log.setAttribute("aria-busy", "true");
   let said = "", usage = null, began = 0;
   const control = (running = new AbortController());
+  const own = messages; // another conversation may begin meanwhile
   let frame = 0;
   const show = () => {
     frame = 0;
@@ -186,8 +187,8 @@ async function ask(text) {
   }
   cancelAnimationFrame(frame);
   show();
-  if (said) messages.push({ role: "assistant", content: said });
-  else messages.pop();
+  if (said) own.push({ role: "assistant", content: said });
+  else own.pop();
   log.setAttribute("aria-busy", "false");
   running = null;
 }
