@@ -64,7 +64,7 @@ impl StepTimes {
 
     /// Two chunks of different sizes, in rows and seconds: what is left of either without its rows is the start.
     fn start_of(&mut self, [few, short]: [f64; 2], [many, long]: [f64; 2]) {
-        /// Pairs that have a say: each has twice the noise of a chunk, drawn out to no rows at all.
+        /// Pairs that have a say: each has twice the noise of a chunk, and the line through it is followed to no rows at all.
         const PAIRS: u32 = 10;
         if (many - few).abs() >= 1.0 + few.min(many) / 4.0 {
             let row = (long - short) / (many - few);

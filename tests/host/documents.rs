@@ -99,6 +99,20 @@ fn documents() -> Vec<(PathBuf, String)> {
     documents.map(|path| (path.clone(), fs::read_to_string(&path).expect("a document"))).collect()
 }
 
+/// Every variable that stands for an option is in the table of docs/cli.md.
+#[test]
+fn variables_of_options_are_documented() {
+    let document = fs::read_to_string(root().join("docs/cli.md")).expect("docs/cli.md");
+    let mut sources = Vec::new();
+    files(&root().join("src/cli"), &mut sources);
+    let sources: String = sources.iter().map(|path| fs::read_to_string(path).expect("text")).collect();
+    let variables: BTreeSet<&str> =
+        sources.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(variables.len() > 20, "{variables:?}");
+    let missing: Vec<_> = variables.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// The anchor that a heading has on the web.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();

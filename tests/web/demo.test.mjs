@@ -87,7 +87,7 @@ limited("without WebGPU models run on the processor, and nothing is asked for be
   }
 });
 
-limited("a browser without vectors is told so, and nothing is asked for", async () => {
+limited("a browser without vectors learns of it, and nothing is asked for", async () => {
   fresh();
   const page = await browser.newPage({ viewport: { width: 390, height: 780 } });
   await page.addInitScript(() => (WebAssembly.validate = () => false));

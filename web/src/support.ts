@@ -5,7 +5,7 @@ export type Device = "gpu" | "cpu";
 
 export interface Support {
   ok: boolean;
-  /** What models run on unless told otherwise: graphics hardware, and the processor where there is none. */
+  /** What models run on by default: graphics hardware, and the processor where there is none. */
   device?: Device;
   /** What is missing: for models at all, or for graphics hardware. */
   reason?: string;
