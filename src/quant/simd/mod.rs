@@ -18,8 +18,6 @@ mod weighted_sums;
 
 use std::sync::OnceLock;
 
-use portable::Portable;
-
 pub(super) use blocks::{Blocks, columns, each_group};
 use float_products::Number;
 pub(super) use float_products::{Bf16, F16, F32};
@@ -27,8 +25,7 @@ pub(super) use vector::{Bytes, Vector, both};
 pub(super) use weighted_sums::Rows;
 
 use super::q8::{LANES, Q8, Unpack};
-use super::row_products;
-use super::tile::{self, Tile};
+use super::tile::Tile;
 
 /// A form of the integer dot products. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,13 +225,17 @@ pub(super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
     in_form!(
         simd,
         rows::<U, BYTES>(w, row_bytes, x, out),
-        row_products::body::<U, Portable, BYTES>(w, row_bytes, x, out)
+        super::row_products::body::<U, portable::Portable, BYTES>(w, row_bytes, x, out)
     );
 }
 
 /// [`Int8Form::tiles`](super::q8::Int8Form::tiles)
 pub(super) fn tiles<U: Unpack<BYTES>, const BYTES: usize>(simd: Simd, w: &[u8], row_bytes: usize, out: &mut [Tile]) {
-    in_form!(simd, tiles::<U, BYTES>(w, row_bytes, out), tile::unpack::<U, Portable, BYTES>(w, row_bytes, out));
+    in_form!(
+        simd,
+        tiles::<U, BYTES>(w, row_bytes, out),
+        super::tile::unpack::<U, portable::Portable, BYTES>(w, row_bytes, out)
+    );
 }
 
 /// [`Int8Form::products`](super::q8::Int8Form::products)
@@ -247,13 +248,13 @@ pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool, const ABOVE: 
     in_form!(
         simd,
         products::<SCALES_BY_16, MINS, ABOVE>(tiles, x, out),
-        tile::products::<Portable, SCALES_BY_16, MINS, ABOVE>(tiles, x, out)
+        super::tile::products::<portable::Portable, SCALES_BY_16, MINS, ABOVE>(tiles, x, out)
     );
 }
 
 /// `out[i * n + j] = row j · x[i]` for the n rows of numbers that `w` holds, as long as those of x.
 pub(super) fn float_products<N: Number>(simd: Simd, w: &[u8], x: &[&[f32]], out: &mut [f32]) {
-    in_form!(simd, float_products::<N>(w, x, out), float_products::body::<N, Portable, 4, 2, 1>(w, x, out));
+    in_form!(simd, float_products::<N>(w, x, out), float_products::body::<N, portable::Portable, 4, 2, 1>(w, x, out));
 }
 
 /// `out[r][c] += Σ_t by[r][t] rows[t][c]`, t in order, for so many rows and columns; rows of `by` and of `out` lie so many floats
@@ -268,13 +269,17 @@ pub(super) fn weighted_sums<N: Number>(
     in_form!(
         simd,
         weighted_sums::<N>(by, rows, shape, out),
-        weighted_sums::body::<N, Portable, 2, 2>(by, rows, shape, out)
+        weighted_sums::body::<N, portable::Portable, 2, 2>(by, rows, shape, out)
     );
 }
 
 /// `out[c][r] = rows[r][c]` for so many rows and columns; rows of `out` lie so many floats apart.
 pub(super) fn transpose<N: Number>(simd: Simd, rows: Rows<'_>, shape: (usize, usize), out: (&mut [f32], usize)) {
-    in_form!(simd, transpose::<N>(rows, shape, out), weighted_sums::transpose::<N, Portable>(rows, shape, out));
+    in_form!(
+        simd,
+        transpose::<N>(rows, shape, out),
+        weighted_sums::transpose::<N, portable::Portable>(rows, shape, out)
+    );
 }
 
 /// [`Q8::quantize_body`] in the widest form.
