@@ -16,6 +16,13 @@ fn gpu_samples_of_every_kind_are_the_cpus() {
     check(SWIFTSHADER, cases.iter().take(4));
 }
 
+/// Also in a browser, where the engine is the same and the device is not.
+#[test]
+fn gpu_requests_share_blocks_and_states() {
+    let cases = cases::shares();
+    [LAVAPIPE, SWIFTSHADER].into_iter().for_each(|form| check(form, &cases));
+}
+
 /// The distribution that samples must follow, in f64.
 fn exact(pick: &Gather, seen: &[[u32; 2]]) -> Vec<f64> {
     let SampleSpec { temperature, top_k, top_p, min_p, penalties, .. } = pick.spec;

@@ -149,6 +149,7 @@ impl Case {
                 let rows = steps.iter().map(|(_, parts)| parts.iter().map(|part| part.rows as u32).sum());
                 Limits { rows: rows.max().unwrap_or(0).max(limits().rows), ..limits() }
             }
+            Work::Shares { .. } => Limits { checkpoints: 8, ..limits() },
             _ => limits(),
         }
     }
