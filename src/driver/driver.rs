@@ -331,7 +331,7 @@ impl<E> Drop for Driver<E> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
-        self.taken.append(&mut state.commands.drain(..).collect());
+        self.taken.extend(state.commands.drain(..));
         (state.unseen, state.waiting, state.metrics.num_requests_running) = ((0, 0), (0, 0), 0);
         drop(state);
         self.ended.drain(..).for_each(|(channel, end)| _ = channel.push(end, usize::MAX));

@@ -109,15 +109,15 @@ impl<E: Executor + Send + 'static> LanguageModel<E> {
     /// [`serve`](Self::serve) for hosts that may leave no thread running: dropping what is returned waits for its end.
     pub fn serve_owned(self, options: ServeOptions) -> OwnedModel {
         let (model, thread) = self.serve(options);
-        OwnedModel { model: Some(model), thread: Some(thread) }
+        OwnedModel { model, thread: Some(thread) }
     }
 }
 
 /// A served model and the thread that runs it. Dropping it ends both, after the requests that it has: new ones are refused.
 #[cfg(not(target_arch = "wasm32"))]
 pub struct OwnedModel {
+    model: ServedModel,
     /// None while it is dropped.
-    model: Option<ServedModel>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -126,16 +126,14 @@ impl Deref for OwnedModel {
     type Target = ServedModel;
 
     fn deref(&self) -> &ServedModel {
-        self.model.as_ref().expect("it is there until it is dropped")
+        &self.model
     }
 }
 
 #[cfg(not(target_arch = "wasm32"))]
 impl Drop for OwnedModel {
     fn drop(&mut self) {
-        if let Some(model) = self.model.take() {
-            model.handle().close();
-        }
+        self.model.handle().close();
         if let Some(thread) = self.thread.take() {
             // What it panicked with was reported to those who waited.
             _ = thread.join();

@@ -10,6 +10,12 @@ import { launch, PLAIN } from "./chromium.mjs";
 /** Whole models take a minute on a quiet core. */
 const LONGEST = 300_000;
 
+/** A server of the cases, and of an empty page for them. */
+function serveCases() {
+  const blank = (path, _, response) => path === "/blank.html" && response.writeHead(200, { "content-type": "text/html" }).end('<!doctype html><link rel="icon" href="data:,">');
+  return serve({ folder: fileURLToPath(new URL("dist", import.meta.url)), first: blank });
+}
+
 /** A page of a browser with the cases on a device. Errors that it prints or throws are added to `said`. */
 async function open(browser, address, said) {
   const page = await browser.newPage();
@@ -44,8 +50,7 @@ async function open(browser, address, said) {
 }
 
 test("every module of every kernel agrees with the oracle", { timeout: 2_400_000 }, async (t) => {
-  const blank = (path, _, response) => path === "/blank.html" && response.writeHead(200, { "content-type": "text/html" }).end('<!doctype html><link rel="icon" href="data:,">');
-  const server = await serve({ folder: fileURLToPath(new URL("dist", import.meta.url)), first: blank });
+  const server = await serveCases();
   const [browsers, said] = [[], []];
   try {
     for (const _ of ["the first", "the second"]) browsers.push(await launch());
@@ -93,8 +98,7 @@ test("every module of every kernel agrees with the oracle", { timeout: 2_400_000
 });
 
 test("the processor's products and whole models agree with the oracle", { timeout: 600_000 }, async (t) => {
-  const blank = (path, _, response) => path === "/blank.html" && response.writeHead(200, { "content-type": "text/html" }).end('<!doctype html><link rel="icon" href="data:,">');
-  const server = await serve({ folder: fileURLToPath(new URL("dist", import.meta.url)), first: blank });
+  const server = await serveCases();
   // No WebGPU is needed.
   const browser = await launch(PLAIN);
   try {
