@@ -243,6 +243,27 @@ mod tests {
         Program { groups: 2, context: 1 << 16, caches, ..Program::default() }
     }
 
+    /// Gemma 3 270M: 18 layers, of which every sixth sees everything and the others 512 positions.
+    #[test]
+    fn windows_take_the_memory_that_they_see() {
+        let pages = |layer: u32, windows: bool| {
+            let window = (windows && layer % 6 != 5).then_some(512);
+            let group = GroupId(u32::from(window.is_some()));
+            CacheSpec::Pages { group, kv_heads: 1, k_dim: 256, v_dim: 256, v_in_k: false, window }
+        };
+        let bytes = [true, false].map(|windows| {
+            let caches = (0..18).map(|layer| pages(layer, windows)).collect();
+            let groups = if windows { 2 } else { 1 };
+            let program = Program { groups, context: 32_768, caches, ..Program::default() };
+            let options = Options { context: 8192, seqs: 8, ..Options::default() };
+            options.limits(&program, 1).unwrap().cache_bytes(&program, KvStorage::F16)
+        });
+        let [with, without] = bytes;
+        assert_eq!(without, 8 * 8192 * 18 * 2 * 256 * 2, "all positions of all layers");
+        assert!(with as f64 <= 0.35 * without as f64, "{with} of {without} bytes");
+        println!("{:.3} of the bytes", with as f64 / without as f64);
+    }
+
     #[test]
     fn a_budget_is_used_and_kept() {
         for state in [false, true] {

@@ -30,6 +30,8 @@ type LastUse = (Worth, u64);
 
 /// How many children of a node are looked at where one shall begin as some tokens do: on either side of where these would be.
 const NEIGHBOURS: usize = 8;
+/// How many children of a node are looked at that have the same tokens, each in other phases.
+const SAME: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Node {
@@ -97,6 +99,9 @@ pub(super) struct Index {
     with_state: BTreeSet<(LastUse, NodeId)>,
     clock: u64,
     key: Vec<u32>,
+    /// How often a node was looked at.
+    #[cfg(test)]
+    pub(super) looks: std::cell::Cell<u64>,
 }
 
 impl Index {
@@ -110,10 +115,14 @@ impl Index {
             with_state: BTreeSet::new(),
             clock: 0,
             key: Vec::new(),
+            #[cfg(test)]
+            looks: std::cell::Cell::new(0),
         }
     }
 
     pub(super) fn node(&self, id: NodeId) -> &Node {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
         &self.nodes[id as usize]
     }
 
@@ -198,11 +207,11 @@ impl Index {
         self.node(parent).children.partition_point(|child| order(*child) < order(id))
     }
 
-    /// A node's children with these tokens, in whatever phases.
+    /// A node's children with these tokens, in whatever phases: the first of them.
     pub(super) fn children_with(&self, id: NodeId, tokens: &[u32]) -> &[NodeId] {
         let children = &self.node(id).children;
         let first = children.partition_point(|child| self.tokens(*child) < tokens);
-        let same = children[first..].iter().take_while(|child| self.tokens(**child) == tokens).count();
+        let same = children[first..].iter().take(SAME).take_while(|child| self.tokens(**child) == tokens).count();
         &children[first..first + same]
     }
 

@@ -103,6 +103,16 @@ fn longest_there(kv: &Kv, root: &[u32], tokens: &[u32], phases: Option<&Phases>,
     found
 }
 
+/// Nodes that a search looks at, at most: of eight paths the blocks of every window at each of their blocks, and children there
+/// that are neighbours or have the same tokens, found by halving.
+fn most_looks(kv: &Kv, tokens: u32) -> u64 {
+    let halvings = 2 * u64::from(32 - kv.index.len().leading_zeros());
+    let windows = kv.windows.iter().flatten().map(|window| u64::from(window.div_ceil(kv.block) + 2)).sum::<u64>();
+    let lengths = if kv.recurrent() { u64::from(kv.block) } else { 1 };
+    let children = lengths * (2 + halvings + 5 * 16);
+    8 * u64::from(tokens.div_ceil(kv.block) + 1) * (2 * windows + 2 * children)
+}
+
 struct World {
     kv: Kv,
     windows: Vec<Option<u32>>,
@@ -237,7 +247,10 @@ impl World {
         }
         let owner = Some(u64::from(random.below(3)));
         let open = random.below(2) == 0;
+        self.kv.index.looks.set(0);
         let hit = self.kv.find(&root, &tokens, (!any).then_some(&stated), open);
+        let looks = self.kv.index.looks.get();
+        assert!(looks <= most_looks(&self.kv, tokens.len() as u32), "{looks} nodes for {} tokens", tokens.len());
         let [blocks, most] = longest_there(&self.kv, &root, &tokens, (!any).then_some(&stated), open);
         assert!(hit.positions <= most, "{} found, of {most}", hit.positions);
         assert!(any || hit.positions >= blocks, "{} found, of {blocks} in whole blocks", hit.positions);
@@ -561,6 +574,38 @@ fn the_window_at_a_prompts_end_is_kept_when_the_answer_goes_on() {
     assert!(kv.counts().evicted > 0, "there was something to choose from");
     assert_eq!(found(&mut kv, &[], &tokens[..41], Some(&Phases::new(41, &[]))), 40);
     assert_eq!(found(&mut kv, &[], &tokens, Some(&phases)), 80);
+}
+
+/// Whatever is kept: a search, a block that is published and one that is evicted look at few nodes.
+#[test]
+fn no_walk_gets_longer_by_what_is_kept() {
+    let words =
+        |n: u32| -> Vec<u32> { (0..3 * BLOCK).map(|i| if i < BLOCK { i } else { n * (i / 5 % 2) + i }).collect() };
+    let mut looks = [100u32, 20_000].map(|kept| {
+        let mut kv = kv(Some(6), 4 * kept);
+        for n in 0..kept {
+            // Some have the same tokens, in other phases.
+            let decoded = if n % 50 == 0 { BLOCK..BLOCK + 1 + n / 50 % 3 } else { 0..0 };
+            publish(&mut kv, &[0], &words(n / 2), &Phases::new(3 * BLOCK, &[decoded]));
+        }
+        let mut looked = |what: &mut dyn FnMut(&mut Kv)| {
+            kv.index.looks.set(0);
+            what(&mut kv);
+            kv.index.looks.get()
+        };
+        let prompt = words(kept / 3);
+        let phases = Phases::new(3 * BLOCK, &[]);
+        let found = looked(&mut |kv| assert!(kv.find(&[0], &prompt, None, true).positions >= 2 * BLOCK));
+        let stated = looked(&mut |kv| assert!(kv.find(&[0], &prompt, Some(&phases), true).positions >= 2 * BLOCK));
+        let published = looked(&mut |kv| publish(kv, &[0], &words(1 << 20), &phases));
+        let evicted = looked(&mut |kv| assert!(kv.evict().is_some()));
+        let unawaited = looked(&mut |kv| kv.no_longer_waits(&[0], &prompt, &phases));
+        [found, stated, published, evicted, unawaited]
+    });
+    println!("nodes looked at, of few and of many: {looks:?}");
+    let [few, many] = &mut looks;
+    // Children are found by halving.
+    few.iter().zip(many).for_each(|(few, many)| assert!(*many <= 2 * *few + 64, "{few} became {many}"));
 }
 
 #[test]
