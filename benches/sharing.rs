@@ -1,10 +1,10 @@
-//! What shared blocks save, and what they cost, on the CPU.
+//! What shared blocks save, and what they cost.
 //!
-//! `cargo bench --bench sharing -- [160M] [Q4_0] [2048]`: a shape, a type of weights, the tokens that prompts share. Each round
-//! asks three times on a new engine: prompts that begin alike and end otherwise; then as many that have nothing in common. Times
-//! are to the first token, in milliseconds, lowest and median of the rounds.
+//! `cargo bench --bench sharing -- [160M] [Q4_0] [2048] [cpu]`: a shape, a type of weights, the tokens that prompts share, a
+//! device. Each round asks three times on a new engine: prompts that begin alike and end otherwise; then as many that have
+//! nothing in common. Times are to the first token, in milliseconds, lowest and median of the rounds.
 //!
-//! Then whether times betray what others ask: prompts of 256 tokens that were asked under another salt before, and such that
+//! On the CPU then whether times betray what others ask: prompts of 256 tokens that were asked under another salt before, and such that
 //! nobody asked, in turns; and with how many of all ways to deal these times the medians would lie as far apart.
 //!
 //! Then 16 streams of prompts and answers of many lengths run in a cache that holds them all, and in one that is 1.2 times too
@@ -27,10 +27,11 @@ fn main() {
     let shape: KnownShape = args.next().as_deref().unwrap_or("160M").parse().expect("a shape");
     let quant: FileType = args.next().as_deref().unwrap_or("Q4_0").parse().expect("a type of weights");
     let shared: u32 = args.next().map_or(2048, |n| n.parse().expect("a number of tokens"));
+    let device: DeviceChoice = args.next().as_deref().unwrap_or("cpu").parse().expect("a device");
     let model = pollster::block_on(shape.model_file(quant, 1)).expect("random weights");
     let model = pollster::block_on(Model::open(model)).expect("a model");
     let context = shared + 4 * OWN;
-    let options = Options { device: DeviceChoice::Cpu, context, seqs: 4, ..Options::default() };
+    let options = Options { device: device.clone(), context, seqs: 4, ..Options::default() };
     let mut executor = Some(pollster::block_on(AnyExecutor::open(&model, &options, &mut |_| {})).expect("an executor"));
 
     let token = |seed: u32, i: u32| (i * 7919 + seed * 104_729) % model.program.vocab;
@@ -55,8 +56,10 @@ fn main() {
             println!("{name:<8} {nth:<8} {:8.1} {:8.1}", times[0], times[ROUNDS / 2]);
         }
     }
-    salts(&model);
-    streams(&model);
+    if device == DeviceChoice::Cpu {
+        salts(&model);
+        streams(&model);
+    }
 }
 
 /// Milliseconds to the first of four tokens.
