@@ -155,6 +155,10 @@ impl Catalog for Models {
             return Ok(Some(self.known(given)));
         }
         let Some(local) = self.cached(name)? else { return Ok(None) };
+        // One of the command line is opened once, whichever of its names is used.
+        if let Some(given) = self.given.iter().find(|given| given.path.as_ref() == Some(&local.path)) {
+            return Ok(Some(self.known(given)));
+        }
         let all = self.hub.as_ref().map_or(Ok(Vec::new()), Hub::list)?;
         let same = all.into_iter().find(|cached| cached.path == local.path);
         let bytes = || std::fs::metadata(&local.path).map_or(0, |there| there.len());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use web_time::Instant;
 
 use super::generation::{Channel, GenerationEvent};
-use super::handle::{Command, GenerateRequest, Handle, ServeOptions, Shared};
+use super::handle::{Asked, Command, GenerateRequest, Handle, ServeOptions, Shared};
 use super::metrics::Metrics;
 use crate::engine::{Engine, Event, Finish, RequestId};
 use crate::exec::Executor;
@@ -53,6 +53,7 @@ struct Running {
     channel: Arc<Channel>,
     text: TextStream<Arc<Tokenizer>>,
     stops: StopMatcher,
+    /// When it was asked, which is before the driver looked.
     submitted: Instant,
     last_token: Option<Instant>,
     /// Why it ends, where the engine does not know.
@@ -127,8 +128,8 @@ impl<E: Executor> Driver<E> {
         loop {
             match super::block_on(self.turn()) {
                 Next::Go => {}
-                Next::Idle => self.shared.wait(None),
-                Next::Wait(time) => self.shared.wait(Some(time)),
+                Next::Idle => self.shared.wait(),
+                Next::Wait(time) => self.shared.wait_for(time),
                 Next::Over => return,
             }
         }
@@ -189,7 +190,7 @@ impl<E: Executor> Driver<E> {
         self.taken.extend(commands);
         while let Some(command) = self.taken.pop_front() {
             match command {
-                Command::Generate(request, number, channel) => self.start(*request, number, channel),
+                Command::Generate(asked) => self.start(*asked),
                 Command::Cancel(number) => {
                     if let Some(request) = self.numbers.get(&number) {
                         self.engine.cancel(*request);
@@ -202,20 +203,20 @@ impl<E: Executor> Driver<E> {
         let mut state = self.shared.lock();
         // Those that came meanwhile are still to be seen.
         let unseen = state.commands.iter().filter_map(|command| match command {
-            Command::Generate(request, ..) => Some(request.request.prompt.len() as u64),
+            Command::Generate(asked) => Some(asked.request.request.prompt.len() as u64),
             Command::Cancel(_) | Command::Trim => None,
         });
         let (count, tokens) = unseen.fold((0, 0), |(count, sum), tokens| (count + 1, sum + tokens));
         (state.unseen, state.waiting) = ((count, tokens), waiting);
     }
 
-    fn start(&mut self, request: GenerateRequest, number: u64, channel: Arc<Channel>) {
-        let GenerateRequest { request, stop } = request;
+    fn start(&mut self, asked: Asked) {
+        let Asked { request: GenerateRequest { request, stop }, number, channel, at: submitted } = asked;
         self.starting = Some(Arc::clone(&channel));
         let text = TextStream::after(Arc::clone(&self.tokenizer), &request.prompt);
         match self.engine.submit(request) {
             Ok(id) => {
-                let (stops, submitted) = (StopMatcher::new(&stop), Instant::now());
+                let stops = StopMatcher::new(&stop);
                 let running = Running { number, channel, text, stops, submitted, last_token: None, reason: None };
                 self.running.insert(id, running);
                 self.numbers.insert(number, id);
@@ -337,8 +338,8 @@ impl<E> Drop for Driver<E> {
         self.ended.drain(..).for_each(|(channel, end)| _ = channel.push(end, usize::MAX));
         let error = Arc::new(Error::Refused { what: "the engine has ended".to_owned(), retry_after: None });
         for command in self.taken.drain(..) {
-            if let Command::Generate(_, _, channel) = command {
-                channel.fail(Arc::clone(&error));
+            if let Command::Generate(asked) = command {
+                asked.channel.fail(Arc::clone(&error));
             }
         }
         self.starting.iter().for_each(|channel| channel.fail(Arc::clone(&error)));

@@ -6,6 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use web_time::Instant;
+
 use super::generation::{Channel, Generation};
 use super::metrics::Metrics;
 use crate::engine::{Request, StepTime};
@@ -56,10 +58,20 @@ impl From<Request> for GenerateRequest {
 /// What a driver is asked.
 #[derive(Debug)]
 pub(super) enum Command {
-    Generate(Box<GenerateRequest>, u64, Arc<Channel>),
+    Generate(Box<Asked>),
     Cancel(u64),
     /// What no request uses is forgotten.
     Trim,
+}
+
+/// A request on its way to the driver.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) request: GenerateRequest,
+    /// What its generation knows it by.
+    pub(super) number: u64,
+    pub(super) channel: Arc<Channel>,
+    pub(super) at: Instant,
 }
 
 /// Between handles and their driver.
@@ -134,15 +146,16 @@ impl Shared {
 
     /// Waits on this thread until there is a command, or nobody to give one.
     #[cfg(not(target_arch = "wasm32"))]
-    pub(super) fn wait(&self, time: Option<Duration>) {
-        let state = self.lock();
+    pub(super) fn wait(&self) {
         let idle = |state: &mut State| state.commands.is_empty() && !self.abandoned(state);
-        match time {
-            None => drop(self.ready.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner)),
-            Some(time) => {
-                drop(self.ready.wait_timeout_while(state, time, idle).unwrap_or_else(PoisonError::into_inner))
-            }
-        }
+        drop(self.ready.wait_while(self.lock(), idle).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Waits on this thread for so long, or until there is a command: what was asked is still to be done, whoever has gone.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn wait_for(&self, time: Duration) {
+        let idle = |state: &mut State| state.commands.is_empty();
+        drop(self.ready.wait_timeout_while(self.lock(), time, idle).unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -181,7 +194,8 @@ impl Handle {
         state.last_number += 1;
         let (number, channel) = (state.last_number, Arc::new(Channel::default()));
         (state.unseen.0, state.unseen.1) = (state.unseen.0 + 1, state.unseen.1 + tokens);
-        state.commands.push_back(Command::Generate(Box::new(request), number, Arc::clone(&channel)));
+        let asked = Asked { request, number, channel: Arc::clone(&channel), at: Instant::now() };
+        state.commands.push_back(Command::Generate(Box::new(asked)));
         self.shared.wake(state);
         Ok(Generation { channel, shared: Arc::clone(&self.shared), number, over: false })
     }
@@ -207,6 +221,11 @@ impl Handle {
     pub fn metrics(&self) -> Metrics {
         let state = self.shared.lock();
         Metrics { num_requests_waiting: state.unseen.0 + state.waiting.0, ..state.metrics.clone() }
+    }
+
+    /// How it serves.
+    pub fn options(&self) -> &ServeOptions {
+        &self.shared.options
     }
 
     /// Tokens of context, for prompt and answer together.

@@ -316,6 +316,32 @@ fn without_another_device_requests_end() {
     assert_eq!(block_on(later.finish()).unwrap_err().code(), "device_lost");
 }
 
+/// A driver that waits for a device waits, also when nobody can ask for anything any more.
+#[test]
+fn waiting_is_no_spinning() {
+    let (driver, handle, _) = served(ROOMY, 1, ServeOptions::default());
+    let shared = Arc::clone(&handle.shared);
+    drop(handle);
+    let began = Instant::now();
+    shared.wait_for(Duration::from_millis(60));
+    assert!(began.elapsed() >= Duration::from_millis(60), "{:?}", began.elapsed());
+    drop(driver);
+}
+
+/// The time to the first token counts from when it was asked for.
+#[test]
+fn nobody_waits_uncounted() {
+    let (mut driver, handle, _) = served(ROOMY, 1, ServeOptions::default());
+    let (mut generation, mut read) = (ask_of(&handle), Read::default());
+    std::thread::sleep(Duration::from_millis(60));
+    while read.end.is_none() {
+        block_on(driver.turn());
+        read.all(&mut generation);
+    }
+    let times = handle.metrics().time_to_first_token;
+    assert!(times.count() == 1 && times.sum >= 0.06, "{times:?}");
+}
+
 fn ask_of(handle: &Handle) -> Generation {
     handle.generate(Request::new(vec![1, 2, 3])).unwrap()
 }

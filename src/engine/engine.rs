@@ -43,9 +43,14 @@ impl<E: Executor> Engine<E> {
     /// Limits how long steps take; without it a step has as many rows as the executor takes.
     pub fn set_step_time(&mut self, step_time: Option<StepTime>) {
         self.scheduler.set_step_time(step_time);
+        self.guess();
+    }
+
+    /// What the executor predicts holds until its steps have been measured.
+    fn guess(&mut self) {
         let rows = self.executor.limits().rows;
         let predict = |rows| self.executor.predict(Phase::Prefill, rows, 0);
-        if let (Some(_), Some(one), Some(many)) = (step_time, predict(1), predict(rows)) {
+        if let (Some(one), Some(many)) = (predict(1), predict(rows)) {
             self.scheduler.guess(one, rows, many);
         }
     }
@@ -222,6 +227,7 @@ impl<E: Executor> Engine<E> {
         }
         self.executor = executor;
         self.scheduler.set_limits(has);
+        self.guess();
         self.lost = None;
         Ok(())
     }

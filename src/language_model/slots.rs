@@ -72,6 +72,17 @@ pub(crate) struct Listed<M> {
     pub(crate) model: M,
 }
 
+impl<M: Held> Ready<M> {
+    /// Somebody asks for it. One that was to be closed after its last request stays.
+    fn asked_for(&mut self, idle: Option<Duration>) -> M {
+        self.used = Instant::now();
+        if self.idle == Some(Duration::ZERO) {
+            self.idle = idle;
+        }
+        self.model.clone()
+    }
+}
+
 impl<M: Held> Entry<M> {
     /// One that is being opened has one.
     fn requests(&self) -> usize {
@@ -108,10 +119,7 @@ impl<M: Held> Slots<M> {
         let mut entries = self.entries();
         loop {
             match entries.get_mut(name) {
-                Some(Entry::Ready(ready)) if !ready.model.is_closed() => {
-                    ready.used = Instant::now();
-                    return Ok(ready.model.clone());
-                }
+                Some(Entry::Ready(ready)) if !ready.model.is_closed() => return Ok(ready.asked_for(self.idle)),
                 Some(Entry::Opening { .. }) => {
                     entries = self.opened.wait(entries).unwrap_or_else(PoisonError::into_inner);
                 }
@@ -162,10 +170,7 @@ impl<M: Held> Slots<M> {
     #[cfg(feature = "server")]
     pub(crate) fn peek(&self, name: &str) -> Standing<M> {
         match self.entries().get_mut(name) {
-            Some(Entry::Ready(ready)) if !ready.model.is_closed() => {
-                ready.used = Instant::now();
-                Standing::Ready(ready.model.clone())
-            }
+            Some(Entry::Ready(ready)) if !ready.model.is_closed() => Standing::Ready(ready.asked_for(self.idle)),
             Some(Entry::Opening { .. }) => Standing::Opening,
             Some(Entry::Ready(_)) | None => Standing::Absent,
         }
@@ -251,6 +256,16 @@ impl<M: Held> Slots<M> {
             };
             drop(entries);
             unload(entry);
+        }
+    }
+
+    /// Shows those that are open. Nobody holds them the longer for it.
+    #[cfg(feature = "server")]
+    pub(crate) fn look(&self, look: impl Fn(&M)) {
+        for entry in self.entries().values() {
+            if let Entry::Ready(ready) = entry {
+                look(&ready.model);
+            }
         }
     }
 

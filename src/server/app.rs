@@ -321,10 +321,11 @@ impl App {
         }
     }
 
-    /// Closes a model after the requests that it has, without waiting.
-    pub(super) fn unload(self: &Arc<Self>, name: String) {
+    /// Closes a model after the requests that it has, without waiting; who asks for it until then keeps it.
+    pub(super) fn unload(self: &Arc<Self>, name: &str) {
+        self.slots.keep(name, Some(Duration::ZERO));
         let app = Arc::clone(self);
-        tokio::task::spawn_blocking(move || app.slots.unload(&name));
+        tokio::task::spawn_blocking(move || app.unload_idle());
     }
 
     /// Closes what nobody has asked for anything for long enough.
@@ -335,6 +336,11 @@ impl App {
     /// The models that are open, and the time that each has left without requests.
     pub(super) fn loaded(&self) -> Vec<(Arc<Loaded>, Option<Duration>)> {
         self.slots.list().into_iter().map(|listed| (listed.model, listed.left)).collect()
+    }
+
+    /// Looks at whether engines that have work do it.
+    pub(super) fn watch(&self) {
+        self.slots.look(|model| _ = model.ready(self.limits.stuck));
     }
 
     /// Whether requests are answered now.
@@ -405,6 +411,11 @@ impl Language {
     /// Asks for answers.
     pub(super) fn start(self: &Arc<Self>, ask: Ask, salt: Option<Arc<[u8]>>) -> Outcome<Vec<Reply>> {
         let (ids, text) = self.prompt(&ask.asked, salt.as_deref())?;
+        let queue = self.model.handle().options();
+        let most = (queue.queue_requests as u64).min(queue.queue_tokens / (ids.len() as u64).max(1)).max(1);
+        if u64::from(ask.n) > most {
+            return Err(Failure::invalid("n", format!("{} answers never fit into the queue; {most} work", ask.n)));
+        }
         let calls = match &ask.asked {
             Asked::Messages { tools, .. } if !tools.is_empty() => self.calls,
             _ => None,

@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
 
 use super::app::App;
 use super::catalog::Known;
@@ -77,12 +78,17 @@ pub(super) async fn serve(listener: TcpListener, app: Arc<App>, stop: impl Fn() 
     Ok(())
 }
 
-/// Closes models that nobody uses, now and then: on a thread, since the end of one is waited for.
+/// Closes models that nobody uses, now and then: on a thread, since the end of one is waited for. Meanwhile it looks at whether
+/// engines make progress, however rarely somebody else asks for that.
 async fn unload_idle(app: Arc<App>) {
+    let mut unloading = tokio::spawn(std::future::ready(()));
     loop {
         tokio::time::sleep(Duration::from_millis(250)).await;
-        let app = Arc::clone(&app);
-        let _ = tokio::task::spawn_blocking(move || app.unload_idle()).await;
+        app.watch();
+        if unloading.is_finished() {
+            let app = Arc::clone(&app);
+            unloading = tokio::task::spawn_blocking(move || app.unload_idle());
+        }
     }
 }
 
@@ -109,6 +115,9 @@ async fn turn_away(stream: TcpStream) {
 
 async fn connection(stream: TcpStream, app: Arc<App>, mut ends: watch::Receiver<bool>) {
     let header_time = app.limits.header_time;
+    // A client that takes nothing of its answer would keep its place for good.
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(app.limits.write_time));
     let service = service_fn(move |request| {
         let app = Arc::clone(&app);
         async move { Ok::<_, Infallible>(respond(&app, request).await) }
@@ -118,7 +127,7 @@ async fn connection(stream: TcpStream, app: Arc<App>, mut ends: watch::Receiver<
         .header_read_timeout(header_time)
         .max_headers(100)
         .max_buf_size(HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = pin!(connection);
     let mut ending = pin!(async move { ends.wait_for(|ending| *ending).await.is_ok() });
     let mut ended = false;

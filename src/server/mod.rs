@@ -69,6 +69,8 @@ pub struct Limits {
     pub header_time: Duration,
     /// Time for the body of a request.
     pub body_time: Duration,
+    /// A client that takes nothing of its answer for so long is let go.
+    pub write_time: Duration,
     /// An answer that is silent for so long gets a sign of life.
     pub ping: Duration,
     /// Time for requests in flight when the server is to end.
@@ -84,6 +86,7 @@ impl Default for Limits {
             connections: 1024,
             header_time: Duration::from_secs(30),
             body_time: Duration::from_secs(60),
+            write_time: Duration::from_secs(30),
             ping: Duration::from_secs(10),
             drain: Duration::from_secs(30),
             stuck: Duration::from_secs(60),

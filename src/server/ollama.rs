@@ -221,7 +221,7 @@ enum Kind {
 async fn loaded(app: &Arc<App>, name: String, keep: Keep, kind: Kind) -> Answer {
     let (name, reason) = if keep == Some(Some(Duration::ZERO)) {
         let known = app.known(Some(name)).await?;
-        app.unload(known.name.clone());
+        app.unload(&known.name);
         (known.name, "unload")
     } else {
         let model = app.model(Some(name)).await?;

@@ -111,7 +111,15 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let models = Arc::new(Models::default());
-        let limits = Limits { stuck: Duration::from_millis(300), drain: Duration::ZERO, ..Limits::default() };
+        let limits = Limits {
+            stuck: Duration::from_millis(300),
+            drain: Duration::ZERO,
+            header_time: Duration::from_secs(2),
+            body_time: Duration::from_secs(1),
+            write_time: Duration::from_secs(1),
+            connections: 1000,
+            ..Limits::default()
+        };
         let catalog = Box::new(Given(Arc::clone(&models)));
         let access = Access::default();
         let server = Server::new(listener, "quick", catalog, access, limits, &Residence::default()).unwrap();
@@ -182,7 +190,13 @@ fn a_stuck_engine_is_not_ready() {
     assert_eq!(read(server.ask("quick")).0, 200);
     std::thread::sleep(Duration::from_millis(400));
     assert_eq!(server.get("/health/ready").0, 200, "nothing is to be done");
+    // However long nobody has looked.
+    assert_eq!(read(server.ask("quick")).0, 200);
+    std::thread::sleep(Duration::from_millis(700));
     let waiting = server.ask("stuck");
+    while !server.get("/metrics").1.contains("num_requests_waiting{model_name=\"stuck\"} 1") {}
+    let (status, text) = server.get("/health/ready");
+    assert!(status == 200 || text.contains("no progress for 0."), "{text}");
     server.eventually("it is stuck", "/health/ready", |status, text| {
         status == 503 && text.contains("stuck shows no progress for 0.")
     });
@@ -282,4 +296,58 @@ fn downloads_end_with_their_clients() {
         drop(pulling);
         wait(&models.ended, "it goes on");
     }
+}
+
+/// Whoever is slow loses the connection, whatever is slow about it: no place is taken for good.
+#[test]
+fn slow_clients_are_let_go() {
+    let server = Running::start();
+    let ends = |mut stream: TcpStream, least: u64, what: &str| {
+        let begun = Instant::now();
+        let mut text = Vec::new();
+        let _ = stream.read_to_end(&mut text);
+        let took = begun.elapsed();
+        let expected = Duration::from_millis(least)..Duration::from_secs(10);
+        assert!(expected.contains(&took), "{what}: {took:?}");
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    ends(server.send("GET /health/live HTTP/1.1\r\nhost: loc"), 1500, "headers");
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{";
+    let text = ends(server.send(head), 500, "body");
+    assert!(text.starts_with("HTTP/1.1 408"), "{text}");
+    // An answer that no buffer holds, of which nothing is read once it has begun.
+    let mut stream = server.asked("/tokenize", &json!({ "content": "a b ".repeat(2 << 20) }));
+    let mut text = vec![0];
+    stream.read_exact(&mut text).unwrap();
+    std::thread::sleep(Duration::from_millis(2500));
+    let _ = stream.read_to_end(&mut text);
+    let head = String::from_utf8_lossy(&text[..200]).into_owned();
+    let length: usize = head.split("content-length: ").nth(1).unwrap().split('\r').next().unwrap().parse().unwrap();
+    assert!(text.len() < length, "all {length} bytes came");
+    assert_eq!(server.get("/health/live").0, 200);
+}
+
+/// A model that is to be closed after its last request is not opened twice when another one comes before.
+#[test]
+fn who_asks_before_the_end_keeps_a_model() {
+    let server = Running::start();
+    let unload = || {
+        let (_, text) = read(server.asked("/api/generate", &json!({ "model": "stuck", "keep_alive": 0 })));
+        assert!(text.contains("\"unload\""), "{text}");
+    };
+    let waiting = |n: u32| {
+        let line = format!("num_requests_waiting{{model_name=\"stuck\"}} {n}\n");
+        server.eventually("it waits", "/metrics", |_, text| text.contains(&line));
+    };
+    let first = server.ask("stuck");
+    waiting(1);
+    unload();
+    let second = server.ask("stuck");
+    waiting(2);
+    server.models.release();
+    assert_eq!([read(first).0, read(second).0], [200, 200]);
+    assert_eq!(server.models.opened.load(Ordering::Relaxed), 1);
+    assert!(server.get("/api/ps").1.contains("stuck"), "the second did not want it closed");
+    unload();
+    server.eventually("it is closed", "/api/ps", |_, text| !text.contains("stuck"));
 }

@@ -173,6 +173,10 @@ fn those_who_go_leave_nothing() {
 #[test]
 fn a_full_queue_refuses() {
     let server = Server::start(&["--parallel", "1", "--queue", "2"]);
+    // What could never wait is no matter of time.
+    let response = server.send("POST", "/v1/completions", &[], &long(json!({ "n": 5 })));
+    assert_eq!((response.status, &response.error()["param"]), (400, &json!("n")));
+    assert!(response.error()["message"].as_str().unwrap().contains("never fit into the queue; 2 work"));
     let mut open = Vec::new();
     let request = server.request("POST", "/v1/completions", &[], &long(json!({ "max_tokens": 2000 })));
     for _ in 0..3 {

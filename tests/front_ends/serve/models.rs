@@ -149,6 +149,26 @@ fn models_are_pulled_loaded_and_unloaded() {
     assert_eq!(again, json!({ "status": "success" }));
 }
 
+/// A file that is both given on the command line and known to the cache by another name has one place.
+#[test]
+fn one_file_is_opened_once() {
+    let fake = hub();
+    let pulled = server("once", &fake, &[]);
+    assert_eq!(pulled.post("/api/pull", &json!({ "model": "org/repo", "stream": false })).status, 200);
+    drop(pulled);
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve-models-once");
+    let snapshots = home.join("hub/models--org--repo/snapshots");
+    let commit = fs::read_dir(snapshots).unwrap().next().unwrap().unwrap().path();
+    let file = commit.join("stories-Q8_0.gguf");
+    let given = [file.to_str().unwrap()];
+    let server = Server::with(&given, &[("HF_HOME", home.to_str().unwrap()), ("HF_ENDPOINT", &fake.address)]);
+    for name in ["default", NAME, "org/repo", "stories-Q8_0"] {
+        let (status, said) = ask(&server, name);
+        assert_eq!((status, &said["model"]), (200, &json!("stories-Q8_0")), "{name}: {said}");
+    }
+    assert_eq!((listed(&server), loaded(&server)), (vec!["stories-Q8_0".to_owned()], vec!["stories-Q8_0".to_owned()]));
+}
+
 #[test]
 fn the_longest_unused_gives_way() {
     let first = data("stories/stories-q8_0.gguf");
