@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench serving -- [160M] [Q4_0] [cpu|gpu]`: the time of a prompt of 4,096 tokens alone, and beside four streams;
 //! gaps between the streams' tokens meanwhile (median, 99th percentile, largest) and before; in turns, medians of the rounds. Then
-//! the share of a core that an idle driver takes.
+//! those gaps beside a fifth stream that somebody reads, and beside one that nobody reads. Then the share of a core that an idle
+//! driver takes.
 
 use std::time::{Duration, Instant};
 
@@ -85,9 +86,66 @@ fn main() {
         let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize];
         println!("gaps {name}: median {:.1} ms, p99 {:.1} ms, largest {:.1} ms", at(0.5), at(0.99), at(1.0));
     }
+    unread(&handle, vocab);
     idle();
     drop(handle);
     thread.join().expect("the driver ends");
+}
+
+/// Gaps between tokens of streams beside one that is read, and one that nobody reads.
+fn unread(handle: &Handle, vocab: u32) {
+    const TOKENS: u32 = 600;
+    let request = |seed: u32| {
+        let prompt = (0..16).map(|i: u32| (i * 7919 + seed * 104_729) % vocab).collect();
+        Request { max_tokens: Some(TOKENS), ..Request::new(prompt) }
+    };
+    let p99 = |read: bool, round: u32| {
+        let [stop, reading] = [std::sync::atomic::AtomicBool::new(false), std::sync::atomic::AtomicBool::new(false)];
+        let count = std::sync::atomic::AtomicU32::new(0);
+        let start = |i| handle.generate(request(1000 + 10 * round + i)).expect("the queue is empty");
+        let (fifth, streams): (Generation, Vec<Generation>) = (start(STREAMS), (0..STREAMS).map(start).collect());
+        let mut gaps: Vec<f64> = std::thread::scope(|scope| {
+            let (never, count) = (&reading, &count);
+            let fifth = match read {
+                true => scope.spawn(move || drop(arrivals(fifth, never, count))),
+                false => scope.spawn(move || {
+                    while !never.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    drop(fifth);
+                }),
+            };
+            let stop = &stop;
+            let streams: Vec<_> =
+                streams.into_iter().map(|one| scope.spawn(move || arrivals(one, stop, count))).collect();
+            let arrivals: Vec<_> = streams.into_iter().map(|stream| stream.join().expect("it reads")).collect();
+            reading.store(true, std::sync::atomic::Ordering::Relaxed);
+            fifth.join().expect("it ends");
+            let gaps = |arrivals: &Vec<Instant>| -> Vec<f64> {
+                arrivals.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3).collect()
+            };
+            arrivals.iter().flat_map(gaps).collect()
+        });
+        gaps.sort_by(f64::total_cmp);
+        gaps[gaps.len() * 99 / 100]
+    };
+    let mut pairs: Vec<[f64; 2]> = (0..ROUNDS)
+        .map(|round| {
+            if round % 2 == 0 {
+                let read = p99(true, round);
+                [read, p99(false, round)]
+            } else {
+                let unread = p99(false, round);
+                [p99(true, round), unread]
+            }
+        })
+        .collect();
+    pairs.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
+    let [read, unread] = pairs[pairs.len() / 2];
+    println!(
+        "p99 of gaps beside a stream that is read {read:.2} ms, that nobody reads {unread:.2} ms: {:.3}",
+        unread / read
+    );
 }
 
 /// Seconds to the first token of a prompt that is asked alone.

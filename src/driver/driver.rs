@@ -55,6 +55,8 @@ struct Running {
     stops: StopMatcher,
     /// When it was asked, which is before the driver looked.
     submitted: Instant,
+    /// How long before.
+    unseen: Duration,
     last_token: Option<Instant>,
     /// Why it ends, where the engine does not know.
     reason: Option<Finish>,
@@ -216,8 +218,9 @@ impl<E: Executor> Driver<E> {
         let text = TextStream::after(Arc::clone(&self.tokenizer), &request.prompt);
         match self.engine.submit(request) {
             Ok(id) => {
-                let stops = StopMatcher::new(&stop);
-                let running = Running { number, channel, text, stops, submitted, last_token: None, reason: None };
+                let (stops, unseen) = (StopMatcher::new(&stop), submitted.elapsed());
+                let running =
+                    Running { number, channel, text, stops, submitted, unseen, last_token: None, reason: None };
                 self.running.insert(id, running);
                 self.numbers.insert(number, id);
             }
@@ -251,8 +254,9 @@ impl<E: Executor> Driver<E> {
                     self.engine.cancel(request);
                 }
             }
-            Event::Finished { request, reason, usage, decoded, timings } => {
+            Event::Finished { request, reason, usage, decoded, mut timings } => {
                 let Some(mut running) = self.running.remove(&request) else { return };
+                timings.queued += running.unseen;
                 self.numbers.remove(&running.number);
                 let reason = running.reason.take().unwrap_or(reason);
                 self.metrics.finished(&reason, usage, timings);

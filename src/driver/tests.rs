@@ -340,6 +340,8 @@ fn nobody_waits_uncounted() {
     }
     let times = handle.metrics().time_to_first_token;
     assert!(times.count() == 1 && times.sum >= 0.06, "{times:?}");
+    let (queued, whole) = (handle.metrics().request_queue_time.sum, handle.metrics().e2e_request_latency.sum);
+    assert!(queued >= 0.06 && whole >= queued, "{queued} of {whole}");
 }
 
 fn ask_of(handle: &Handle) -> Generation {
@@ -357,7 +359,9 @@ fn requests_end_when_their_time_is_over() {
         read.all(&mut generation);
     }
     let Some((Finish::Deadline, timings)) = read.end else { panic!("{:?}", read.end) };
-    assert_eq!(timings.queued + timings.prefill + timings.decode, Duration::from_millis(5));
+    // With what passed before the driver looked, by the true clock.
+    let whole = timings.queued + timings.prefill + timings.decode;
+    assert!((5..50).contains(&whole.as_millis()), "{whole:?}");
     assert!((1..6).contains(&read.ids.len()), "{:?}", read.ids);
 }
 

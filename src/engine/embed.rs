@@ -160,6 +160,11 @@ impl Embedder {
         self.program.outs.iter().any(|out| matches!(out, Out::Score(_)))
     }
 
+    /// Whether texts that are too long are truncated from now on; else they are errors.
+    pub fn set_truncate(&mut self, truncate: bool) {
+        self.truncate = truncate;
+    }
+
     /// Elements of a vector.
     pub fn width(&self) -> u32 {
         self.program.pooled().map_or(0, |v| self.program.value(v).width)

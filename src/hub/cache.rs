@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::reference::{is_part, is_safe_path};
 use crate::{Error, Result};
@@ -118,7 +119,10 @@ impl RepoFolder {
             return Ok(());
         }
         make_folder(path.parent().unwrap_or(&path))?;
-        let new = path.with_extension(format!("{}.new", std::process::id()));
+        // Beside the folder of refs: what a crash leaves there is no ref. Others write theirs at the same time.
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let new = self.path.join(format!("ref-{}-{number}.new", std::process::id()));
         fs::write(&new, commit).and_then(|()| fs::rename(&new, &path)).map_err(io_error(&path))
     }
 
@@ -264,4 +268,32 @@ fn free_of(folder: &Path) -> Option<u64> {
 #[cfg(not(unix))]
 fn free_of(_: &Path) -> Option<u64> {
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names that differ after their last dot alone are written at the same time, again and again.
+    #[test]
+    fn refs_are_written_side_by_side() {
+        let folder = std::env::temp_dir().join(format!("wgslm-refs-{}", std::process::id()));
+        let repo = RepoFolder { path: folder.clone(), links: false };
+        std::thread::scope(|scope| {
+            for (name, digit) in [("v1.0", "a"), ("v1.1", "b"), ("v1", "c"), ("v1.0", "d")] {
+                let repo = &repo;
+                scope.spawn(move || {
+                    for i in 0..50 {
+                        let commit = format!("{}{i:02}", digit.repeat(38));
+                        repo.set_ref(name, &commit).unwrap();
+                        assert!(repo.commit(name).is_some_and(|read| name == "v1.0" || read == commit), "{name}");
+                    }
+                });
+            }
+        });
+        let mut left = Vec::new();
+        walk(&folder, &mut |name, _| left.push(name.to_owned()));
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(left, ["refs/v1", "refs/v1.0", "refs/v1.1"]);
+    }
 }

@@ -281,7 +281,9 @@ fn refusal(url: &str, status: u16, headers: &HeaderMap, with_token: bool) -> Err
 
 /// Where a redirect leads.
 fn joined(url: &str, location: &str) -> String {
-    if location.contains("://") {
+    // A query may hold addresses, too.
+    let scheme = location.split(['/', '?', '#']).next().unwrap_or_default();
+    if scheme.ends_with(':') && location[scheme.len()..].starts_with("//") {
         return location.to_owned();
     }
     let (scheme, rest) = url.split_once("://").unwrap_or(("https", url));
@@ -309,6 +311,8 @@ mod tests {
             ("//o/c", "https://o/c"),
             ("/c?k=1", "https://h:8/c?k=1"),
             ("c", "https://h:8/a/c"),
+            ("c?to=http://o/d", "https://h:8/a/c?to=http://o/d"),
+            ("/c?to=http://o/d", "https://h:8/c?to=http://o/d"),
         ] {
             assert_eq!(joined(from, to), expected);
         }

@@ -92,7 +92,11 @@ struct Job {
 
 /// What is to be embedded.
 pub(super) enum Texts {
-    Single(Vec<String>),
+    /// Some that are too long may be truncated.
+    Single {
+        texts: Vec<String>,
+        truncate: bool,
+    },
     Pairs(String, Vec<String>),
 }
 
@@ -489,8 +493,12 @@ impl Vectors {
 
 fn vectors(embedder: &mut Embedder, texts: &Texts) -> Result<Vectored> {
     let inputs: Vec<Input> = match texts {
-        Texts::Single(texts) => texts.iter().map(|text| embedder.text(text)).collect::<Result<_>>()?,
+        Texts::Single { texts, truncate } => {
+            embedder.set_truncate(*truncate);
+            texts.iter().map(|text| embedder.text(text)).collect::<Result<_>>()?
+        }
         Texts::Pairs(query, documents) => {
+            embedder.set_truncate(false);
             documents.iter().map(|document| embedder.pair(query, document)).collect::<Result<_>>()?
         }
     };

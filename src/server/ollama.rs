@@ -336,10 +336,10 @@ pub(super) async fn embed(app: &Arc<App>, mut fields: Fields) -> Answer {
     app.keep(&model, keep);
     let made = of_texts(&model)?;
     fields.refuse("dimensions", &[], "vectors are as long as the model makes them")?;
-    fields.refuse("truncate", &[true.into(), false.into()], "true and false work")?;
+    let truncate = fields.flag("truncate")?.unwrap_or(true);
     fields.ignore(&["options"]);
     let begun = Instant::now();
-    let made = made.of(Texts::Single(texts)).await?;
+    let made = made.of(Texts::Single { texts, truncate }).await?;
     let embeddings: Vec<Value> = made.vectors.iter().map(|vector| vectors::numbers(vector)).collect();
     let time = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
     Ok(json_answer(&json!({
@@ -369,7 +369,7 @@ pub(super) async fn embeddings(app: &Arc<App>, mut fields: Fields) -> Answer {
     fields.ignore(&["options"]);
     let model = app.model(Some(name)).await?;
     app.keep(&model, keep);
-    let made = of_texts(&model)?.of(Texts::Single(vec![text])).await?;
+    let made = of_texts(&model)?.of(Texts::Single { texts: vec![text], truncate: true }).await?;
     let vector = made.vectors.first().map_or(json!([]), |vector| vectors::numbers(vector));
     Ok(json_answer(&json!({ "embedding": vector })))
 }

@@ -31,7 +31,7 @@ pub(super) async fn embeddings(app: &Arc<App>, mut fields: Fields) -> Answer {
         Some("base64") => true,
         Some(other) => return Err(Failure::invalid("encoding_format", format!("{other:?}; float and base64 work"))),
     };
-    let made = vectors.of(Texts::Single(texts)).await?;
+    let made = vectors.of(Texts::Single { texts, truncate: false }).await?;
     let data: Vec<Value> = made
         .vectors
         .iter()

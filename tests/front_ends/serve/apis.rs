@@ -272,6 +272,20 @@ fn vectors_and_scores_are_served() {
     }
     let long = ask(json!({ "input": "w4 ".repeat(10_000) }));
     assert_eq!((long.status, &long.error()["code"]), (400, &json!("context_length_exceeded")));
+    // Clients of Ollama get the vector of the beginning, unless they say otherwise.
+    let ollama = |more: Value| {
+        let mut body = json!({ "model": "vectors", "input": "w4 ".repeat(10_000) });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/api/embed", &body)
+    };
+    let [cut, said] = [json!({}), json!({ "truncate": true })].map(|more| ollama(more).json());
+    assert_eq!(cut["embeddings"], said["embeddings"]);
+    assert!(cut["prompt_eval_count"].as_u64().unwrap() < 10_000, "{cut}");
+    let whole = ollama(json!({ "truncate": false }));
+    assert_eq!(whole.status, 400);
+    assert_eq!(ollama(json!({ "truncate": 1 })).status, 400);
+    let again = ask(json!({ "input": "w4 ".repeat(10_000) }));
+    assert_eq!(again.status, 400, "what one client allows is not what another does");
     for path in ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/rerank", "/api/chat", "/tokenize"] {
         let response = server.post(path, &json!({ "model": "vectors", "query": "w4", "documents": ["w5"] }));
         assert_eq!(response.status, 400, "{path}");
