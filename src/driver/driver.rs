@@ -154,6 +154,7 @@ impl<E: Executor> Driver<E> {
         events.into_iter().for_each(|event| self.deliver(event, now));
         self.report();
         // Who sees the end of a request finds it in the metrics, too.
+        self.ends_at(now);
         self.ended.drain(..).for_each(|(channel, end)| _ = channel.push(end, usize::MAX));
         if !self.engine.busy() {
             // How long nobody asked says nothing of how long an answer takes.
@@ -161,7 +162,8 @@ impl<E: Executor> Driver<E> {
             let state = self.shared.lock();
             return if state.commands.is_empty() && self.shared.abandoned(&state) { Next::Over } else { Next::Idle };
         }
-        if self.engine.lost().is_none() {
+        // What was cancelled above ends now, whatever the device does.
+        if self.engine.lost().is_none() || self.engine.has_events() {
             return Next::Go;
         }
         // Requests wait for the device.
@@ -224,7 +226,10 @@ impl<E: Executor> Driver<E> {
                 self.running.insert(id, running);
                 self.numbers.insert(number, id);
             }
-            Err(error) => channel.fail(Arc::new(error)),
+            Err(error) => {
+                self.metrics.finished_error += 1;
+                channel.fail(Arc::new(error));
+            }
         }
         self.starting = None;
     }
@@ -256,6 +261,8 @@ impl<E: Executor> Driver<E> {
             }
             Event::Finished { request, reason, usage, decoded, mut timings } => {
                 let Some(mut running) = self.running.remove(&request) else { return };
+                // Until its end is listed: nobody waits for ever.
+                self.starting = Some(Arc::clone(&running.channel));
                 timings.queued += running.unseen;
                 self.numbers.remove(&running.number);
                 let reason = running.reason.take().unwrap_or(reason);
@@ -263,11 +270,19 @@ impl<E: Executor> Driver<E> {
                 let mut text = running.stops.push(&running.text.finish());
                 text += &running.stops.finish();
                 self.ended.push((running.channel, GenerationEvent::Finished { text, reason, usage, decoded, timings }));
-                if let Some(last) = self.last_end.replace(now) {
-                    let between = (now - last).as_secs_f64();
-                    self.between_ends += 0.2 * (between - self.between_ends);
-                }
+                self.starting = None;
             }
+        }
+    }
+
+    /// Some requests have ended together: how long that took for each of them.
+    fn ends_at(&mut self, now: Instant) {
+        if self.ended.is_empty() {
+            return;
+        }
+        if let Some(last) = self.last_end.replace(now) {
+            let between = (now - last).as_secs_f64() / self.ended.len() as f64;
+            self.between_ends += 0.2 * (between - self.between_ends);
         }
     }
 

@@ -77,7 +77,7 @@ pub struct Metrics {
     pub prefix_cache_queries: u64,
     /// Tokens of prompts that were found there.
     pub prefix_cache_hits: u64,
-    /// Blocks of the cache that were forgotten for others.
+    /// Blocks and states in the cache that were forgotten for others.
     pub cache_evictions: u64,
     /// How often a running request had to give its place to another.
     pub num_preemptions: u64,

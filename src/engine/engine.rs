@@ -91,6 +91,11 @@ impl<E: Executor> Engine<E> {
         self.scheduler.set_rows(rows);
     }
 
+    /// Whether something has happened that the next [`step`](Engine::step) gives.
+    pub fn has_events(&self) -> bool {
+        self.scheduler.has_events()
+    }
+
     /// Whether there is anything to do.
     pub fn busy(&self) -> bool {
         self.scheduler.busy()
@@ -117,7 +122,7 @@ impl<E: Executor> Engine<E> {
         self.stalls
     }
 
-    /// How often a running request had to give its blocks to an older one, to be computed again.
+    /// How often a running request had to give its blocks or its slot to another one, to be computed again.
     pub fn preemptions(&self) -> u64 {
         self.scheduler.preemptions()
     }

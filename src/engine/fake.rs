@@ -280,7 +280,8 @@ impl Executor for Fake {
 
     async fn wait(&mut self) -> Result<()> {
         self.blocked += 1;
-        Ok(())
+        // As drivers may say it: what is in flight has not said so yet.
+        if self.gone() { Err(Error::DeviceLost("unplugged".to_owned())) } else { Ok(()) }
     }
 
     fn blocked(&self) -> u64 {

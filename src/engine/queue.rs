@@ -18,8 +18,8 @@ pub enum Priority {
     Normal,
     /// 10 seconds later.
     Low,
-    /// 60 seconds later. While nothing else runs, steps are short and one at a time, so that a user interface on the same device
-    /// goes on; and a request of a higher class that finds no slot takes the place of one that runs.
+    /// An hour later. While nothing else runs, steps are short and one at a time, so that a user interface on the same device
+    /// goes on; and those that run give their slots and blocks to requests of higher classes that come within that hour.
     Background,
 }
 
@@ -30,7 +30,7 @@ impl Priority {
             Self::High => 0,
             Self::Normal => 2,
             Self::Low => 10,
-            Self::Background => 60,
+            Self::Background => 3600,
         })
     }
 }
@@ -97,8 +97,8 @@ mod tests {
             rank(7, Priority::Normal, 3),
             rank(8, Priority::Normal, 4),
             rank(11, Priority::High, 5),
-            rank(58, Priority::Normal, 6),
-            rank(60, Priority::High, 7),
+            rank(3598, Priority::Normal, 6),
+            rank(3600, Priority::High, 7),
         ];
         ranks.iter().for_each(|rank| queue.insert(*rank, 10));
         assert_eq!(queue.first(9).map_ids(), [3, 2, 4, 5, 1, 6, 7]);

@@ -155,6 +155,18 @@ impl Sequence {
         }
     }
 
+    /// No longer keeps what others see who go on within its prompt; whether there was any.
+    pub(super) fn forget_ends(&mut self, kv: &mut Kv) -> bool {
+        let last = self.ends.iter().copied().max();
+        self.ends.retain(|end| Some(*end) == last);
+        kv.release_kept(&mut self.table)
+    }
+
+    /// The last position up to `positions` of those whose windows it keeps.
+    pub(super) fn end_up_to(&self, positions: u32) -> u32 {
+        self.ends.iter().copied().filter(|end| *end <= positions).max().unwrap_or(0)
+    }
+
     /// The last position up to `positions` whose states it keeps.
     pub(super) fn state_up_to(&self, positions: u32) -> u32 {
         self.states.iter().map(|(pos, _)| *pos).filter(|pos| *pos <= positions).max().unwrap_or(0)

@@ -1,5 +1,7 @@
 //! The engine against an executor that samples a hash of what it finds in its pages.
 
+mod admission;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::packed::{Batch, Packed};
@@ -19,7 +19,7 @@ use crate::cpu::{Cache, Job, MOST_SHARES, PageShape, Pages, Share, Shared, State
 use crate::file::CountFn;
 use crate::model::{CacheSpec, FuseFor, Node, Program, fuse};
 use crate::ops::cpu::{CpuRun, Place, StepRows};
-use crate::ops::sample::{Best, Picker, logprobs};
+use crate::ops::sample::{Best, Logprob, Picker, logprobs};
 use crate::ops::{CpuWeights, KvStorage, Load, Op, RING, RowEntry, Rows, ValueId};
 use crate::quant::{LANES, Simd};
 use crate::{Error, Result};
@@ -68,9 +68,12 @@ pub struct CpuExecutor {
     rows: Vec<RowEntry>,
     /// (samples, [`SAMPLE_SHARES`])
     bests: Shared<Best>,
+    /// One a share of the region that samples.
+    pickers: Vec<Mutex<Picker>>,
+    /// What samples report, one list a sample.
+    reported: Vec<Mutex<Vec<Logprob>>>,
     /// The tokens sampled last for each slot, by position.
     sampled: Vec<u32>,
-    picker: Picker,
     queue: VecDeque<Queued>,
     /// Steps that are not in flight, with their memory.
     #[allow(clippy::vec_box, reason = "they move to the queue and back; boxed, without a copy")]
@@ -183,8 +186,9 @@ impl CpuExecutor {
             scratch_len,
             rows: Vec::with_capacity(limits.rows as usize),
             bests: Shared::zeroed("the samples of a step", limits.seqs as usize * SAMPLE_SHARES)?,
+            pickers: std::iter::repeat_with(Mutex::default).take(SAMPLE_SHARES).collect(),
+            reported: std::iter::repeat_with(Mutex::default).take(limits.seqs as usize).collect(),
             sampled: zeros("the tokens sampled last", limits.seqs as usize * RING as usize)?,
-            picker: Picker::default(),
             queue: VecDeque::with_capacity(limits.in_flight as usize + 64),
             free: (0..limits.in_flight).map(|_| waiting()).collect(),
             next_ticket: 0,
@@ -292,8 +296,8 @@ impl CpuExecutor {
         let (scratch, scratch_len, bests) = (&self.scratch, self.scratch_len, &self.bests);
         let int8 = self.int8;
         let vocab = self.program.vocab as usize;
-        let plain = || batch.samples.iter().enumerate().filter(|(_, sample)| sample.is_plain());
-        let samples = plain().next().is_some();
+        let (pickers, reported, sampled) = (&*self.pickers, &*self.reported, &*self.sampled);
+        let samples = !batch.samples.is_empty() && plan.logits.is_some();
         let marks = &*self.marks;
         // Browsers have no clock of this kind, and one thread.
         let started = (!marks.is_empty() || self.threads.learns(phase)).then(Instant::now);
@@ -316,10 +320,25 @@ impl CpuExecutor {
             let Some(node) = plan.program.nodes.get(region) else {
                 let Some(logits) = plan.logits else { return };
                 let own = share.of(vocab, 16);
-                for (d, sample) in plain() {
+                for (d, sample) in batch.samples.iter().enumerate() {
                     let row = sample.out as usize * vocab;
-                    let part = values[logits].slice(row + own.start..row + own.end);
-                    let best = Best::of(part, own.start as u32, sample.inv_temperature(), sample.key());
+                    // Every share looks at a part of the row where that is enough; else one looks at all of it.
+                    let best = if sample.is_best_of_all() {
+                        let part = values[logits].slice(row + own.start..row + own.end);
+                        Best::of(part, own.start as u32, sample.inv_temperature(), sample.key())
+                    } else if d % SAMPLE_SHARES == share.index {
+                        let (row, ring) = (values[logits].slice(row..row + vocab), &sampled[ring(sample.slot)]);
+                        let mut picker = lock(&pickers[share.index]);
+                        let token = picker.pick(sample, &batch.lists, ring, row);
+                        if sample.reports() {
+                            let mut reported = lock(&reported[d]);
+                            reported.clear();
+                            logprobs(row, token, sample.reported - 1, &mut reported);
+                        }
+                        Best::picked(token)
+                    } else {
+                        Best::NONE
+                    };
                     bests.set(d * SAMPLE_SHARES + share.index, best);
                 }
                 return;
@@ -343,22 +362,16 @@ impl CpuExecutor {
     fn collect(&mut self, seq: &SeqOuts, batch: &Batch, seqs: usize) {
         let vocab = self.program.vocab as usize;
         let plan = &self.schedules[seq.phase];
-        if let (Some([d, at]), Some(logits)) = (seq.sampled, plan.logits) {
+        if let (Some([d, at]), Some(_)) = (seq.sampled, plan.logits) {
             let sample = &batch.samples[d];
-            let ring = &mut self.sampled[(seq.slot * RING) as usize..][..RING as usize];
-            let row = self.buffers[logits].slice(sample.out as usize * vocab..(sample.out as usize + 1) * vocab);
+            let ring = &mut self.sampled[ring(seq.slot)];
             let ended = sample.ended(&batch.lists, ring);
-            let token = if ended.is_some() {
-                None
-            } else if sample.is_plain() {
-                let parts = self.bests.slice(d * SAMPLE_SHARES..(d + 1) * SAMPLE_SHARES);
-                parts.iter().copied().fold(Best::NONE, Best::max).sampled()
-            } else {
-                self.picker.pick(sample, &batch.lists, ring, row)
-            };
+            let parts = self.bests.slice(d * SAMPLE_SHARES..(d + 1) * SAMPLE_SHARES);
+            let token = parts.iter().copied().fold(Best::NONE, Best::max).sampled().filter(|_| ended.is_none());
             self.out.sampled[at] = Sampled { slot: seq.slot, token };
-            if sample.reports() {
-                logprobs(row, token, sample.reported - 1, &mut self.out.logprobs[at]);
+            if sample.reports() && token.is_some() {
+                let reported = self.reported[d].get_mut().unwrap_or_else(PoisonError::into_inner);
+                std::mem::swap(reported, &mut self.out.logprobs[at]);
             }
             // A request without a token ends. Until it does, its rows need some token: a stop token if one was sampled
             // before.
@@ -657,6 +670,17 @@ impl Schedule {
         let rows = |op: &Op| op.writes().map_or(limits.rows, |v| limits.rows_of(self.program.value(v).rows));
         self.program.nodes.iter().map(|node| node.op.cpu_scratch(rows(&node.op) as usize)).max().unwrap_or(0)
     }
+}
+
+/// Where the tokens lie that were sampled last for a slot.
+fn ring(slot: u32) -> Range<usize> {
+    let [first, end] = [slot, slot + 1].map(|slot| (slot * RING) as usize);
+    first..end
+}
+
+/// What only one share uses, so that nobody waits.
+fn lock<T>(own: &Mutex<T>) -> MutexGuard<'_, T> {
+    own.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Shares of the region in which tokens are sampled.

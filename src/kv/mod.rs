@@ -154,6 +154,11 @@ impl Kv {
         self.states.is_some()
     }
 
+    /// Whether there are groups in which a row does not see all.
+    pub fn windowed(&self) -> bool {
+        self.windows.iter().any(Option::is_some)
+    }
+
     /// Blocks that hold so many positions.
     pub fn blocks_for(&self, positions: u32) -> u32 {
         positions.div_ceil(self.block)
@@ -241,7 +246,7 @@ impl Kv {
     /// Evicts a whole node.
     fn evict(&mut self) -> Option<()> {
         let node = self.index.evict()?;
-        self.counts.evicted += node.blocks.len() as u64;
+        self.counts.evicted += node.blocks.len() as u64 + u64::from(node.state.is_some());
         self.drop_node(node);
         Some(())
     }
@@ -275,6 +280,13 @@ impl Kv {
             }
             table.freed[group] = table.freed[group].max(end);
         }
+    }
+
+    /// Gives back what a table keeps for others beside its own; whether there was any.
+    pub fn release_kept(&mut self, table: &mut Table) -> bool {
+        let any = !table.kept.is_empty();
+        table.kept.drain(..).for_each(|(group, _, block)| self.pools[group].release(block));
+        any
     }
 
     /// Takes all blocks away from a table. Those that are published are found again, until they are evicted.
@@ -324,7 +336,7 @@ impl Kv {
             let held = blocks.iter().filter(|block| **block != FREED);
             held.for_each(|block| self.pools[group].release(*block));
         }
-        table.kept.iter().for_each(|(group, _, block)| self.pools[*group].release(*block));
+        self.release_kept(table);
         *table = self.table();
     }
 
@@ -460,11 +472,17 @@ impl Kv {
     }
 
     /// Whether there are too few blocks, still. With `spare`, as in [`Self::fits`].
-    pub fn lacks(&self, Lack { group, blocks }: Lack, spare: bool) -> bool {
+    pub fn lacks(&self, lack: Lack, spare: bool) -> bool {
+        self.lacks_beside(lack, spare, std::iter::empty())
+    }
+
+    /// The same if these tables gave all back that they have.
+    pub fn lacks_beside<'a>(&self, lack: Lack, spare: bool, tables: impl Iterator<Item = &'a Table>) -> bool {
         /// A twentieth is enough that a sequence is rarely admitted only to be preempted.
         const SPARE: u32 = 20;
-        let pool = &self.pools[group];
-        blocks + if spare { pool.capacity() / SPARE } else { 0 } > pool.available()
+        let (pool, group) = (&self.pools[lack.group], lack.group);
+        let held: usize = tables.map(|table| table.groups[group].iter().filter(|block| **block != FREED).count()).sum();
+        lack.blocks + if spare { pool.capacity() / SPARE } else { 0 } > pool.available() + held as u32
     }
 
     /// Gives an empty table what a search just found.
@@ -588,7 +606,6 @@ impl Kv {
             }
             table.path.push(node);
             parent = node;
-            self.counts.published += 1;
         }
         self.bound_nodes();
     }
@@ -608,6 +625,7 @@ impl Kv {
                 None => {
                     pool.keep(*own);
                     self.index.set_block(node, group, *own);
+                    self.counts.published += 1;
                 }
             }
             if self.windows[group].is_some() {
@@ -618,6 +636,7 @@ impl Kv {
             if known.is_none() {
                 pool.keep(block);
                 self.index.set_block(node, group, block);
+                self.counts.published += 1;
             }
             pool.release(block);
         }
@@ -650,6 +669,7 @@ impl Kv {
                     let block = table.groups[group][table.published() as usize];
                     self.pools[group].keep(block);
                     self.index.set_block(node, group, block);
+                    self.counts.published += 1;
                 }
             }
             self.index.set_owner(node, owner);
@@ -674,9 +694,11 @@ impl Kv {
         while self.index.len() > MOST && self.evict().is_some() {}
     }
 
-    /// Evicts all that nobody uses: the device has lost it.
+    /// Forgets all that nobody uses.
     pub fn clear(&mut self) {
-        while self.evict().is_some() {}
+        while let Some(node) = self.index.evict() {
+            self.drop_node(node);
+        }
     }
 
     /// As many blocks and checkpoints as an executor with other limits has. Nothing may be in use or kept.

@@ -15,6 +15,8 @@ pub(super) enum Kind {
     Prompt,
     /// Generating tokens, one a step.
     Generate,
+    /// Reading a prompt of so many tokens, and then generating some.
+    Both { prompt: u32 },
 }
 
 /// A line of the table.
@@ -30,9 +32,13 @@ pub(super) struct Test {
 }
 
 impl Test {
-    /// `pp512`, `tg128 @ d4096`, `tg128 x16`.
+    /// `pp512`, `tg128 @ d4096`, `tg128 x16`, `pp512+tg128`.
     pub(super) fn name(&self) -> String {
-        let kind = if self.kind == Kind::Prompt { "pp" } else { "tg" };
+        let kind = match self.kind {
+            Kind::Prompt => "pp".to_owned(),
+            Kind::Generate => "tg".to_owned(),
+            Kind::Both { prompt } => format!("pp{prompt}+tg"),
+        };
         let depth = if self.depth > 0 { format!(" @ d{}", self.depth) } else { String::new() };
         let parallel = if self.parallel > 1 { format!(" x{}", self.parallel) } else { String::new() };
         format!("{kind}{}{depth}{parallel}", self.n)
@@ -41,12 +47,22 @@ impl Test {
     /// Positions that each sequence needs. Through the engine, one token of the answer comes of the prompt.
     pub(super) fn end(&self) -> u32 {
         let more = if self.parallel > 1 { 2 } else { 0 };
-        self.depth.saturating_add(self.n).saturating_add(more)
+        let [prompt, generated] = self.lengths();
+        self.depth.saturating_add(prompt).saturating_add(generated).saturating_add(more)
+    }
+
+    /// Tokens of a prompt, and generated ones.
+    pub(super) fn lengths(&self) -> [u32; 2] {
+        match self.kind {
+            Kind::Prompt => [self.n, 0],
+            Kind::Generate => [0, self.n],
+            Kind::Both { prompt } => [prompt, self.n],
+        }
     }
 
     /// Tokens of all sequences.
     pub(super) fn tokens(&self) -> f64 {
-        f64::from(self.n) * f64::from(self.parallel)
+        self.lengths().map(f64::from).iter().sum::<f64>() * f64::from(self.parallel)
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -78,7 +94,7 @@ impl<'a> Runner<'a> {
             self.prompt(self.filled, test.depth - self.filled).await?;
             self.filled = test.depth;
         }
-        let warm = if test.kind == Kind::Prompt { *test } else { Test { n: 1, ..*test } };
+        let warm = if test.kind == Kind::Generate { Test { n: 1, ..*test } } else { *test };
         self.run(&warm).await.map(drop)
     }
 
@@ -88,6 +104,10 @@ impl<'a> Runner<'a> {
         match test.kind {
             Kind::Prompt => self.prompt(test.depth, test.n).await?,
             Kind::Generate => self.generate(test.depth, test.n).await?,
+            Kind::Both { prompt } => {
+                self.prompt(test.depth, prompt).await?;
+                self.generate(test.depth + prompt, test.n).await?;
+            }
         }
         Ok(started.elapsed())
     }
@@ -162,21 +182,22 @@ impl<'a> Runner<'a> {
         op.cost(&load, own, &|weight| self.model.format(weight))
     }
 
-    /// The cost of a test's whole run.
-    pub(super) fn cost(&self, test: &Test) -> Cost {
+    /// The cost of a test's whole run; none of one that does two things.
+    pub(super) fn cost(&self, test: &Test) -> Option<Cost> {
         let nodes = &self.executor.program(test.phase()).nodes;
         let step = |rows, pos| nodes.iter().map(|node| self.op_cost(&node.op, rows, pos)).sum::<Cost>();
         match test.kind {
             Kind::Prompt => {
                 let rows = self.executor.limits().rows;
                 let chunks = (0..test.n).step_by(rows as usize);
-                chunks.map(|first| step(rows.min(test.n - first), test.depth + first)).sum()
+                Some(chunks.map(|first| step(rows.min(test.n - first), test.depth + first)).sum())
             }
             // Every token costs a little more than the one before.
             Kind::Generate => {
                 let Cost { bytes, flops } = step(1, test.depth + test.n / 2);
-                Cost { bytes: bytes * f64::from(test.n), flops: flops * f64::from(test.n) }
+                Some(Cost { bytes: bytes * f64::from(test.n), flops: flops * f64::from(test.n) })
             }
+            Kind::Both { .. } => None,
         }
     }
 }

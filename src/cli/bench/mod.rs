@@ -34,6 +34,9 @@ pub(super) struct Args {
     /// Tokens to generate; 0 for none.
     #[arg(short = 'n', long, value_name = "N,…", value_delimiter = ',', default_value = "128")]
     n_gen: Vec<u32>,
+    /// A prompt and an answer in one test: the lengths of both; may be given several times.
+    #[arg(long, value_name = "P,N", value_parser = lengths)]
+    pg: Vec<(u32, u32)>,
     /// Tokens that are in the cache before.
     #[arg(short = 'd', long, value_name = "N,…", value_delimiter = ',', default_value = "0")]
     n_depth: Vec<u32>,
@@ -137,13 +140,12 @@ fn measure_alone(
             bar.show(Progress::Loading(i * u64::from(args.repetitions) + u64::from(repetition), all));
             samples.push(pollster::block_on(runner.run(test))?);
         }
-        let cost = runner.cost(test);
-        let speed = Some((cost, bandwidth));
+        let speed = runner.cost(test).map(|cost| (cost, bandwidth));
         report.add(Line::new(runner.executor, *test, &samples, speed, args.exec.numerics));
     }
     if args.profile {
         runner.executor.profile(true)?;
-        for &test in tests {
+        for &test in tests.iter().filter(|test| !matches!(test.kind, Kind::Both { .. })) {
             pollster::block_on(runner.prepare(test))?;
             profiles.push(pollster::block_on(profile::profile(&mut runner, test))?);
         }
@@ -176,6 +178,13 @@ fn measure_several(
     Ok(())
 }
 
+/// Reads `P,N`.
+fn lengths(text: &str) -> Result<(u32, u32), String> {
+    let read = |text: &str| text.trim().parse().ok().filter(|n| (1..=1 << 24).contains(n));
+    let both = text.split_once(',').and_then(|(prompt, answer)| Some((read(prompt)?, read(answer)?)));
+    both.ok_or_else(|| "two lengths work, as in 512,128".to_owned())
+}
+
 /// The tests in llama-bench's order.
 fn tests(args: &Args, model: &Model) -> Result<Vec<Test>, Exit> {
     let mut tests = Vec::new();
@@ -185,13 +194,14 @@ fn tests(args: &Args, model: &Model) -> Result<Vec<Test>, Exit> {
         for (kind, lengths) in kinds {
             tests.extend(lengths.iter().filter(|n| **n > 0).map(|&n| Test { kind, n, depth, parallel }));
         }
+        tests.extend(args.pg.iter().map(|&(prompt, n)| Test { kind: Kind::Both { prompt }, n, depth, parallel }));
     }
     if model.program.needs_full_sequence() {
         // Texts are read at once, and nothing follows them.
         tests.retain(|test| test.kind == Kind::Prompt && test.depth == 0 && test.parallel == 1);
     }
     if tests.is_empty() {
-        return Err(Exit::usage("there is nothing to measure: -p and -n are both 0"));
+        return Err(Exit::usage("there is nothing to measure: -p and -n are both 0, and there is no --pg"));
     }
     let context = model.program.context;
     match tests.iter().find(|test| test.end() > context) {

@@ -1,9 +1,10 @@
-//! Several sequences at once, through the engine, measured as llama-batched-bench measures: first all prompts, then all answers.
+//! Several sequences at once, through the engine, measured as llama-batched-bench measures: first all prompts, then all
+//! answers; or both together, as clients ask.
 
 use std::time::{Duration, Instant};
 
 use super::measure::{Kind, Test};
-use crate::engine::{Engine, Event, Finish, Request};
+use crate::engine::{Engine, Event, Finish, Request, StepTime};
 use crate::exec::AnyExecutor;
 use crate::model::Model;
 use crate::{Error, Result};
@@ -27,6 +28,9 @@ impl Clients {
     /// Runs a test once: the time for all its tokens.
     pub(super) async fn run(&mut self, test: &Test) -> Result<Duration> {
         self.engine.trim();
+        // Where all is asked at once, nobody's tokens wait for the others' prompts for long, as in a server.
+        let together = matches!(test.kind, Kind::Both { .. });
+        self.engine.set_step_time(together.then(StepTime::default));
         match test.kind {
             Kind::Prompt => {
                 let prompts = self.prompts(test, test.n);
@@ -40,6 +44,12 @@ impl Clients {
                 // The prompts are found; a last position is computed again, for the first token.
                 let began = self.answers(&prompts, test.n + 1).await?;
                 Ok(began.elapsed())
+            }
+            Kind::Both { prompt } => {
+                let prompts = self.prompts(test, test.depth + prompt);
+                let started = Instant::now();
+                self.answers(&prompts, test.n).await?;
+                Ok(started.elapsed())
             }
         }
     }

@@ -36,7 +36,7 @@ pub(super) async fn profile(runner: &mut Runner<'_>, test: &Test) -> Result<Prof
     let most = runner.executor.limits().rows;
     let (rows, steps) = match test.kind {
         Kind::Prompt => (most.min(test.n), test.n.div_ceil(most)),
-        Kind::Generate => (1, test.n.min(STEPS)),
+        Kind::Generate | Kind::Both { .. } => (1, test.n.min(STEPS)),
     };
     let mut entries: HashMap<(&'static str, String), Entry> = HashMap::new();
     for step in 0..steps {
@@ -44,7 +44,7 @@ pub(super) async fn profile(runner: &mut Runner<'_>, test: &Test) -> Result<Prof
         let rows = rows.min(test.end() - pos);
         match test.kind {
             Kind::Prompt => runner.chunk(pos, rows, step + 1 == steps).await?,
-            Kind::Generate => runner.token(pos).await?,
+            Kind::Generate | Kind::Both { .. } => runner.token(pos).await?,
         }
         let mut last = None;
         for timing in runner.executor.timings(test.phase()).await? {

@@ -25,7 +25,7 @@ pub(super) struct Report {
 pub(super) struct Line {
     test: Test,
     seconds: Vec<f64>,
-    /// What it costs, and how many bytes a second the device reads; not known of several sequences at once.
+    /// What it costs, and how many bytes a second the device reads; not known of several sequences at once, nor of prompts and answers together.
     speed: Option<(Cost, f64)>,
     numerics: Numerics,
     /// None on a GPU.
@@ -65,7 +65,7 @@ impl Line {
         let steps = self.rate().0 / self.test.tokens();
         match self.test.kind {
             Kind::Prompt => format!("{:.0} GFLOP/s", cost.flops * steps / 1e9),
-            Kind::Generate => {
+            Kind::Generate | Kind::Both { .. } => {
                 let read = cost.bytes * steps;
                 format!("{:.1} GB/s, {:.0} % of {:.1}", read / 1e9, 100.0 * read / bandwidth, bandwidth / 1e9)
             }
@@ -194,7 +194,7 @@ impl Report {
     fn record(&self, line: &Line) -> serde_json::Value {
         let (rate, rate_deviation) = line.rate();
         let (time, time_deviation) = mean_and_deviation(line.seconds.iter().map(|s| s * 1e9));
-        let (prompt, generated) = if line.test.kind == Kind::Prompt { (line.test.n, 0) } else { (0, line.test.n) };
+        let [prompt, generated] = line.test.lengths();
         let n = line.test.tokens();
         let of_each = |number: fn(&Cost) -> f64| line.speed.map(|(cost, _)| (number(&cost) / n).round() as u64);
         let read = line.speed.map(|(cost, _)| (cost.bytes / n * rate).round() as u64);

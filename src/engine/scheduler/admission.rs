@@ -1,75 +1,129 @@
 //! Which waiting requests begin to run.
 
-use super::{Kept, PASSED, Scheduler};
+use super::{Active, Kept, PASSED, Scheduler};
 use crate::engine::sequence::Sequence;
 use crate::engine::{Priority, RequestId};
 use crate::exec::{CacheOp, Phase};
-use crate::kv::Hit;
+use crate::kv::{Hit, Lack};
+
+/// What became of the attempt to start a waiting request.
+enum Attempt {
+    /// It runs.
+    Started,
+    /// It waits for what is being computed.
+    Waits,
+    /// There is no slot for it, or there are too few blocks.
+    Lacks,
+}
+
+/// Turns after which a request is looked for again although it still lacks what it lacked: others may have published what it
+/// begins with.
+const LOOK_AGAIN: u64 = 32;
 
 impl Scheduler {
     /// Starts the first waiting request that there is a slot for and blocks for all its tokens; false if there is none. Requests
-    /// that wait for what another one computes are passed, and so are those that do not fit, by a bounded number of others.
+    /// that wait for what another one computes are passed, and so are those that do not fit, by a bounded number of others. The
+    /// background does not pass others that do not fit.
     pub(super) fn admit(&mut self) -> bool {
         /// Requests that are looked at.
         const LOOKED_AT: usize = 16;
-        let candidates = self.waiting.first(LOOKED_AT);
-        let Some(first) = candidates.first() else { return false };
-        if self.free_slots.is_empty() && !self.give_way(*first) {
+        let gives_way = self.running.last().is_some_and(|last| self.in_background(*last));
+        if self.free_slots.is_empty() && !gives_way {
             return false;
         }
-        let mut passed = Vec::new();
-        for id in candidates {
-            if self.try_start(id) {
-                passed.iter().for_each(|id| self.requests.get_mut(id).expect("it waits").passed += 1);
-                return true;
+        let (mut passed, mut foreground) = (Vec::new(), false);
+        for id in self.waiting.first(LOOKED_AT) {
+            let background = self.in_background(id);
+            if background && foreground {
+                continue;
             }
-            if self.requests[&id].passed >= PASSED {
-                return false;
+            match self.try_start(id) {
+                Attempt::Started => {
+                    passed.iter().for_each(|id| self.requests.get_mut(id).expect("it waits").passed += 1);
+                    return true;
+                }
+                Attempt::Waits => {}
+                Attempt::Lacks if self.requests[&id].passed >= PASSED => return false,
+                Attempt::Lacks => {
+                    passed.push(id);
+                    foreground |= !background;
+                }
             }
-            passed.push(id);
         }
         false
     }
 
-    /// Preempts a request in the background for one that comes before it.
-    fn give_way(&mut self, id: RequestId) -> bool {
+    fn in_background(&self, id: RequestId) -> bool {
+        self.requests[&id].request.priority == Priority::Background
+    }
+
+    /// Preempts requests in the background for one that comes before them and lacks a slot, or these blocks; false if that would
+    /// not be enough.
+    fn give_way(&mut self, id: RequestId, lack: Option<Lack>, spare: bool) -> bool {
         let rank = self.requests[&id].rank;
-        let later = |other: &&RequestId| {
-            let other = &self.requests[*other];
-            other.request.priority == Priority::Background && other.rank > rank
-        };
-        let Some(last) = self.running.iter().rev().find(later).copied() else { return false };
-        self.preempt(last);
+        // Those in the background stand at the end.
+        let later = |other: &&RequestId| self.in_background(**other) && self.requests[*other].rank > rank;
+        let victims: Vec<RequestId> = self.running.iter().rev().take_while(later).copied().collect();
+        if self.in_background(id) || victims.is_empty() {
+            return false;
+        }
+        let table = |id: &RequestId| self.sequences[&self.requests[id].seq].sequence.table();
+        if lack.is_some_and(|lack| self.kv.lacks_beside(lack, spare, victims.iter().map(table))) {
+            return false;
+        }
+        for victim in victims {
+            self.preempt(victim);
+            if lack.is_none_or(|lack| !self.kv.lacks(lack, spare)) {
+                break;
+            }
+        }
         true
     }
 
     /// Starts a waiting request if it fits, and does not wait for what another one computes.
-    fn try_start(&mut self, id: RequestId) -> bool {
+    fn try_start(&mut self, id: RequestId) -> Attempt {
         let active = &self.requests[&id];
-        let spare = !self.running.is_empty();
-        // What is being sampled must be known before it can be computed again. As long as it lacks what it lacked, there is
-        // nothing to look for.
-        let unknown = active.pending > 0 || active.lack.is_some_and(|lack| self.kv.lacks(lack, spare));
-        if unknown || active.waits_for.is_some_and(|other| self.computes_prompt(other)) {
-            return false;
+        // What is being sampled must be known before it can be computed again.
+        if active.pending > 0 || active.waits_for.is_some_and(|(other, start)| self.computes_prompt(other, start)) {
+            return Attempt::Waits;
         }
+        // As long as it lacks what it lacked, there is nothing to look for.
+        let spare = !self.running.is_empty();
+        let known = active.lack.filter(|(lack, turn)| self.turns - turn < LOOK_AGAIN && self.kv.lacks(*lack, spare));
+        if let Some((lack, _)) = known
+            && !self.give_way(id, Some(lack), spare)
+        {
+            return Attempt::Lacks;
+        }
+        let active = &self.requests[&id];
         let Kept { sequence, open, .. } = &self.sequences[&active.seq];
         let phases = (!active.any_phase).then_some(sequence.phases());
         let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
         if let Some((other, common)) = self.to_wait_for(id, &hit) {
-            self.requests.get_mut(&id).expect("it waits").waits_for = Some(other);
-            let computes = self.requests[&other].seq;
+            let Active { starts, seq: computes, .. } = self.requests[&other];
+            self.requests.get_mut(&id).expect("it waits").waits_for = Some((other, starts));
             self.sequences.get_mut(&computes).expect("requests have sequences").sequence.keep_at(common);
-            return false;
+            return Attempt::Waits;
         }
-        let lack = self.kv.fits(&hit, sequence.len(), self.limits.rows, spare).err();
-        self.requests.get_mut(&id).expect("it waits").lack = lack;
-        lack.is_none() && self.start(id, &hit)
+        let positions = sequence.len();
+        let lack = self.kv.fits(&hit, positions, self.limits.rows, spare).err();
+        let wanting = lack.is_some() || self.free_slots.is_empty();
+        // Nothing is evicted by that: what was found is still there.
+        let lack = if wanting && self.give_way(id, lack, spare) {
+            self.kv.fits(&hit, positions, self.limits.rows, !self.running.is_empty()).err()
+        } else {
+            lack
+        };
+        let turn = self.turns;
+        self.requests.get_mut(&id).expect("it waits").lack = lack.map(|lack| (lack, turn));
+        let starts = lack.is_none() && !self.free_slots.is_empty() && self.start(id, &hit);
+        if starts { Attempt::Started } else { Attempt::Lacks }
     }
 
-    /// Whether a request runs and has not sampled yet.
-    fn computes_prompt(&self, id: RequestId) -> bool {
-        self.requests.get(&id).is_some_and(|active| active.slot.is_some() && active.usage.generated == 0)
+    /// Whether a request runs since it was started for the `start`th time, and has not sampled yet.
+    fn computes_prompt(&self, id: RequestId, start: u32) -> bool {
+        let computes = |active: &Active| active.slot.is_some() && active.usage.generated == 0 && active.starts == start;
+        self.requests.get(&id).is_some_and(computes)
     }
 
     /// The running request that computes what a waiting one begins with, beyond what was found of it, if waiting for it saves
@@ -78,16 +132,19 @@ impl Scheduler {
         let active = &self.requests[&id];
         let (own, block) = (&self.sequences[&active.seq].sequence, self.limits.block);
         let found = hit.positions / block * block;
-        self.running.iter().copied().filter(|other| self.computes_prompt(*other)).find_map(|candidate| {
+        let prompts = self.running.iter().copied().filter(|other| self.requests[other].usage.generated == 0);
+        prompts.into_iter().find_map(|candidate| {
             let other = &self.requests[&candidate];
             let sequence = &self.sequences[&other.seq].sequence;
             let tokens = own.all().iter().zip(sequence.all()).skip(found as usize);
             let common = found + tokens.take_while(|(a, b)| a == b).count() as u32;
             // Whole blocks are found, and the last position is computed in any case.
             let common = common.min(own.len() - 1) / block * block;
-            // Of states, those ahead can still be kept; of those before, there are what there are.
-            let passed = self.kv.recurrent() && common <= sequence.cached();
-            let common = if passed { sequence.state_up_to(common) / block * block } else { common };
+            // Of states and windows, those ahead can still be kept; of those before, there are what there are.
+            let passed = common <= sequence.cached();
+            let common =
+                if passed && self.kv.recurrent() { sequence.state_up_to(common) / block * block } else { common };
+            let common = if passed && self.kv.windowed() { sequence.end_up_to(common) / block * block } else { common };
             let in_prefill = |of: &Sequence| {
                 of.phases().run(found).is_some_and(|(phase, run)| phase == Phase::Prefill && common <= run.end)
             };
@@ -130,8 +187,12 @@ impl Scheduler {
         }
         (active.slot, active.any_phase, active.preempted) = (Some(slot), false, false);
         active.started.get_or_insert(self.now);
+        active.starts += 1;
         self.waiting.remove(active.rank);
-        self.running.push(id);
+        let background = active.request.priority == Priority::Background;
+        let in_background = self.running.iter().position(|other| self.in_background(*other));
+        let place = in_background.filter(|_| !background).unwrap_or(self.running.len());
+        self.running.insert(place, id);
         true
     }
 }

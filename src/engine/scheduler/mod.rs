@@ -5,10 +5,11 @@
 //! most of it to shorter ones.
 //!
 //! Waiting requests are admitted in the order of their ranks ([`Priority`](super::Priority)) as long as there is a slot and there
-//! are blocks for all that they hold. One that does not fit is passed by a bounded number of others. What of a request's tokens
+//! are blocks for all that they hold. One that does not fit is passed by a bounded number of others, and requests in the
+//! background give way to it. What of a request's tokens
 //! is in the cache is not computed again, whoever computed it ([`kv`](crate::kv)). A request that needs a block when nothing can
-//! be evicted takes it from a running request that was admitted later, of these from the one with the least to compute again.
-//! So the oldest request always goes on.
+//! be evicted takes it from a running request that was admitted later or is in the background, of these from the one with the
+//! least to compute again. So the oldest request always goes on.
 //!
 //! A request whose tokens are sampled on the device keeps steps in flight: its next row is enqueued before the host
 //! has seen the token.
@@ -56,7 +57,7 @@ pub(super) struct Scheduler {
     waiting: Queue,
     /// When requests end that have a deadline.
     deadlines: BTreeSet<(Duration, RequestId)>,
-    /// In the order in which they were admitted.
+    /// In the order in which they were admitted, those in the background after all others.
     running: Vec<RequestId>,
     free_slots: Vec<u32>,
     flights: VecDeque<Flight>,
@@ -74,10 +75,13 @@ pub(super) struct Scheduler {
     /// The present time, and when the last step finished.
     now: Duration,
     last_finished: Duration,
-    /// Whose turn it is.
+    /// Whose turn it is, and how many there were.
     turn: Phase,
+    turns: u64,
     /// Steps that have finished and were not measured: their phase, rows, and when they were enqueued.
     finished: Vec<(Phase, u32, Duration)>,
+    /// Whether one of them computed an answer again: what that takes says nothing of others.
+    recomputed: bool,
     /// That the device is gone.
     lost: Option<Error>,
 }
@@ -100,14 +104,16 @@ struct Active {
     root: Box<[u32]>,
     /// Whether it may take blocks whatever phases they were computed in: until it is admitted.
     any_phase: bool,
-    /// The request whose prompt it waits for.
-    waits_for: Option<RequestId>,
+    /// The request whose prompt it waits for, and how often that had been started.
+    waits_for: Option<(RequestId, u32)>,
+    /// How often it was started.
+    starts: u32,
     /// Its place on the executor, while it runs.
     slot: Option<u32>,
     /// Its place among those that wait, which it keeps.
     rank: Rank,
-    /// What it lacked when it was looked at last.
-    lack: Option<Lack>,
+    /// What it lacked when it was looked for last, and in which turn that was.
+    lack: Option<(Lack, u64)>,
     /// Whether it was preempted, and what it computed is kept for it.
     preempted: bool,
     /// Requests that began before it although they came after it, since it did not fit.
@@ -204,7 +210,9 @@ impl Scheduler {
             now: Duration::ZERO,
             last_finished: Duration::ZERO,
             turn: Phase::Decode,
+            turns: 0,
             finished: Vec::new(),
+            recomputed: false,
             lost: None,
         }
     }
@@ -329,6 +337,7 @@ impl Scheduler {
             root,
             any_phase,
             waits_for: None,
+            starts: 0,
             slot: None,
             rank,
             lack: None,
@@ -446,6 +455,7 @@ impl Scheduler {
         if self.only_background() && !self.flights.is_empty() {
             return None;
         }
+        self.turns += 1;
         let other = match self.turn {
             Phase::Prefill => Phase::Decode,
             Phase::Decode => Phase::Prefill,
@@ -584,8 +594,11 @@ impl Scheduler {
             self.fail(all.into_iter(), error);
         }
         while let Some(id) = self.running.last().copied() {
-            self.preempt(id);
+            self.stop(id);
         }
+        // What else was lost is lost with it.
+        self.lost = None;
+        self.finished.clear();
         self.requests.values_mut().for_each(|active| (active.pending, active.lack) = (0, None));
         self.kv.clear();
         self.kv.take_copies();
@@ -597,10 +610,13 @@ impl Scheduler {
         self.now = now;
         let Some((_, _, enqueued)) = self.finished.first() else { return };
         let time = now.saturating_sub(self.last_finished.max(*enqueued));
+        self.last_finished = now;
+        if std::mem::take(&mut self.recomputed) {
+            return self.finished.clear();
+        }
         let of = |phase| self.finished.iter().filter(move |step| step.0 == phase);
         let rows = of(Phase::Prefill).map(|(_, rows, _)| rows).sum();
         self.times.finished(of(Phase::Decode).count() as u32, of(Phase::Prefill).count() as u32, rows, time);
-        self.last_finished = now;
         self.finished.clear();
     }
 
@@ -614,6 +630,7 @@ impl Scheduler {
         let flight = self.flights.pop_front().expect("a result of no step");
         assert_eq!(flight.ticket, ticket, "steps finish in order");
         self.finished.push((flight.phase, flight.rows, flight.enqueued));
+        self.recomputed |= flight.phase == Phase::Decode && flight.rows as usize > flight.requests.len();
         let out = match out {
             Ok(out) => out,
             // What is lost with the device ends, or waits, all at once.

@@ -80,7 +80,8 @@ impl Scheduler {
             for left in self.running.iter().filter_map(left) {
                 if capacity.is_long(left) { long = true } else { short += left }
             }
-            if long {
+            // A row cannot be divided.
+            if long && rows > 1 {
                 // A quarter is theirs, and what the others leave.
                 capacity.for_long = rows.div_ceil(4).max(rows.saturating_sub(short));
                 capacity.rows = rows - capacity.for_long;
@@ -150,6 +151,14 @@ impl Scheduler {
             if sequence.grow(&mut self.kv, positions) {
                 return true;
             }
+            // What is kept for others to find goes before anybody's own.
+            let kept = |other: &RequestId| {
+                let sequence = self.sequences.get_mut(&self.requests[other].seq).expect("requests have sequences");
+                sequence.sequence.forget_ends(&mut self.kv)
+            };
+            if self.running.iter().any(kept) {
+                continue;
+            }
             let own = self.running.iter().position(|r| *r == id).expect("it runs");
             let victim = self.running[own + 1..].iter().rev().copied().min_by_key(|later| self.loss(*later));
             match victim {
@@ -175,8 +184,14 @@ impl Scheduler {
         sequence.cached() - self.kv.goes_on_at(sequence.table())
     }
 
-    /// Stops a running request, to be computed again from its tokens.
+    /// Stops a running request for another one.
     pub(super) fn preempt(&mut self, id: RequestId) {
+        self.preemptions += 1;
+        self.stop(id);
+    }
+
+    /// Stops a running request, to be computed again from its tokens.
+    pub(super) fn stop(&mut self, id: RequestId) {
         self.running.retain(|r| *r != id);
         let active = self.requests.get_mut(&id).expect("it runs");
         self.free_slots.extend(active.slot.take());
@@ -184,6 +199,5 @@ impl Scheduler {
         kept.sequence.evict_to_wait(&mut self.kv);
         active.preempted = true;
         self.waiting.insert(active.rank, kept.sequence.len());
-        self.preemptions += 1;
     }
 }

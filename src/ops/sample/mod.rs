@@ -15,6 +15,7 @@
 //!
 //! A sample may report probabilities, which are the model's: of logits before penalties, at temperature 1 ([`Logprob`]).
 
+mod likeliest;
 mod logprobs;
 pub(crate) mod lower;
 mod noise;
@@ -202,9 +203,9 @@ impl SampleEntry {
         })
     }
 
-    /// Whether only the best of all logits is needed, by logit or with noise.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.flags == 0
+    /// Whether only the best of all logits is needed, by logit or with noise, and nothing is reported.
+    pub(crate) fn is_best_of_all(&self) -> bool {
+        self.flags == 0 && self.reported == 0
     }
 
     /// Top-k, top-p or min-p.

@@ -1,5 +1,7 @@
 //! Gumbel noise, and the choice of the best token. `wgsl/lib/noise.wgsl` computes the same, operation for operation.
 
+use super::likeliest::{all_finite, largest};
+
 /// Mixes a word: Wellons' `lowbias32`, whose every output bit depends on every input bit.
 fn mix(mut h: u32) -> u32 {
     h ^= h >> 16;
@@ -70,10 +72,16 @@ impl Best {
 
     /// The best of the logits of tokens `first..`; an `inv_temperature` of 0 samples greedily.
     pub(crate) fn of(logits: &[f32], first: u32, inv_temperature: f32, key: [u32; 2]) -> Self {
-        let mut best = Self::NONE;
+        let mut best = Self { finite: all_finite(logits), ..Self::NONE };
+        if inv_temperature == 0.0 {
+            let largest = largest(logits);
+            // None of NaNs alone, which sample nothing.
+            if let Some((token, _)) = (first..).zip(logits).find(|(_, logit)| **logit == largest) {
+                (best.score, best.token) = (largest, token);
+            }
+            return best;
+        }
         for (token, logit) in (first..).zip(logits) {
-            // By bits, not comparisons: infinities and NaNs have an exponent of all ones.
-            best.finite &= logit.to_bits() & 0x7f80_0000 != 0x7f80_0000;
             let score = score(*logit, inv_temperature, key, token);
             if score > best.score {
                 (best.score, best.token) = (score, token);
@@ -89,9 +97,19 @@ impl Best {
         Self { finite: self.finite && other.finite, ..winner }
     }
 
+    /// A token that was sampled of a whole row, or that nothing could be.
+    pub(crate) fn picked(token: Option<u32>) -> Self {
+        token.map_or(Self { finite: false, ..Self::NONE }, |token| Self { score: f32::MAX, token, finite: true })
+    }
+
+    /// The token, whether or not all logits were finite.
+    pub(super) fn token(self) -> Option<u32> {
+        (self.token != u32::MAX).then_some(self.token)
+    }
+
     /// The sampled token.
     pub(crate) fn sampled(self) -> Option<u32> {
-        (self.finite && self.token != u32::MAX).then_some(self.token)
+        self.token().filter(|_| self.finite)
     }
 }
 

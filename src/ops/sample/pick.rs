@@ -1,6 +1,7 @@
 //! Sampling with filters, penalties, biases and allowed tokens, on the CPU.
 
-use super::noise::score;
+use super::likeliest::{all_finite, few, largest, likeliest, place};
+use super::noise::{Best, score};
 use super::{ADJUSTED, BINNED, FILTERED, MASKED, RING, SampleEntry, WHOLE};
 
 /// Samples one token at a time, and reuses its memory.
@@ -34,13 +35,6 @@ fn weight(depth: u32) -> u32 {
     (m << 10) >> (depth >> 16)
 }
 
-/// A token's place in the order from the most likely: by its logit, then by its id.
-fn place(x: f32, id: u32) -> u64 {
-    let bits = if x == 0.0 { 0 } else { x.to_bits() };
-    let order = if bits >> 31 != 0 { !bits } else { bits | 0x8000_0000 };
-    u64::from(!order) << 32 | u64::from(id)
-}
-
 /// Penalties and bias: changes the logits of the tokens that the sample's lists name. `ring` holds the tokens sampled last
 /// for the sample's slot, by position.
 pub(crate) fn adjust(sample: &SampleEntry, lists: &[u32], ring: &[u32], logits: &mut [f32]) {
@@ -65,7 +59,7 @@ pub(crate) fn adjust(sample: &SampleEntry, lists: &[u32], ring: &[u32], logits: 
 impl Picker {
     /// Samples a token from its logits; none if one of them is NaN or infinite, or no token is allowed.
     pub(crate) fn pick(&mut self, sample: &SampleEntry, lists: &[u32], ring: &[u32], logits: &[f32]) -> Option<u32> {
-        if !logits.iter().all(|x| x.to_bits() & 0x7f80_0000 != 0x7f80_0000) {
+        if !all_finite(logits) {
             return None;
         }
         let Self { adjusted, bins, kept } = self;
@@ -85,15 +79,22 @@ impl Picker {
             scored.reduce(|a, b| if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a }).map(|(_, id)| id)
         };
         if sample.flags & FILTERED == 0 {
-            return best(&mut ids());
+            return match map {
+                Some(_) => best(&mut ids()),
+                None => Best::of(logits, 0, sample.inv_temperature, sample.key()).token(),
+            };
         }
-        let largest = ids().map(|id| logits[id as usize]).reduce(f32::max)?;
+        let largest = match map {
+            Some(_) => ids().map(|id| logits[id as usize]).reduce(f32::max)?,
+            None => largest(logits),
+        };
         let depth = |id: u32| depth(largest, logits[id as usize], sample.depth_scale);
         let weight = |id: u32| u64::from(weight(depth(id)));
         let reach = |total: u64| (total * u64::from(sample.top_p)).div_ceil(u64::from(WHOLE));
         let mut last = BINS;
         let mut goal = 0;
-        if sample.flags & BINNED != 0 {
+        let quick = map.is_none() && sample.top_k != 0 && sample.top_k as usize <= few(logits.len());
+        if sample.flags & BINNED != 0 && !quick {
             bins.clear();
             bins.resize(BINS, 0);
             ids().for_each(|id| bins[depth(id) as usize >> 11] += if sample.top_k != 0 { 1 } else { weight(id) });
@@ -107,10 +108,14 @@ impl Picker {
                 })
                 .unwrap_or(BINS);
         }
-        kept.clear();
-        kept.extend(ids().filter(|id| depth(*id) as usize >> 11 <= last).map(|id| place(logits[id as usize], id)));
-        if sample.flags & BINNED != 0 {
-            kept.sort_unstable();
+        if quick {
+            likeliest(logits, sample.top_k as usize, kept);
+        } else {
+            kept.clear();
+            kept.extend(ids().filter(|id| depth(*id) as usize >> 11 <= last).map(|id| place(logits[id as usize], id)));
+            if sample.flags & BINNED != 0 {
+                kept.sort_unstable();
+            }
         }
         kept.truncate(if sample.top_k != 0 { sample.top_k as usize } else { kept.len() });
         if sample.top_p < WHOLE {
