@@ -96,16 +96,27 @@ fn alone(request: &Request) -> (Vec<u32>, &'static str) {
 
 /// The same of another program. A recurrent one gives the same answers as one that keeps all positions.
 fn alone_of(program: &Program, request: &Request) -> (Vec<u32>, &'static str) {
-    let (tokens, reason, _) = Bench::of(program, ROOMY, 0).answer(Request { sequence: None, ..request.clone() });
+    alone_in(program, ROOMY.context, request)
+}
+
+/// The same in a context of another length.
+fn alone_in(program: &Program, context: u32, request: &Request) -> (Vec<u32>, &'static str) {
+    let limits = Limits { context, ..ROOMY };
+    let (tokens, reason, _) = Bench::of(program, limits, 0).answer(Request { sequence: None, ..request.clone() });
     (tokens, reason)
 }
 
 /// The same with the phases of its prompt that were reported.
-fn replayed(program: &Program, request: &Request, decoded: &[Range<u32>]) -> (Vec<u32>, &'static str) {
+fn replayed(program: &Program, context: u32, request: &Request, decoded: &[Range<u32>]) -> (Vec<u32>, &'static str) {
     let len = request.prompt.len() as u32;
     let clip = |range: &Range<u32>| range.start..range.end.min(len);
     let decoded = decoded.iter().filter(|range| range.start < len).map(clip).collect();
-    alone_of(program, &Request { exact: true, decoded, ..request.clone() })
+    alone_in(program, context, &Request { exact: true, decoded, ..request.clone() })
+}
+
+/// How many tokens two lists begin with, all the same.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 impl Bench {
@@ -116,7 +127,8 @@ impl Bench {
 }
 
 /// Requests that share beginnings, salts and ends, some of whose steps are lost and whose logits are NaN, on small caches: each
-/// has the answer that it has alone, in the phases that it reports.
+/// has the answer that it has alone, in the phases that it reports. Every other cache is for long prompts, with windows that have
+/// smaller pools than what sees everything.
 #[test]
 fn answers_do_not_depend_on_company() {
     let mut stats = BTreeMap::new();
@@ -125,11 +137,21 @@ fn answers_do_not_depend_on_company() {
         let mut random = Random::new(seed);
         let in_flight = 1 + random.below(3);
         let program = programs[seed as usize % 4].clone();
-        let limits = Limits { in_flight, checkpoints: random.below(5), blocks: 12 + random.below(12), ..TIGHT };
+        let (long, faults) = (seed / 4 % 2 == 1, seed / 8 % 2 == 1);
+        let checkpoints = random.below(5);
+        let limits = if long {
+            Limits { in_flight, checkpoints, rows: 24, context: 192, blocks: 48 + random.below(24), ..TIGHT }
+        } else {
+            Limits { in_flight, checkpoints, blocks: 12 + random.below(12), ..TIGHT }
+        };
+        let (beginning, longest) = if long { (130, 170) } else { (20, 40) };
+        if long {
+            let pools = program.windows().into_iter().filter(Option::is_some).map(|window| limits.blocks_of(window));
+            pools.for_each(|blocks| assert!(blocks < limits.blocks));
+        }
         let mut bench = Bench::of(&program, limits, seed);
-        let faults = seed % 3 == 0;
         bench.engine.executor_mut().poison = Some(39).filter(|_| faults);
-        let beginnings: Vec<Vec<u32>> = (0..2).map(|_| (0..20).map(|_| random.below(39)).collect()).collect();
+        let beginnings: Vec<Vec<u32>> = (0..2).map(|_| (0..beginning).map(|_| random.below(39)).collect()).collect();
         let mut requests: BTreeMap<RequestId, Request> = BTreeMap::new();
         let mut cancelled = Vec::new();
         // A conversation of which others go on.
@@ -148,14 +170,19 @@ fn answers_do_not_depend_on_company() {
                         request.prompt = [&earlier.prompt, answer, &[random.below(VOCAB)]].concat();
                     }
                     1 | 2 => {
-                        let beginning = &beginnings[random.below(2) as usize];
-                        let shared = &beginning[..1 + random.below(20) as usize];
+                        let shared = &beginnings[random.below(2) as usize];
+                        let shared = &shared[..1 + random.below(beginning) as usize];
                         request.prompt.truncate(1 + random.below(6) as usize);
                         request.prompt = [shared, &request.prompt].concat();
                     }
                     _ => {}
                 }
-                request.prompt.truncate(40);
+                request.prompt.truncate(longest);
+                request.priority = match random.below(5) {
+                    0 => Priority::Background,
+                    1 => Priority::High,
+                    _ => Priority::Normal,
+                };
                 request.exact = random.below(3) == 0;
                 request.salt = (random.below(4) == 0).then(|| [7; 5].into());
                 let copies = if random.below(6) == 0 { 3 } else { 1 };
@@ -186,13 +213,22 @@ fn answers_do_not_depend_on_company() {
         *stats.entry("forked").or_insert(0) += open.len() as u64 - 1;
         open.into_iter().for_each(|sequence| bench.engine.close(sequence));
         assert!(bench.all_available(), "blocks leaked");
+        // Everything that was in the cache under some salt.
+        let computed: Vec<(&Request, Vec<u32>)> =
+            requests.iter().map(|(id, r)| (r, [&r.prompt[..], &bench.answers[id].0].concat())).collect();
+        for (id, request) in &requests {
+            let reused = bench.answers[id].2.reused as usize;
+            let others = computed.iter().filter(|(r, _)| r.salt == request.salt && !std::ptr::eq(*r, request));
+            let shared = others.map(|(_, tokens)| common(tokens, &request.prompt)).max().unwrap_or(0);
+            assert!(shared >= reused, "{reused} tokens of {shared} that others asked under its salt");
+        }
         for (id, request) in &requests {
             let (tokens, reason, usage) = bench.answers.remove(id).unwrap();
             let decoded = bench.decoded.remove(id).unwrap();
             if request.exact {
                 assert!(decoded.first().is_none_or(|range| range.start >= usage.prompt), "{decoded:?}");
             }
-            let (expected, expected_reason) = replayed(&program, request, &decoded);
+            let (expected, expected_reason) = replayed(&program, limits.context, request, &decoded);
             let reason = reason.unwrap().name();
             *stats.entry(reason).or_insert(0) += 1;
             *stats.entry("reused").or_insert(0) += u64::from(usage.reused > 0);
