@@ -296,6 +296,7 @@ impl<E: Executor> Driver<E> {
         metrics.num_requests_running = self.engine.running();
         metrics.kv_cache_usage = usage.fold(0.0, f64::max);
         metrics.kv_cache_blocks.clone_from(&blocks);
+        metrics.kv_cache_checkpoints = self.engine.checkpoints();
         (metrics.prefix_cache_queries, metrics.prefix_cache_hits) = (counts.queried, counts.found);
         (metrics.cache_evictions, metrics.num_preemptions) = (counts.evicted, self.engine.preemptions());
         let waiting = self.engine.waiting();

@@ -73,6 +73,8 @@ pub struct Metrics {
     pub kv_cache_usage: f64,
     /// The KV cache's blocks by what becomes of them, for each cache group.
     pub kv_cache_blocks: Vec<BlockCounts>,
+    /// Checkpoints of the states of recurrent layers that are kept.
+    pub kv_cache_checkpoints: u32,
     /// Tokens of prompts that were looked for in the cache.
     pub prefix_cache_queries: u64,
     /// Tokens of prompts that were found there.
@@ -118,6 +120,7 @@ impl Default for Metrics {
         Self {
             num_requests_running: 0,
             num_requests_waiting: 0,
+            kv_cache_checkpoints: 0,
             kv_cache_usage: 0.0,
             kv_cache_blocks: Vec::new(),
             prefix_cache_queries: 0,

@@ -399,6 +399,47 @@ fn the_background_gives_way() {
     }
 }
 
+/// While others of the highest class wait all the time, each class waits as long as its head start says, and then has its turn:
+/// also one in the background, which no longer gives way then.
+#[test]
+fn nobody_starves() {
+    let (mut driver, handle, clock) = served(Limits { seqs: 2, ..ROOMY }, 1, ServeOptions::default());
+    let ask = |priority, seed| Request {
+        priority,
+        sampling: sampled(seed),
+        max_tokens: Some(3),
+        ..Request::new(vec![seed as u32 % VOCAB, 6])
+    };
+    let mut urgent: Vec<(Generation, Read)> = Vec::new();
+    let classes = [Priority::Normal, Priority::Low, Priority::Background];
+    let mut waiting = classes.map(|priority| (handle.generate(ask(priority, 1)).unwrap(), Read::default()));
+    let mut began = [None; 3];
+    for turn in 0..20_000 {
+        urgent.iter_mut().for_each(|(generation, read)| read.all(generation));
+        urgent.retain(|(_, read)| read.end.is_none());
+        while urgent.len() < 6 {
+            urgent.push((handle.generate(ask(Priority::High, turn)).unwrap(), Read::default()));
+        }
+        block_on(driver.turn());
+        clock.turn(Duration::from_millis(500));
+        for ((generation, read), began) in waiting.iter_mut().zip(&mut began) {
+            read.all(generation);
+            if began.is_none() && !read.ids.is_empty() {
+                *began = Some(clock.now());
+            }
+        }
+        if waiting.iter().all(|(_, read)| read.end.is_some()) {
+            break;
+        }
+    }
+    for (began, priority) in began.into_iter().zip(classes) {
+        let wait = began.unwrap_or_else(|| panic!("{priority:?} starves"));
+        // Those before it that still wait, and those that run.
+        let bound = priority.delay() + Duration::from_secs(20);
+        assert!((priority.delay()..bound).contains(&wait), "{priority:?} after {wait:?}");
+    }
+}
+
 #[test]
 fn what_may_be_sent_between_threads_can_be() {
     fn both<T: Send + Sync>() {}

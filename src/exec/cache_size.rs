@@ -105,7 +105,7 @@ impl Limits {
     }
 }
 
-/// What the cache holds where a device has no memory for all that was asked for.
+/// What the cache holds where a device has no memory for all that was asked for, or binds no buffer so large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallerCache {
     /// Positions that it holds, and those that were asked for.
@@ -128,17 +128,17 @@ impl std::fmt::Display for SmallerCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [[holds, wanted], [states, wanted_states]] = [self.positions, self.checkpoints.map(u64::from)];
         match (holds < wanted, states < wanted_states) {
-            (_, false) => write!(f, "the KV cache holds {holds} positions: the device has no memory for {wanted}"),
+            (_, false) => write!(f, "the KV cache holds {holds} positions: {wanted} do not fit on this device"),
             (false, _) => {
                 write!(
                     f,
-                    "the KV cache holds {states} checkpoints of states: the device has no memory for {wanted_states}"
+                    "the KV cache holds {states} checkpoints of states: {wanted_states} do not fit on this device"
                 )
             }
             _ => write!(
                 f,
-                "the KV cache holds {holds} positions and {states} checkpoints of states: the device has no memory for \
-                 {wanted} and {wanted_states}"
+                "the KV cache holds {holds} positions and {states} checkpoints of states: {wanted} and \
+                 {wanted_states} do not fit on this device"
             ),
         }
     }
@@ -208,10 +208,10 @@ mod tests {
         let said = |limits: Limits| SmallerCache::of(&limits, &wanted).map(|smaller| smaller.to_string());
         assert_eq!(said(wanted), None);
         let ends = |limits, end: &str| assert!(said(limits).unwrap().ends_with(end), "{:?}", said(limits));
-        ends(Limits { blocks: 30, ..wanted }, "480 positions: the device has no memory for 640");
-        ends(Limits { checkpoints: 6, ..wanted }, "6 checkpoints of states: the device has no memory for 9");
+        ends(Limits { blocks: 30, ..wanted }, "480 positions: 640 do not fit on this device");
+        ends(Limits { checkpoints: 6, ..wanted }, "6 checkpoints of states: 9 do not fit on this device");
         let both = Limits { blocks: 30, checkpoints: 6, ..wanted };
-        ends(both, "480 positions and 6 checkpoints of states: the device has no memory for 640 and 9");
+        ends(both, "480 positions and 6 checkpoints of states: 640 and 9 do not fit on this device");
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub(super) fn text(app: &App) -> String {
             });
         }
     }
+    out.gauge("kv_cache_checkpoints", "Checkpoints of recurrent states that are kept.", |m| {
+        f64::from(m.kv_cache_checkpoints)
+    });
     out.counter("prefix_cache_queries", "Tokens of prompts that were looked for.", |m| m.prefix_cache_queries);
     out.counter("prefix_cache_hits", "Tokens of prompts that were found.", |m| m.prefix_cache_hits);
     out.counter("cache_evictions", "Blocks of the cache that were forgotten for others.", |m| m.cache_evictions);

@@ -70,7 +70,7 @@ pub(super) async fn load(
     Ok((model, Some(StepTime::default())))
 }
 
-/// What the KV cache holds, where the GPU has no memory for all of it.
+/// What the KV cache holds, where all of it does not fit on the GPU.
 #[cfg(not(feature = "web-cpu"))]
 pub(super) fn smaller_cache(executor: &WebExecutor) -> Option<String> {
     executor.smaller_cache().map(|smaller| smaller.to_string())

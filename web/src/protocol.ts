@@ -33,7 +33,7 @@ export interface ModelInfo {
   chat: boolean;
   /** Features of the GPU that compute wrongly and are not used. */
   faults: string[];
-  /** What the KV cache holds, where the GPU has no memory for all of it. */
+  /** What the KV cache holds, where all of it does not fit on the GPU. */
   smallerCache: string | null;
   /** What it runs on. */
   device: Device;

@@ -119,7 +119,7 @@ impl GpuExecutor {
         self.device.bandwidth().await
     }
 
-    /// What the cache holds, if the device has no memory for all that was asked for.
+    /// What the cache holds, if all that was asked for does not fit.
     pub fn smaller_cache(&self) -> Option<SmallerCache> {
         self.smaller_cache
     }
