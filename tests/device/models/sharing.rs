@@ -118,6 +118,16 @@ pub(crate) fn exact_requests_have_the_same_bits<D: Device>() {
         let salt: Option<Arc<[u8]>> = Some(Arc::from(*b"other"));
         let apart = bench.answer(&Request { salt, ..asked[0].clone() });
         assert_eq!((apart.tokens, apart.usage.reused), (cold[0].tokens.clone(), 0), "{name}");
+        // A fork that goes on after the answer has the prompt, recurrent or not: its states are kept there.
+        let mut roomy = Bench::<D>::new(model, ROOMY);
+        let first = roomy.engine.open();
+        roomy.answer(&Request { sequence: Some(first), ..asked[0].clone() });
+        let followed = [prompt, &ids(&cold[0]), &[3]].concat();
+        let expected = Bench::<D>::new(model, ROOMY).answer(&exact(&followed, None));
+        let sequence = Some(roomy.engine.fork(first).unwrap());
+        let goes_on = roomy.answer(&Request { sequence, ..exact(&followed, None) });
+        assert_eq!(goes_on.tokens, expected.tokens, "{name}, a fork that goes on");
+        assert!(goes_on.usage.reused >= 32, "{name}: {:?}", goes_on.usage);
         // In company, by small chunks, on a cache that is too small for all, with forks of one conversation.
         let tight = Limits { rows: 5, blocks: 24, checkpoints: 4, context: 60, ..ROOMY };
         let mut bench = Bench::<D>::new(model, tight);
