@@ -10,6 +10,8 @@ mod block_on;
 #[allow(clippy::module_inception, reason = "one word for the type, its file and its folder")]
 mod driver;
 mod generation;
+#[cfg(all(test, feature = "tiny"))]
+mod gpu_tests;
 mod handle;
 mod metrics;
 #[cfg(all(test, feature = "tiny"))]

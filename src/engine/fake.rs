@@ -70,6 +70,8 @@ pub(crate) struct Fake {
     pub(crate) panics_at: Option<u64>,
     /// How many times copies are refused, and were.
     pub(crate) no_copies: [u32; 2],
+    /// How many times steps are refused, and were.
+    pub(crate) no_steps: [u32; 2],
 }
 
 impl Fake {
@@ -97,6 +99,7 @@ impl Fake {
             gone_at: None,
             panics_at: None,
             no_copies: [0; 2],
+            no_steps: [0; 2],
         }
     }
 
@@ -192,6 +195,11 @@ impl Executor for Fake {
             return Err(Error::DeviceLost("unplugged".to_owned()));
         }
         assert_ne!(self.panics_at, Some(self.next), "as it was asked to");
+        let [refusals, refused] = &mut self.no_steps;
+        if *refusals > 0 {
+            (*refusals, *refused) = (*refusals - 1, *refused + 1);
+            return Err(Error::Device("no memory for a step".to_owned()));
+        }
         self.packed.pack(step, &self.program, &self.limits)?;
         self.next += 1;
         let lost = self.lost.contains(&self.next);
@@ -280,7 +288,7 @@ impl Executor for Fake {
 
     async fn wait(&mut self) -> Result<()> {
         self.blocked += 1;
-        // As drivers may say it: what is in flight has not said so yet.
+        // Like a real one, it finds out while it waits.
         if self.gone() { Err(Error::DeviceLost("unplugged".to_owned())) } else { Ok(()) }
     }
 

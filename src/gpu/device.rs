@@ -1,7 +1,8 @@
 //! The device, and what it can do: asked once, here, and passed on as values.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
 
 #[cfg(test)]
 use super::compose::{Kernel, compose};
@@ -144,8 +145,8 @@ pub struct Device {
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     caps: Arc<Caps>,
-    /// Set by our own callback: after a loss, wgpu's submissions silently do nothing.
-    lost: Arc<AtomicBool>,
+    /// Why it is gone: after a loss, wgpu's submissions silently do nothing.
+    lost: Arc<OnceLock<String>>,
     /// The first error that nothing else caught, on a device of our own.
     failed: Arc<OnceLock<String>>,
     checked: bool,
@@ -155,6 +156,8 @@ pub struct Device {
     /// What is wrong with its kernels on purpose.
     #[cfg(test)]
     mutation: Option<Mutation>,
+    #[cfg(test)]
+    pub(crate) faults: Arc<super::faults::Faults>,
 }
 
 /// A text in kernels, and what stands in its place.
@@ -260,7 +263,8 @@ impl Device {
         opened.caps = Arc::new(Caps { cooperative: matrices, ..(*opened.caps).clone() });
         let opened = opened.tuned(&choice.tuning)?;
         let lost = opened.lost.clone();
-        opened.device.set_device_lost_callback(move |_, _| lost.store(true, Ordering::Release));
+        let name = opened.caps.name.clone();
+        opened.device.set_device_lost_callback(move |_, why| _ = lost.set(format!("{name}: {why}")));
         let failed = opened.failed.clone();
         // wgpu's own handler panics.
         opened.device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
@@ -312,6 +316,8 @@ impl Device {
             shared: true,
             #[cfg(test)]
             mutation: None,
+            #[cfg(test)]
+            faults: Arc::default(),
         }
     }
 
@@ -383,8 +389,8 @@ impl Device {
 
     /// Fails once the device is gone, or has refused something.
     pub fn check(&self) -> Result<()> {
-        if self.lost.load(Ordering::Acquire) {
-            return Err(Error::DeviceLost(self.caps.name.clone()));
+        if let Some(why) = self.lost.get() {
+            return Err(Error::DeviceLost(why.clone()));
         }
         match self.failed.get() {
             Some(error) => Err(Error::Device(error.clone())),
@@ -392,25 +398,46 @@ impl Device {
         }
     }
 
+    /// [`check`](Self::check) of a device that works on steps. What it refused is missing from then on, so it is as good as gone: all
+    /// that was to run on it needs another one.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        self.check().map_err(|error| match error {
+            Error::Device(why) => Error::DeviceLost(why),
+            other => other,
+        })
+    }
+
     /// Lets the device work on what was submitted and run the callbacks that are due, without waiting.
     pub fn tick(&self) {
-        let _ = self.device.poll(wgpu::PollType::Poll);
+        let _ = self.poll(wgpu::PollType::Poll);
     }
 
     /// Waits until all that was submitted is done. Does nothing in a browser, which cannot wait.
     pub fn finish(&self) -> Result<()> {
-        self.wait(wgpu::PollType::wait_indefinitely())
+        self.poll(wgpu::PollType::wait_indefinitely())?;
+        self.check()
     }
 
     /// Waits until a submission is done, whatever was submitted after it. Does nothing in a browser.
     pub(crate) fn finish_submission(&self, index: wgpu::SubmissionIndex) -> Result<()> {
-        self.wait(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })
+        self.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })?;
+        self.check_running()
     }
 
-    fn wait(&self, until: wgpu::PollType) -> Result<()> {
-        match self.device.poll(until) {
-            Ok(_) => self.check(),
-            Err(e) => Err(Error::DeviceLost(e.to_string())),
+    fn poll(&self, until: wgpu::PollType) -> Result<()> {
+        let poll = || {
+            #[cfg(test)]
+            self.faults.poll();
+            self.device.poll(until)
+        };
+        match no_panic(poll) {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(Error::DeviceLost(error.to_string())),
+            Err(why) => {
+                // Nobody else says so to a device of a host's.
+                let _ = self.lost.set(why.clone());
+                Err(Error::DeviceLost(why))
+            }
         }
     }
 
@@ -446,6 +473,21 @@ impl Device {
         }
     }
 
+    /// The same where nothing may be awaited: wgpu knows at once. A browser does not, and there an error is one that nothing
+    /// caught.
+    pub(crate) fn checked_now<T>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        if cfg!(target_arch = "wasm32") {
+            return make();
+        }
+        #[cfg(test)]
+        self.faults.memory(what)?;
+        let checked = std::pin::pin!(self.checked(what, make));
+        match checked.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(made) => made,
+            Poll::Pending => Err(Error::Device(format!("{what}: wgpu does not say whether there is memory"))),
+        }
+    }
+
     /// The modules and pipelines that were made on it.
     pub(super) fn made(&self) -> MutexGuard<'_, Made> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
@@ -467,6 +509,25 @@ impl Device {
         // the kernel tests run them with the checks on and off. Loops are bounded by parameters.
         unsafe { self.device.create_shader_module_trusted(desc, wgpu::ShaderRuntimeChecks::unchecked()) }
     }
+}
+
+/// Runs what wgpu panics in where a driver reports that the device is gone (30.0.1: every `poll`, `handle_error_fatal`), and gives
+/// why. Other panics go on: a host's callbacks run here, too.
+#[cfg(not(target_arch = "wasm32"))]
+fn no_panic<T>(poll: impl FnOnce() -> T) -> Result<T, String> {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    catch_unwind(AssertUnwindSafe(poll)).map_err(|panic| match panic.downcast::<String>() {
+        // In one line: it says what was caused by what in several.
+        Ok(text) if text.starts_with("Error in Device::poll") => text.split_whitespace().collect::<Vec<_>>().join(" "),
+        Ok(other) => resume_unwind(other),
+        Err(other) => resume_unwind(other),
+    })
+}
+
+/// Nothing is polled in a browser, and nothing unwinds.
+#[cfg(target_arch = "wasm32")]
+fn no_panic<T>(poll: impl FnOnce() -> T) -> Result<T, String> {
+    Ok(poll())
 }
 
 async fn pick_adapter(instance: &wgpu::Instance, choice: &Choice) -> Result<wgpu::Adapter> {

@@ -8,6 +8,8 @@ pub(crate) mod compose;
 pub mod compose;
 mod cooperative;
 mod device;
+#[cfg(test)]
+mod faults;
 pub(crate) mod params;
 mod pipeline;
 mod plan;

@@ -350,7 +350,7 @@ impl GpuExecutor {
         if let Some(at) = self.idle_staging.iter().position(|b| b.size() >= bytes) {
             return Ok(self.idle_staging.swap_remove(at));
         }
-        Buffer::readback(&self.device, "results", bytes)
+        self.device.checked_now("results", || Buffer::readback(&self.device, "results", bytes))
     }
 
     /// Steps that are recorded or submitted, and not read.
@@ -511,7 +511,7 @@ impl Executor for GpuExecutor {
     }
 
     fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
-        self.device.check()?;
+        self.device.check_running()?;
         if self.in_flight() >= self.limits.in_flight as usize {
             return Err(Error::argument("enqueue", format!("{} steps are in flight already", self.in_flight())));
         }
@@ -555,12 +555,16 @@ impl Executor for GpuExecutor {
     }
 
     fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
-        self.device.check()?;
+        self.device.check_running()?;
         self.submit();
-        let mut plan = PlanBuilder::new(&mut self.pipelines);
-        memory::cache_ops(&mut plan, &self.buffers.caches, &self.limits, ops)?;
+        let device = self.device.clone();
+        let plan = device.checked_now("copies", || {
+            let mut plan = PlanBuilder::new(&mut self.pipelines);
+            memory::cache_ops(&mut plan, &self.buffers.caches, &self.limits, ops)?;
+            plan.finish()
+        })?;
         // Submitted with the next step, so that both are lost or noticed together.
-        self.moves.push(plan.finish()?);
+        self.moves.push(plan);
         Ok(())
     }
 
