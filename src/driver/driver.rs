@@ -18,6 +18,11 @@ use crate::{Error, Result};
 
 /// What opens another executor after a device was lost: the same program and limits, the weights loaded anew.
 pub type ReopenFn<E> = Box<dyn FnMut() -> ReopenFuture<E> + Send>;
+/// How often opening is tried, and how many devices are lost in a row, before requests end.
+const TRIES: u32 = 3;
+/// Time until the second try; the third comes after twice as long.
+const SOON: Duration = Duration::from_secs(1);
+
 /// An executor that is being opened.
 pub type ReopenFuture<E> = Pin<Box<dyn Future<Output = Result<E>>>>;
 
@@ -42,6 +47,10 @@ pub struct Driver<E> {
     /// When the device was lost last, and from when on it may be opened again.
     lost_at: Option<Instant>,
     reopen_at: Option<Instant>,
+    /// How often opening has failed since the loss.
+    failed: u32,
+    /// How often devices were lost since a token came, and how many tokens there were then.
+    in_vain: (u32, u64),
     /// When a request ended last, and how many seconds lie between such ends.
     last_end: Option<Instant>,
     between_ends: f64,
@@ -94,6 +103,8 @@ impl<E: Executor> Driver<E> {
             reopen: None,
             lost_at: None,
             reopen_at: None,
+            failed: 0,
+            in_vain: (0, 0),
             last_end: None,
             between_ends: 0.0,
         };
@@ -101,7 +112,8 @@ impl<E: Executor> Driver<E> {
     }
 
     /// When the device is lost, goes on with what this opens: waiting requests wait, running ones are computed again, to equal
-    /// tokens.
+    /// tokens. Opening that fails is tried again twice; then the requests end with its error, as they do when three devices are lost
+    /// and no token comes between. Those that come later wait for the next try.
     pub fn reopen_with(mut self, reopen: ReopenFn<E>) -> Self {
         self.engine.wait_for_device(true);
         self.reopen = Some(reopen);
@@ -315,6 +327,14 @@ impl<E: Executor> Driver<E> {
         let again = self.lost_at.is_some_and(|before| now - before < self.shared.options.reopen_wait);
         self.lost_at = Some(now);
         self.reopen_at = again.then(|| now + self.reopen_wait());
+        let tokens = self.metrics.generation_tokens;
+        self.in_vain = if self.in_vain.1 == tokens { (self.in_vain.0 + 1, tokens) } else { (1, tokens) };
+        // What is computed again each time may be what takes the devices down.
+        if self.reopen.is_some() && self.in_vain.0 >= TRIES {
+            let lost = self.engine.lost().unwrap_or_default().to_owned();
+            self.engine.give_up(Error::DeviceLost(lost));
+            self.in_vain.0 = 0;
+        }
     }
 
     /// Opens the device again, if it is time and somebody wants it. If it cannot be opened, the requests end.
@@ -324,10 +344,18 @@ impl<E: Executor> Driver<E> {
             return;
         }
         let opened = reopen().await;
-        if let Err(error) = opened.and_then(|executor| self.engine.reopen(executor)) {
+        let Err(error) = opened.and_then(|executor| self.engine.reopen(executor)) else {
+            self.failed = 0;
+            return;
+        };
+        self.failed += 1;
+        // A driver that was reset, or a device that comes back from sleep, may be a moment away.
+        let mut wait = self.reopen_wait().min(SOON * self.failed);
+        if self.failed >= TRIES || matches!(error, Error::Argument { .. }) {
+            (self.failed, wait) = (0, self.reopen_wait());
             self.engine.give_up(error);
-            self.reopen_at = Some(Instant::now() + self.reopen_wait());
         }
+        self.reopen_at = Some(Instant::now() + wait);
     }
 
     /// No longer than clocks can say.

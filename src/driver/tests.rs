@@ -287,6 +287,83 @@ fn a_lost_device_is_opened_again() {
     }
 }
 
+/// A device that is away for a moment is waited for; one that never comes back is not waited for for ever.
+#[test]
+fn opening_that_fails_is_tried_again() {
+    for failures in 0..5 {
+        let options = ServeOptions { reopen_wait: Duration::from_millis(20), ..ServeOptions::default() };
+        let (driver, handle, _) = served(TIGHT, 1, options);
+        let tries = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&tries);
+        let mut driver = driver.reopen_with(Box::new(move || {
+            let absent = counted.fetch_add(1, Ordering::Relaxed) < failures;
+            Box::pin(async move {
+                match absent {
+                    true => Err(Error::Device("there is no adapter".to_owned())),
+                    false => Ok(Fake::new(TIGHT, 9, &program())),
+                }
+            })
+        }));
+        driver.engine_mut().executor_mut().gone_at = Some(2);
+        let asked = Request { max_tokens: Some(9), ..Request::new(vec![1, 2, 3]) };
+        let (mut generation, mut read) = (handle.generate(asked.clone()).unwrap(), Read::default());
+        let mut waited = 0;
+        for _ in 0..100 {
+            if let Next::Wait(time) = block_on(driver.turn()) {
+                waited += u64::from(time > Duration::ZERO);
+                std::thread::sleep(time);
+            }
+            read.all(&mut generation);
+        }
+        let (reason, _) = read.end.unwrap();
+        match failures {
+            0..3 => assert_eq!((&*read.ids, reason.name()), (&*alone(&asked), "length"), "{failures}"),
+            _ => assert!(
+                matches!(&reason, Finish::Error(error) if error.to_string().contains("no adapter")),
+                "{reason:?}"
+            ),
+        }
+        assert_eq!((tries.load(Ordering::Relaxed), waited), ((failures + 1).min(3), failures.min(2)), "{failures}");
+    }
+}
+
+/// What takes down every device it runs on ends at the third.
+#[test]
+fn devices_are_not_lost_for_ever() {
+    let (driver, handle, _) = served(TIGHT, 1, ServeOptions { reopen_wait: Duration::ZERO, ..ServeOptions::default() });
+    let gone = || {
+        let mut fake = Fake::new(TIGHT, 9, &program());
+        fake.gone_at = Some(0);
+        fake
+    };
+    let mut driver = driver.reopen_with(Box::new(move || Box::pin(async move { Ok(gone()) })));
+    driver.engine_mut().executor_mut().gone_at = Some(0);
+    let generation = ask_of(&handle);
+    for _ in 0..30 {
+        block_on(driver.turn());
+    }
+    assert_eq!(generation.finish_blocking().unwrap_err().code(), "device_lost");
+    assert_eq!(handle.metrics().devices_lost, 3);
+}
+
+/// A step that is refused, now and then and for ever, costs requests, and never the loop.
+#[test]
+fn refused_steps_end_requests() {
+    let (mut driver, handle, _) = served(TIGHT, 1, ServeOptions::default());
+    let asked = [1, 2].map(|i| Request { max_tokens: Some(9), exact: true, ..Request::new(vec![3, i]) });
+    let mut answers = |refusals| {
+        driver.engine_mut().executor_mut().no_steps[0] = refusals;
+        let generations = asked.clone().map(|request| handle.generate(request).unwrap());
+        while block_on(driver.turn()) != Next::Idle {}
+        generations.map(|generation| generation.finish_blocking().map(|answer| answer.ids))
+    };
+    let ids = asked.each_ref().map(alone);
+    let [first, newest] = answers(1);
+    assert_eq!((first.unwrap(), newest.unwrap_err().code()), (ids[0].clone(), "device"));
+    assert!(answers(u32::MAX).into_iter().all(|answer| answer.unwrap_err().code() == "device"));
+    assert_eq!(answers(0).map(Result::unwrap), ids);
+}
+
 #[test]
 fn without_another_device_requests_end() {
     let (driver, handle, _) = served(TIGHT, 1, ServeOptions { reopen_wait: Duration::ZERO, ..ServeOptions::default() });
