@@ -712,3 +712,43 @@ fn what_gave_nan_is_not_found() {
         assert_eq!((reason, usage.reused), ("error", 0));
     }
 }
+
+/// A step that the executor refuses costs the newest request in it; the others have the answers that they have alone. One that
+/// refuses all steps costs all requests, and is asked no more often than there are some.
+#[test]
+fn a_refused_step_ends_its_newest_request_alone() {
+    let asked: Vec<Request> =
+        (0..3).map(|i| Request { max_tokens: Some(40), exact: true, ..Request::new(vec![1, 2 + i]) }).collect();
+    let error = |bench: &Bench, id: &RequestId| match bench.answers[id].1.as_ref() {
+        Some(Finish::Error(error)) => Some(error.to_string()),
+        _ => None,
+    };
+    for at in 0..8 {
+        let mut bench = Bench::new(Limits { rows: 64, blocks: 40, ..TIGHT }, at);
+        let ids: Vec<RequestId> = asked.iter().map(|ask| bench.engine.submit(ask.clone()).unwrap()).collect();
+        (0..at).for_each(|_| bench.step());
+        let ended =
+            |bench: &Bench| ids.iter().filter(|id| bench.answers.get(*id).is_some_and(|a| a.1.is_some())).count();
+        assert_eq!(ended(&bench), 0, "at {at}");
+        bench.engine.executor_mut().no_steps[0] = 1;
+        bench.run();
+        assert_eq!(bench.engine.executor_mut().no_steps, [0, 1], "at {at}");
+        let errors: Vec<_> = ids.iter().map(|id| error(&bench, id)).collect();
+        assert_eq!(errors.iter().flatten().count(), 1, "at {at}: {errors:?}");
+        assert_eq!(errors[2].as_deref(), Some("device: no memory for a step"), "at {at}: {errors:?}");
+        for (id, ask) in ids.iter().zip(&asked).take(2) {
+            assert_eq!(bench.answers[id].0, alone(ask).0, "at {at}");
+        }
+        assert!(bench.all_available());
+
+        let ids: Vec<RequestId> = asked.iter().map(|ask| bench.engine.submit(ask.clone()).unwrap()).collect();
+        bench.engine.executor_mut().no_steps = [u32::MAX, 0];
+        bench.run();
+        assert!(ids.iter().all(|id| error(&bench, id).is_some_and(|error| error.contains("no memory for a step"))));
+        assert_eq!(bench.engine.executor_mut().no_steps[1], 3, "at {at}");
+        assert!(bench.all_available());
+        // It has got over it.
+        bench.engine.executor_mut().no_steps[0] = 0;
+        assert_eq!(bench.answer(asked[0].clone()).0, alone(&asked[0]).0, "at {at}");
+    }
+}
