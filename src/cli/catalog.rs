@@ -9,9 +9,9 @@ use super::open::{AccessArg, WeightsArg};
 use super::{self_test_results, term};
 use crate::driver::ServeOptions;
 use crate::engine::{EmbedOptions, Embedder};
-use crate::exec::{AnyExecutor, CacheSize, DeviceChoice, GpuExecutor, Options, Progress, ProgressFn};
+use crate::exec::{AnyExecutor, CacheSize, Options, Progress, ProgressFn};
 use crate::file::ModelFile;
-use crate::gpu::Device;
+use crate::gpu::{Choice, Device};
 use crate::hub::{self, Hub, Reference};
 use crate::language_model::LanguageModel;
 use crate::model::Model;
@@ -53,18 +53,25 @@ pub(super) struct Shared(std::sync::Arc<Mutex<Option<Device>>>);
 
 impl Shared {
     /// An executor on the shared device, or on the CPU.
-    async fn executor(&self, model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<AnyExecutor> {
-        let device = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let fits = options.device != DeviceChoice::Cpu
-            && model.program.on_gpu(options.kv.unwrap_or(options.numerics.kv())).is_ok();
-        if let Some(device) = device.filter(|device| fits && device.check().is_ok()) {
-            return Ok(AnyExecutor::Gpu(GpuExecutor::open(&device, model, options, progress).await?));
+    fn executor(&self, model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<AnyExecutor> {
+        let device = AnyExecutor::adapter(model, options)?.map(|choice| self.device(&choice));
+        pollster::block_on(AnyExecutor::open_on(device, model, options, progress))
+    }
+
+    /// The shared device. Whoever asks while it is opened waits, for there shall be one.
+    fn device(&self, choice: &Choice) -> Result<Device> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_it = |device: &&Device| {
+            let caps = device.caps();
+            let named = |(name, api): &(String, String)| (name, api) == (&caps.name, &caps.backend);
+            device.check().is_ok() && choice.exactly.as_ref().is_none_or(named)
+        };
+        if let Some(device) = shared.as_ref().filter(is_it) {
+            return Ok(device.clone());
         }
-        let executor = AnyExecutor::open(model, options, progress).await?;
-        if let AnyExecutor::Gpu(gpu) = &executor {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(gpu.opened_on().clone());
-        }
-        Ok(executor)
+        let device = pollster::block_on(Device::open(choice))?;
+        *shared = Some(device.clone());
+        Ok(device)
     }
 }
 
@@ -203,19 +210,21 @@ impl Catalog for Models {
             };
             let cache = run.cache.unwrap_or(CacheSize::Positions(context.saturating_mul(run.parallel.min(4))));
             let options = Options { context, seqs: run.parallel, cache, ..base };
-            let executor = pollster::block_on(self.device.executor(&model, &options, &mut progress))?;
+            let executor = self.device.executor(&model, &options, &mut progress)?;
             if let AnyExecutor::Gpu(gpu) = &executor
                 && let Some(smaller) = gpu.smaller_cache()
             {
                 term::note(&smaller.to_string());
             }
             let on_gpu = matches!(executor, AnyExecutor::Gpu(_));
+            let options = Options { device: executor.device_choice(), ..options };
             let (driver, model) = LanguageModel::with_executor(model, executor)?.driver(run.serve.clone());
             let (again, device) = (Arc::clone(model.text()), self.device.clone());
             // A device that is lost is opened again, and answers go on.
             let driver = driver.reopen_with(Box::new(move || {
                 let (text, options, device) = (std::sync::Arc::clone(&again), options.clone(), device.clone());
-                Box::pin(async move { device.executor(text.model(), &options, &mut |_| {}).await })
+                let mut bar = term::Bar::new();
+                Box::pin(async move { device.executor(text.model(), &options, &mut |progress| bar.show(progress)) })
             }));
             let thread = std::thread::spawn(move || driver.run());
             Ok(Served::Language { model, thread, on_gpu })
@@ -254,4 +263,33 @@ impl Catalog for Models {
 
 fn known(cached: hub::Cached) -> Known {
     Known { name: cached.name, bytes: cached.bytes, modified: cached.modified, commit: cached.commit }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Models that are opened at the same time share a device, the first ones, too; after a loss there is one again.
+    #[test]
+    fn gpu_models_share_a_device_from_the_first() {
+        let (shared, choice) = (Shared::default(), Choice { name: Some("llvmpipe".to_owned()), ..Choice::default() });
+        let ask = || {
+            std::thread::scope(|scope| {
+                let asked = [(); 4].map(|()| scope.spawn(|| shared.device(&choice)));
+                let devices = asked.map(|thread| thread.join().unwrap().expect("scripts/test installs it"));
+                assert!(devices.iter().all(|device| device.is(&devices[0])));
+                devices[0].clone()
+            })
+        };
+        let first = ask();
+        assert!(ask().is(&first));
+        first.device.destroy();
+        first.tick();
+        let second = ask();
+        assert!(!second.is(&first));
+        // Another one is not taken for it.
+        let other = Choice { exactly: Some(("no such adapter".to_owned(), "Vulkan".to_owned())), ..Choice::default() };
+        assert!(shared.device(&other).is_err());
+        assert!(ask().is(&second));
+    }
 }

@@ -207,11 +207,7 @@ fn devices(report: &mut Report, args: &Args) -> Option<Exit> {
     } else if !real {
         report.warn("GPU", "none but software adapters: models run on the CPU", no_adapter());
     }
-    let asked = match args.device {
-        DeviceChoice::Auto | DeviceChoice::Cpu => None,
-        DeviceChoice::Gpu => Some(Choice { software: true, ..Choice::default() }),
-        DeviceChoice::Adapter(index) => Some(Choice { index: Some(index), ..Choice::default() }),
-    };
+    let asked = if args.device == DeviceChoice::Auto { None } else { args.device.adapter() };
     let mut failed = asked.and_then(|choice| pollster::block_on(Device::open(&choice)).err()).map(Exit::from);
     if args.test && failed.is_none() {
         failed = test(report, args);

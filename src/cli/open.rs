@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::exit::Exit;
 use super::models::{self, HubArg};
@@ -276,14 +275,10 @@ impl Deref for Served {
     }
 }
 
-/// Makes a model ready to answer, with a progress bar. A device that is lost is opened again, and answers go on.
+/// Makes a model ready to answer, with a progress bar. A device that is lost is opened again, with the same tuning and self-test
+/// results, and answers go on: without a bar, which would be in the midst of them.
 pub(super) fn served(model: Model, options: &Options, serve: ServeOptions) -> Result<Served, Exit> {
     let (driver, model) = language_model(model, options)?.driver(serve);
-    let (text, options) = (Arc::clone(model.text()), options.clone());
-    let driver = driver.reopen_with(Box::new(move || {
-        let (text, options) = (Arc::clone(&text), options.clone());
-        Box::pin(async move { AnyExecutor::open(text.model(), &options, &mut |_| {}).await })
-    }));
     Ok(Served { model, driver })
 }
 

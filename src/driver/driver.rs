@@ -323,6 +323,7 @@ impl<E: Executor> Driver<E> {
 
     fn device_lost(&mut self) {
         self.metrics.devices_lost += 1;
+        self.shared.lock().lost = self.reopen.is_none();
         let now = Instant::now();
         let again = self.lost_at.is_some_and(|before| now - before < self.shared.options.reopen_wait);
         self.lost_at = Some(now);

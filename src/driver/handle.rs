@@ -101,6 +101,8 @@ pub(super) struct State {
     closing: bool,
     /// The driver is gone.
     pub(super) closed: bool,
+    /// The device is gone, and the driver has nothing that opens it again.
+    pub(super) lost: bool,
     /// Of a driver that waits for commands where threads cannot.
     pub(super) waker: Option<Waker>,
 }
@@ -215,6 +217,12 @@ impl Handle {
     /// Whether the driver has ended.
     pub fn is_closed(&self) -> bool {
         self.shared.lock().closed
+    }
+
+    /// Whether the device is gone for good: the driver was given nothing that opens it again, and whatever is asked ends with
+    /// [`Error::DeviceLost`].
+    pub fn is_lost(&self) -> bool {
+        self.shared.lock().lost
     }
 
     /// What has happened so far.

@@ -27,6 +27,28 @@ pub enum DeviceChoice {
     Cpu,
     /// On this adapter of [`Device::list`].
     Adapter(usize),
+    /// On the adapter of this name and API, and no other: what [`AnyExecutor::device_choice`] gives.
+    Named {
+        /// Its name.
+        name: String,
+        /// The API: `Vulkan`, `Metal`, …
+        backend: String,
+    },
+}
+
+impl DeviceChoice {
+    /// The adapter to open; none: the CPU.
+    pub(crate) fn adapter(&self) -> Option<Choice> {
+        match self {
+            Self::Cpu => None,
+            Self::Auto => Some(Choice::default()),
+            Self::Gpu => Some(Choice { software: true, ..Choice::default() }),
+            Self::Adapter(index) => Some(Choice { index: Some(*index), ..Choice::default() }),
+            Self::Named { name, backend } => {
+                Some(Choice { exactly: Some((name.clone(), backend.clone())), ..Choice::default() })
+            }
+        }
+    }
 }
 
 impl std::str::FromStr for DeviceChoice {
@@ -222,40 +244,54 @@ pub enum AnyExecutor {
 impl AnyExecutor {
     /// Makes an executor ready for a model's steps: weights loaded, kernels compiled.
     pub async fn open(model: &Model, options: &Options, progress: &mut ProgressFn<'_>) -> Result<Self> {
-        if matches!(options.device, DeviceChoice::Gpu | DeviceChoice::Adapter(_)) {
-            model.program.on_gpu(options.storage())?;
-        }
-        let choice = match options.device {
-            DeviceChoice::Cpu => None,
-            DeviceChoice::Auto => model.program.on_gpu(options.storage()).is_ok().then(Choice::default),
-            DeviceChoice::Gpu => Some(Choice { software: true, ..Choice::default() }),
-            DeviceChoice::Adapter(index) => Some(Choice { index: Some(index), ..Choice::default() }),
-        };
-        let device = match choice {
+        let device = match Self::adapter(model, options)? {
+            Some(choice) => Some(Device::open(&choice).await),
             None => None,
-            Some(choice) => match Self::open_device(choice, model, options, progress).await {
-                Ok(device) => Some(device),
-                Err(error) if options.device != DeviceChoice::Auto || matches!(error, Error::Argument { .. }) => {
-                    return Err(error);
-                }
-                Err(_) => None,
-            },
         };
-        match device {
-            Some(device) => Ok(Self::Gpu(GpuExecutor::open_tested(&device, model, options, progress).await?)),
-            None => Ok(Self::Cpu(CpuExecutor::open(model, options, progress).await?)),
+        Self::open_on(device, model, options, progress).await
+    }
+
+    /// The adapter that it would open for a model; none: the CPU is used.
+    pub(crate) fn adapter(model: &Model, options: &Options) -> Result<Option<Choice>> {
+        let Some(choice) = options.device.adapter() else { return Ok(None) };
+        match (model.program.on_gpu(options.storage()), &options.device) {
+            (Ok(()), _) => Ok(Some(Choice { tuning: options.tuning.clone(), ..choice })),
+            (Err(_), DeviceChoice::Auto) => Ok(None),
+            (Err(error), _) => Err(error),
         }
     }
 
-    /// Opens a device whose kernels compute rightly.
-    async fn open_device(
-        choice: Choice,
+    /// [`open`](Self::open) on what came of opening that adapter.
+    pub(crate) async fn open_on(
+        device: Option<Result<Device>>,
         model: &Model,
         options: &Options,
         progress: &mut ProgressFn<'_>,
-    ) -> Result<Device> {
-        let device = Device::open(&Choice { tuning: options.tuning.clone(), ..choice }).await?;
-        tested(device, model, options, progress).await
+    ) -> Result<Self> {
+        let device = match device {
+            Some(Ok(device)) => Some(tested(device, model, options, progress).await),
+            Some(Err(error)) => Some(Err(error)),
+            None => None,
+        };
+        match device {
+            Some(Ok(device)) => Ok(Self::Gpu(GpuExecutor::open_tested(&device, model, options, progress).await?)),
+            Some(Err(error)) if options.device != DeviceChoice::Auto || matches!(error, Error::Argument { .. }) => {
+                Err(error)
+            }
+            Some(Err(_)) | None => Ok(Self::Cpu(CpuExecutor::open(model, options, progress).await?)),
+        }
+    }
+
+    /// Where it runs, to open another one on the very same device when this one is lost: kernels of other devices give other
+    /// tokens, and the CPU would be taken for good where a GPU is away for a moment.
+    pub fn device_choice(&self) -> DeviceChoice {
+        match self {
+            Self::Cpu(_) => DeviceChoice::Cpu,
+            Self::Gpu(gpu) => {
+                let caps = gpu.opened_on().caps();
+                DeviceChoice::Named { name: caps.name.clone(), backend: caps.backend.clone() }
+            }
+        }
     }
 
     /// The program that steps of a phase run.

@@ -47,6 +47,8 @@ pub struct Choice {
     pub index: Option<usize>,
     /// By a part of its name, in lower case.
     pub name: Option<String>,
+    /// By its whole name and its API, as [`Caps`] has them: the one that was open before.
+    pub exactly: Option<(String, String)>,
     /// Allows software adapters, which are otherwise taken only by number or name.
     pub software: bool,
     /// Asks for WebGPU's default limits and no features, as an external device may have them.
@@ -381,6 +383,12 @@ impl Device {
         Self { mutation: Some((from, to)), ..self.clone() }
     }
 
+    /// Whether the two are one device.
+    #[cfg(test)]
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.faults, &other.faults)
+    }
+
     /// What is wrong with this kernel on purpose: none but these are made anew for a mutated device.
     #[cfg(test)]
     pub(super) fn mutation_of(&self, kernel: &Kernel) -> Option<Mutation> {
@@ -538,9 +546,10 @@ async fn pick_adapter(instance: &wgpu::Instance, choice: &Choice) -> Result<wgpu
         let info = adapter.get_info();
         names.push(format!("{index} ({})", info.name));
         let wanted = choice.index.is_none_or(|i| i == index)
-            && choice.name.as_ref().is_none_or(|n| info.name.to_lowercase().contains(n.as_str()));
+            && choice.name.as_ref().is_none_or(|n| info.name.to_lowercase().contains(n.as_str()))
+            && choice.exactly.as_ref().is_none_or(|(name, api)| *name == info.name && *api == info.backend.to_string());
         let kind = kind(&info);
-        let by_name = choice.index.is_some() || choice.name.is_some();
+        let by_name = choice.index.is_some() || choice.name.is_some() || choice.exactly.is_some();
         if !wanted || (kind == Kind::Software && !choice.software && !by_name) {
             continue;
         }
@@ -560,10 +569,11 @@ async fn pick_adapter(instance: &wgpu::Instance, choice: &Choice) -> Result<wgpu
         } else {
             format!("these are there: {}", names.join("; "))
         };
-        let wanted = match (choice.index, &choice.name) {
-            (Some(index), _) => format!("there is no adapter {index}"),
-            (None, Some(name)) => format!("no adapter has {name:?} in its name"),
-            (None, None) => "there is no GPU that may be used".to_owned(),
+        let wanted = match (choice.index, &choice.name, &choice.exactly) {
+            (Some(index), ..) => format!("there is no adapter {index}"),
+            (None, Some(name), _) => format!("no adapter has {name:?} in its name"),
+            (None, None, Some((name, api))) => format!("{name} ({api}) is not there"),
+            (None, None, None) => "there is no GPU that may be used".to_owned(),
         };
         Error::Device(format!("{wanted}; {there}"))
     })

@@ -61,7 +61,8 @@ impl Held for ServedModel {
     }
 
     fn is_closed(&self) -> bool {
-        self.handle().is_closed()
+        // One whose device is gone for good gives way to one that is opened anew.
+        self.handle().is_closed() || self.handle().is_lost()
     }
 
     fn trim(&self) {
@@ -127,7 +128,9 @@ mod tests {
 
     use super::*;
     use crate::driver::block_on;
-    use crate::exec::{DeviceChoice, Options};
+    use crate::exec::{CacheOp, CpuExecutor, DeviceChoice, Limits, Options, Phase, Step, StepOut, Ticket};
+    use crate::file::CountFn;
+    use crate::model::ModelSource;
     use crate::{Error, GenerateOptions, TINY};
 
     fn models(options: ModelsOptions) -> (Models, Arc<AtomicUsize>) {
@@ -192,5 +195,65 @@ mod tests {
         drop(of_bytes.get("a").unwrap());
         drop(of_bytes.get("b").unwrap());
         assert_eq!(names(&of_bytes), ["b"], "one alone may have more");
+    }
+
+    /// The CPU as a device that can be lost, and that nothing opens again.
+    struct Losable(CpuExecutor, Arc<AtomicUsize>);
+
+    impl Executor for Losable {
+        fn limits(&self) -> Limits {
+            self.0.limits()
+        }
+
+        fn device(&self) -> String {
+            self.0.device()
+        }
+
+        async fn plan(&mut self, phase: Phase, progress: &mut CountFn<'_>) -> Result<()> {
+            self.0.plan(phase, progress).await
+        }
+
+        fn enqueue(&mut self, step: &Step<'_>) -> Result<Ticket> {
+            match self.1.load(Ordering::Relaxed) {
+                0 => self.0.enqueue(step),
+                _ => Err(Error::DeviceLost("unplugged".to_owned())),
+            }
+        }
+
+        fn cache(&mut self, ops: &[CacheOp]) -> Result<()> {
+            self.0.cache(ops)
+        }
+
+        fn poll(&mut self, done: &mut dyn FnMut(Ticket, Result<&StepOut>)) -> usize {
+            self.0.poll(done)
+        }
+
+        async fn wait(&mut self) -> Result<()> {
+            self.0.wait().await
+        }
+
+        fn blocked(&self) -> u64 {
+            self.0.blocked()
+        }
+    }
+
+    #[test]
+    fn a_model_whose_device_is_lost_is_opened_anew() {
+        let (opened, lost) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (count, gone) = (Arc::clone(&opened), Arc::clone(&lost));
+        let models = Models::new(ModelsOptions::default(), move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+            let model = block_on(ModelSource::from(TINY).model())?;
+            let options = Options { threads: Some(1), context: 256, ..Options::default() };
+            let cpu = block_on(CpuExecutor::open(&model, &options, &mut |_| {}))?;
+            LanguageModel::with_executor(model, Losable(cpu, Arc::clone(&gone)))
+        });
+        let answer = || models.get("a").unwrap().generate("Once", &run(4)).unwrap().finish_blocking();
+        let expected = answer().unwrap().text;
+        lost.store(1, Ordering::Relaxed);
+        assert_eq!(answer().unwrap_err().code(), "device_lost");
+        lost.store(0, Ordering::Relaxed);
+        assert_eq!((answer().unwrap().text, opened.load(Ordering::Relaxed)), (expected, 2));
+        assert_eq!(names(&models), ["a"]);
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::chat::{self, Conversation};
+#[cfg(not(target_arch = "wasm32"))]
+use crate::driver::ReopenFuture;
 use crate::engine::{Engine, Request, SeqId, StepTime};
 use crate::exec::{AnyExecutor, CpuExecutor, Executor, GpuExecutor, Options, ProgressFn};
 use crate::gpu::Device;
@@ -100,7 +102,14 @@ pub struct LanguageModel<E = AnyExecutor> {
     pub(super) text: ModelText,
     pub(super) engine: Engine<E>,
     pub(super) sequence: SeqId,
+    /// What loads the model again when the device of a driver is lost, if it is not a caller's own. A page loads the module anew.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) reopen: Option<ReopenModelFn<E>>,
 }
+
+/// Opens another executor for a model.
+#[cfg(not(target_arch = "wasm32"))]
+pub(super) type ReopenModelFn<E> = Box<dyn FnMut(Arc<ModelText>) -> ReopenFuture<E> + Send>;
 
 impl LanguageModel {
     /// [`open`](open()) that reports progress to `progress`.
@@ -111,7 +120,19 @@ impl LanguageModel {
     ) -> Result<Self> {
         let (model, tokenizer) = generative(source).await?;
         let executor = AnyExecutor::open(&model, options, progress).await?;
-        Ok(Self::assemble(model, tokenizer, executor))
+        #[cfg(not(target_arch = "wasm32"))]
+        let reopen: ReopenModelFn<AnyExecutor> = {
+            let again = Options { device: executor.device_choice(), ..options.clone() };
+            Box::new(move |text| {
+                let again = again.clone();
+                Box::pin(async move { AnyExecutor::open(text.model(), &again, &mut |_| {}).await })
+            })
+        };
+        Ok(Self {
+            #[cfg(not(target_arch = "wasm32"))]
+            reopen: Some(reopen),
+            ..Self::assemble(model, tokenizer, executor)
+        })
     }
 }
 
@@ -155,7 +176,13 @@ impl<E: Executor> LanguageModel<E> {
         let mut engine = Engine::new(executor, &model.program);
         engine.set_step_time(Some(StepTime::default()));
         let sequence = engine.open();
-        Self { text: ModelText::new(model, tokenizer), engine, sequence }
+        Self {
+            text: ModelText::new(model, tokenizer),
+            engine,
+            sequence,
+            #[cfg(not(target_arch = "wasm32"))]
+            reopen: None,
+        }
     }
 
     /// Its files, tokenizer and chat template.

@@ -88,13 +88,22 @@ impl Deref for ServedModel {
     }
 }
 
-impl<E: Executor> LanguageModel<E> {
-    /// A driver that somebody runs, and the model for its callers.
+impl<E: Executor + 'static> LanguageModel<E> {
+    /// A driver that somebody runs, and the model for its callers. A device that [`LanguageModel::open`] opened is opened again when
+    /// it is lost, the very same one, and answers go on; [`Driver::reopen_with`] does that for other models.
     pub fn driver(self, options: ServeOptions) -> (Driver<E>, ServedModel) {
-        let Self { text, engine, sequence } = self;
-        let device = engine.executor().device().into();
-        let (driver, handle) = Driver::new(engine, Arc::clone(text.tokenizer()), options);
-        (driver, ServedModel { handle, text: Arc::new(text), sequence, device })
+        let (text, sequence) = (Arc::new(self.text), self.sequence);
+        let device = self.engine.executor().device().into();
+        let (driver, handle) = Driver::new(self.engine, Arc::clone(text.tokenizer()), options);
+        #[cfg(not(target_arch = "wasm32"))]
+        let driver = match self.reopen {
+            Some(mut reopen) => {
+                let again = Arc::clone(&text);
+                driver.reopen_with(Box::new(move || reopen(Arc::clone(&again))))
+            }
+            None => driver,
+        };
+        (driver, ServedModel { handle, text, sequence, device })
     }
 }
 

@@ -1,7 +1,8 @@
 use super::*;
-use crate::driver::{GenerateRequest, ServeOptions, block_on};
+use crate::driver::{GenerateRequest, Next, ServeOptions, block_on};
 use crate::engine::{EmbedOptions, Embedder, Finish, Request};
-use crate::exec::{DeviceChoice, Numerics, Options};
+use crate::exec::{AnyExecutor, DeviceChoice, Numerics, Options};
+use crate::gpu::Device;
 use crate::sample::Sampling;
 use crate::text::{Special, TextStream};
 use crate::{Error, TINY};
@@ -163,4 +164,52 @@ fn a_model_that_is_dropped_ends_its_thread() {
     assert!(kept.is_closed());
     assert_eq!(generation.finish_blocking().unwrap().ids.len(), 40);
     assert_eq!(kept.generate(GenerateRequest::from(Request::new(vec![1]))).unwrap_err().code(), "refused");
+}
+
+/// A device that is gone is waited for. Another one would go on with other kernels, to other tokens.
+#[test]
+fn no_other_device_is_taken_for_one_that_is_away() {
+    let (name, backend) = ("no such adapter".to_owned(), "Vulkan".to_owned());
+    let away = Options { device: DeviceChoice::Named { name, backend }, ..options() };
+    let Err(error) = block_on(open(TINY, &away)) else { panic!("it is not there") };
+    assert!(error.code() == "device" && error.to_string().contains("no such adapter (Vulkan) is not there"), "{error}");
+    assert_eq!(tiny().engine().executor().device_choice(), DeviceChoice::Cpu);
+}
+
+/// Whoever serves a model has its device opened again: the same one, tuned as before.
+#[test]
+fn gpu_of_a_served_model_is_opened_again() {
+    let index = block_on(Device::list()).iter().position(|adapter| adapter.name.contains("llvmpipe"));
+    let device = DeviceChoice::Adapter(index.expect("scripts/test installs it"));
+    let tuning = "reduce = 16".to_owned();
+    let options = Options { device, self_test_results: None, tuning, ..options() };
+    let (mut driver, model) = block_on(open(TINY, &options)).unwrap().driver(ServeOptions::default());
+    let AnyExecutor::Gpu(gpu) = driver.engine().executor() else { panic!("it is on a GPU") };
+    let (device, opened_on) = (driver.engine().executor().device_choice(), gpu.opened_on().clone());
+    assert!(matches!(&device, DeviceChoice::Named { name, .. } if name.contains("llvmpipe")), "{device:?}");
+    let mut answer = |lose: bool| {
+        let mut generation = model.generate("Once upon a time", &greedy(12)).unwrap();
+        for turn in 0.. {
+            if turn == 2 && lose {
+                opened_on.faults.gone.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            if block_on(driver.turn()) == Next::Idle {
+                break;
+            }
+        }
+        let mut ids = Vec::new();
+        while let Some(event) = generation.try_next() {
+            if let crate::driver::GenerationEvent::Token { id, .. } = event {
+                ids.push(id);
+            }
+        }
+        ids
+    };
+    let expected = answer(false);
+    assert_eq!((expected.len(), answer(true)), (12, expected));
+    assert_eq!((model.handle().metrics().devices_lost, model.handle().is_lost()), (1, false));
+    assert_eq!(driver.engine().executor().device_choice(), device);
+    let AnyExecutor::Gpu(gpu) = driver.engine().executor() else { panic!("it is on a GPU") };
+    assert!(!gpu.opened_on().is(&opened_on));
+    assert_eq!(format!("{:?}", gpu.opened_on().caps().tuning), format!("{:?}", opened_on.caps().tuning));
 }

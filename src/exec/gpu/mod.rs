@@ -470,7 +470,6 @@ impl GpuExecutor {
     }
 
     /// The device that it works on, for others to work on, too.
-    #[cfg(feature = "cli")]
     pub(crate) fn opened_on(&self) -> &Device {
         &self.device
     }
