@@ -13,9 +13,14 @@ use crate::exec::Executor;
 pub struct ModelsOptions {
     /// Models that are loaded at once.
     pub most: usize,
-    /// Bytes of weights of all of them together; one alone may have more.
+    /// Bytes of weights of all of them together; one alone may have more. What caches take is not among them.
+    ///
+    /// It holds as far as sizes are known before models are opened ([`Models::with_sizes`]). Else a model is opened beside the
+    /// others, those that nobody uses are unloaded then, and there is more while all are in use.
     pub bytes: u64,
-    /// Time after which a model is unloaded that nobody asked for anything; none: when another one needs its place.
+    /// Time after which a model is unloaded that nobody asked for anything; none: when another one needs its place. Only
+    /// [`Models::get`] and [`Models::unload_idle`] look at the clock. The time counts from when it was asked for, or from the last
+    /// such look that found it answering: who wants memory back in time calls the latter now and then.
     pub idle: Option<Duration>,
     /// How each is served.
     pub serve: ServeOptions,
@@ -43,12 +48,15 @@ pub struct LoadedModel {
 /// Models by name. All that are opened on one [`Device`](crate::gpu::Device) share it, as they share the CPU's threads.
 pub struct Models {
     open: Box<OpenFn>,
+    sizes: Box<SizeFn>,
     serve: ServeOptions,
     slots: Slots<ServedModel>,
 }
 
 /// Opens a model by its name, and starts to serve it.
 type OpenFn = dyn Fn(&str, &ServeOptions) -> Result<Opened<ServedModel>> + Send + Sync;
+/// How many bytes of weights a model has, by its name; 0 if that is not known.
+type SizeFn = dyn Fn(&str) -> u64 + Send + Sync;
 
 impl Held for ServedModel {
     fn bytes(&self) -> u64 {
@@ -86,14 +94,20 @@ impl Models {
             Ok((model, Some(thread)))
         };
         let slots = Slots::new(options.most, options.bytes, options.idle);
-        Self { open: Box::new(open), serve: options.serve, slots }
+        Self { open: Box::new(open), sizes: Box::new(|_| 0), serve: options.serve, slots }
+    }
+
+    /// With what says how many bytes of weights a model has before it is opened, by its name: about that of its files, or 0 where
+    /// that is not known. Others are unloaded before it takes their memory, and where they are in use, it is refused.
+    pub fn with_sizes(self, sizes: impl Fn(&str) -> u64 + Send + Sync + 'static) -> Self {
+        Self { sizes: Box::new(sizes), ..self }
     }
 
     /// The model of this name, opened if it is not there. Waits on this thread while it is opened, by whomever. Models that nobody
     /// uses are unloaded for it, the longest unused first; fails with [`Error::Refused`](crate::Error::Refused) where all are in
     /// use.
     pub fn get(&self, name: &str) -> Result<ServedModel> {
-        self.slots.get(name, 0, || (self.open)(name, &self.serve))
+        self.slots.get(name, (self.sizes)(name), || (self.open)(name, &self.serve))
     }
 
     /// Unloads the models that nobody has asked for anything for as long as the options say.
@@ -195,6 +209,26 @@ mod tests {
         drop(of_bytes.get("a").unwrap());
         drop(of_bytes.get("b").unwrap());
         assert_eq!(names(&of_bytes), ["b"], "one alone may have more");
+    }
+
+    /// Where sizes are known, nothing is opened beside what is in use; where they are not, it is.
+    #[test]
+    fn memory_is_kept_to_as_far_as_it_is_known() {
+        let bytes = TINY.len() as u64 + 1;
+        let of = || models(ModelsOptions { bytes, ..ModelsOptions::default() });
+        let ((unknown, _), (known, opened)) = (of(), of());
+        let known = known.with_sizes(|_| TINY.len() as u64);
+        let busy = |models: &Models| models.get("a").unwrap().generate("Once", &run(200)).unwrap();
+        let (first, second) = (busy(&known), busy(&unknown));
+        assert!(matches!(known.get("b"), Err(Error::Refused { retry_after: Some(_), .. })));
+        drop(unknown.get("b").unwrap());
+        assert_eq!((names(&known), names(&unknown)), (vec!["a".to_owned()], vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(opened.load(Ordering::Relaxed), 1);
+        for generation in [first, second] {
+            generation.finish_blocking().unwrap();
+        }
+        drop(known.get("b").unwrap());
+        assert_eq!((names(&known), opened.load(Ordering::Relaxed)), (vec!["b".to_owned()], 2));
     }
 
     /// The CPU as a device that can be lost, and that nothing opens again.

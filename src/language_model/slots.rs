@@ -213,7 +213,8 @@ impl<M: Held> Slots<M> {
         }
     }
 
-    /// Closes those that nobody has asked for anything for as long as they stay.
+    /// Closes those that nobody has asked for anything for as long as they stay. Nothing else looks at the clock, but for
+    /// [`get`](Self::get).
     pub(crate) fn unload_idle(&self) {
         let mut entries = self.entries();
         let mut names = Vec::new();
@@ -222,7 +223,7 @@ impl<M: Held> Slots<M> {
             let Entry::Ready(ready) = entry else { continue };
             let Some(idle) = ready.idle else { continue };
             if requests > 0 {
-                // The time counts from the end of the last request.
+                // The time counts from the last look that found a request.
                 ready.used = Instant::now();
             } else if ready.used.elapsed() >= idle {
                 names.push(name.clone());
