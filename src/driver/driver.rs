@@ -344,6 +344,7 @@ impl<E: Executor> Driver<E> {
         if self.reopen_at.is_some_and(|at| Instant::now() < at) || !self.engine.busy() {
             return;
         }
+        self.engine.executor_mut().release();
         let opened = reopen().await;
         let Err(error) = opened.and_then(|executor| self.engine.reopen(executor)) else {
             self.failed = 0;

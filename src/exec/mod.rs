@@ -182,6 +182,9 @@ pub trait Executor {
     /// Waits until a step has finished, if one is in flight.
     async fn wait(&mut self) -> Result<()>;
 
+    /// Frees what it can of a device that is lost: nothing runs here any more, and another executor is about to be opened.
+    fn release(&mut self) {}
+
     /// How often [`wait`](Executor::wait) waited for the only step in flight, so that the device idled while the host read
     /// its results. Decoding that feeds sampled tokens back on the device keeps another step queued.
     fn blocked(&self) -> u64;

@@ -408,6 +408,13 @@ impl Executor for AnyExecutor {
         }
     }
 
+    fn release(&mut self) {
+        match self {
+            Self::Cpu(e) => e.release(),
+            Self::Gpu(e) => e.release(),
+        }
+    }
+
     fn blocked(&self) -> u64 {
         match self {
             Self::Cpu(e) => e.blocked(),

@@ -266,7 +266,9 @@ impl Device {
         let opened = opened.tuned(&choice.tuning)?;
         let lost = opened.lost.clone();
         let name = opened.caps.name.clone();
-        opened.device.set_device_lost_callback(move |_, why| _ = lost.set(format!("{name}: {why}")));
+        opened.device.set_device_lost_callback(move |_, why| {
+            let _ = lost.set(if why.is_empty() { name.clone() } else { format!("{name}: {why}") });
+        });
         let failed = opened.failed.clone();
         // wgpu's own handler panics.
         opened.device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
@@ -413,6 +415,17 @@ impl Device {
             Error::Device(why) => Error::DeviceLost(why),
             other => other,
         })
+    }
+
+    /// Frees what a device of our own holds that is no longer used, as far as its driver lets it: another one is about to be
+    /// opened, for which there may be no memory beside it.
+    pub(crate) fn release(&self) {
+        if !self.shared {
+            self.device.destroy();
+            // wgpu frees it once nothing is in flight.
+            let soon = Some(std::time::Duration::from_secs(1));
+            let _ = self.poll(wgpu::PollType::Wait { submission_index: None, timeout: soon });
+        }
     }
 
     /// Lets the device work on what was submitted and run the callbacks that are due, without waiting.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use super::{Device, wgpu};
 use crate::{Error, Result};
 
 #[derive(Debug, Default)]
@@ -30,5 +31,19 @@ impl Faults {
                 instead: "less".to_owned(),
             }),
         }
+    }
+}
+
+impl Device {
+    /// Something that wgpu refuses, and nothing catches: a buffer that is mapped for two ends at once.
+    pub(crate) fn blunder(&self) {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::MAP_WRITE;
+        let desc = wgpu::BufferDescriptor { label: Some("wrong"), size: 4, usage, mapped_at_creation: false };
+        drop(self.device.create_buffer(&desc));
+    }
+
+    /// Bytes that are allocated on it.
+    pub(crate) fn allocated(&self) -> u64 {
+        self.device.generate_allocator_report().expect("Vulkan has one").total_allocated_bytes
     }
 }

@@ -594,6 +594,10 @@ impl Executor for GpuExecutor {
         Ok(())
     }
 
+    fn release(&mut self) {
+        self.device.release();
+    }
+
     fn blocked(&self) -> u64 {
         self.blocked
     }
