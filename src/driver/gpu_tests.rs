@@ -22,8 +22,11 @@ async fn load(device: Device, model: &Model) -> Result<GpuExecutor> {
     GpuExecutor::open(&device, model, &options, &mut |_| {}).await
 }
 
+/// The tokens of an answer, and how it ended.
+type Ended = (Vec<u32>, Option<Finish>);
+
 /// Two answers that are given at once, something done to the device before each turn of the driver.
-fn answers(mut before: impl FnMut(&Device, usize)) -> (Vec<(Vec<u32>, Option<Finish>)>, Metrics) {
+fn answers(mut before: impl FnMut(&Device, usize)) -> (Vec<Ended>, Metrics) {
     let model = Arc::new(block_on(ModelSource::from(TINY).model()).unwrap());
     let tokenizer = Arc::new(Tokenizer::of(&model.file).unwrap());
     let device = open();
