@@ -141,6 +141,22 @@ impl Shared {
         }
     }
 
+    /// Refuses a request of so many tokens if too many wait already, or nothing is taken any more.
+    fn admit(&self, state: &mut State, tokens: u64) -> Result<()> {
+        let ServeOptions { queue_requests, queue_tokens, .. } = self.options;
+        if state.closed || state.closing {
+            let what = "the engine has ended, or is about to".to_owned();
+            return Err(Error::Refused { what, retry_after: None });
+        }
+        let (requests, queued) = (state.unseen.0 + state.waiting.0, state.unseen.1 + state.waiting.1);
+        if requests >= queue_requests || (requests > 0 && queued + tokens > queue_tokens) {
+            let what = format!("{requests} requests with {queued} tokens wait already");
+            state.metrics.requests_refused += 1;
+            return Err(Error::Refused { what, retry_after: Some(state.retry_after.max(Duration::from_secs(1))) });
+        }
+        Ok(())
+    }
+
     /// Whether nobody can ask for anything any more.
     pub(super) fn abandoned(&self, state: &State) -> bool {
         self.handles.load(Ordering::Acquire) == 0 || state.closing
@@ -180,19 +196,9 @@ impl Handle {
     pub fn generate(&self, request: impl Into<GenerateRequest>) -> Result<Generation> {
         let request = request.into();
         request.request.check(self.shared.vocab, self.shared.context)?;
-        let ServeOptions { queue_requests, queue_tokens, .. } = self.shared.options;
         let tokens = request.request.prompt.len() as u64;
         let mut state = self.shared.lock();
-        if state.closed || state.closing {
-            let what = "the engine has ended, or is about to".to_owned();
-            return Err(Error::Refused { what, retry_after: None });
-        }
-        let (requests, queued) = (state.unseen.0 + state.waiting.0, state.unseen.1 + state.waiting.1);
-        if requests >= queue_requests || (requests > 0 && queued + tokens > queue_tokens) {
-            let what = format!("{requests} requests with {queued} tokens wait already");
-            state.metrics.requests_refused += 1;
-            return Err(Error::Refused { what, retry_after: Some(state.retry_after.max(Duration::from_secs(1))) });
-        }
+        self.shared.admit(&mut state, tokens)?;
         state.last_number += 1;
         let (number, channel) = (state.last_number, Arc::new(Channel::default()));
         (state.unseen.0, state.unseen.1) = (state.unseen.0 + 1, state.unseen.1 + tokens);
@@ -200,6 +206,13 @@ impl Handle {
         state.commands.push_back(Command::Generate(Box::new(asked)));
         self.shared.wake(state);
         Ok(Generation { channel, shared: Arc::clone(&self.shared), number, over: false })
+    }
+
+    /// Fails as [`generate`](Self::generate) would now for the shortest prompt, and counts as that does: before a long one is
+    /// made into tokens for nothing.
+    #[cfg(feature = "server")]
+    pub(crate) fn check_queue(&self) -> Result<()> {
+        self.shared.admit(&mut self.shared.lock(), 1)
     }
 
     /// Forgets what is kept in the cache for requests to come.

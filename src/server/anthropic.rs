@@ -205,7 +205,7 @@ fn result_text(block: &mut Fields) -> Outcome<String> {
 pub(super) async fn messages(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let name = fields.text("model")?;
     let served = app.model(Some(fields.needed("model", name)?)).await?;
-    let language = Arc::clone(served.language()?);
+    let language = Arc::clone(served.taking()?);
     let stream = fields.flag("stream")?.unwrap_or(false);
     let started = move || {
         let most = fields.count("max_tokens", 1..=u32::MAX)?;

@@ -138,6 +138,13 @@ impl Loaded {
         }
     }
 
+    /// The model that answers, if its queue takes a request: said before a prompt is read, which costs more than the refusal.
+    pub(super) fn taking(&self) -> Outcome<&Arc<Language>> {
+        let language = self.language()?;
+        language.model.handle().check_queue()?;
+        Ok(language)
+    }
+
     /// The model that gives vectors.
     pub(super) fn vectors(&self) -> Outcome<&Vectors> {
         match &self.kind {
@@ -414,13 +421,56 @@ impl Language {
 
     /// Asks for answers.
     pub(super) fn start(self: &Arc<Self>, ask: Ask, salt: Option<Arc<[u8]>>) -> Outcome<Vec<Reply>> {
-        let (ids, text) = self.prompt(&ask.asked, salt.as_deref())?;
-        let queue = self.model.handle().options();
-        let most = (queue.queue_requests as u64).min(queue.queue_tokens / (ids.len() as u64).max(1)).max(1);
-        if u64::from(ask.n) > most {
-            return Err(Failure::invalid("n", format!("{} answers never fit into the queue; {most} work", ask.n)));
+        let asked = std::slice::from_ref(&ask.asked);
+        self.start_all(asked, &ask, salt)
+    }
+
+    /// Asks for answers to several prompts, with all else as `ask` has it.
+    pub(super) fn start_all(
+        self: &Arc<Self>,
+        prompts: &[Asked],
+        ask: &Ask,
+        salt: Option<Arc<[u8]>>,
+    ) -> Outcome<Vec<Reply>> {
+        // Those that came meanwhile may have filled it.
+        self.model.handle().check_queue()?;
+        let read: Vec<_> = prompts.iter().map(|asked| self.prompt(asked, salt.as_deref())).collect::<Outcome<_>>()?;
+        self.check_size(&read, ask.n)?;
+        let mut replies = Vec::new();
+        for (asked, (ids, text)) in prompts.iter().zip(read) {
+            replies.extend(self.start_one(asked, ids, text, ask, &salt)?);
         }
-        let calls = match &ask.asked {
+        Ok(replies)
+    }
+
+    /// Refuses more answers than can ever wait: however often they were asked for, they would be too many.
+    fn check_size(&self, read: &[(Vec<u32>, Option<String>)], n: u32) -> Outcome<()> {
+        let queue = self.model.handle().options();
+        let tokens: u64 = read.iter().map(|(ids, _)| ids.len() as u64).sum();
+        let (prompts, n) = (read.len() as u64, u64::from(n));
+        // Answers to each prompt.
+        let most = (queue.queue_requests as u64 / prompts.max(1)).min(queue.queue_tokens / tokens.max(1));
+        if n <= most || n * prompts == 1 {
+            return Ok(());
+        }
+        let fit = |what: &str, works: &str| format!("{what} never fit into the queue; {works} work");
+        if prompts == 1 {
+            return Err(Failure::invalid("n", fit(&format!("{n} answers"), &most.max(1).to_string())));
+        }
+        let what = format!("{prompts} prompts of {tokens} tokens, {n} answers to each,");
+        let (requests, tokens) = (queue.queue_requests, queue.queue_tokens);
+        Err(Failure::invalid("prompt", fit(&what, &format!("{requests} answers with {tokens} tokens"))))
+    }
+
+    fn start_one(
+        self: &Arc<Self>,
+        asked: &Asked,
+        ids: Vec<u32>,
+        text: Option<String>,
+        ask: &Ask,
+        salt: &Option<Arc<[u8]>>,
+    ) -> Outcome<Vec<Reply>> {
+        let calls = match asked {
             Asked::Messages { tools, .. } if !tools.is_empty() => self.calls,
             _ => None,
         };
@@ -432,7 +482,7 @@ impl Language {
             request.max_tokens = ask.max_tokens;
             request.logprobs = ask.logprobs;
             request.bias.clone_from(&ask.bias);
-            request.salt.clone_from(&salt);
+            request.salt.clone_from(salt);
             let generation = self.model.handle().generate(GenerateRequest { request, stop: ask.stop.clone() })?;
             let splitter = text.as_ref().map_or_else(Splitter::plain, |text| Splitter::new(text, self.marks, calls));
             let asked = text.as_ref().map(|text| (text.clone(), ids.clone()));

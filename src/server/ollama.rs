@@ -161,7 +161,7 @@ pub(super) async fn chat(app: Arc<App>, caller: Caller, mut fields: Fields) -> A
     }
     let model = app.model(Some(name)).await?;
     app.keep(&model, keep);
-    let language = Arc::clone(model.language()?);
+    let language = Arc::clone(model.taking()?);
     let started = move || {
         let list = list.into_iter().enumerate().map(|(i, one)| message(one, i)).collect::<Outcome<_>>()?;
         let messages = ask::messages(list, &language.template_source)?;
@@ -186,7 +186,7 @@ pub(super) async fn generate(app: Arc<App>, caller: Caller, mut fields: Fields) 
     }
     let model = app.model(Some(name)).await?;
     app.keep(&model, keep);
-    let language = Arc::clone(model.language()?);
+    let language = Arc::clone(model.taking()?);
     fields.refuse("suffix", &["".into()], "the template of the model, given as a raw prompt, works")?;
     fields.refuse("template", &["".into()], "the model's own is used; raw: true leaves it out")?;
     fields.refuse("context", &[json!([])], "/api/chat has conversations")?;

@@ -122,7 +122,7 @@ pub(super) fn reasoning(effort: &str, variables: &mut Map<String, Value>) -> Out
 /// `/v1/chat/completions`.
 pub(super) async fn chat(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let model = app.model(fields.text("model")?).await?;
-    let language = Arc::clone(model.language()?);
+    let language = Arc::clone(model.taking()?);
     let name = model.name().to_owned();
     let sent = Sent::of(&mut fields)?;
     common(&mut fields)?;
@@ -336,23 +336,22 @@ fn completion_ask(fields: &mut Fields, language: &Language) -> Outcome<(Vec<Aske
 /// `/v1/completions`.
 pub(super) async fn completions(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let model = app.model(fields.text("model")?).await?;
-    let language = Arc::clone(model.language()?);
+    let language = Arc::clone(model.taking()?);
     let name = model.name().to_owned();
     let sent = Sent::of(&mut fields)?;
     common(&mut fields)?;
     let started = move || {
         let (prompts, ask, echo) = completion_ask(&mut fields, &language)?;
-        let (mut replies, mut echoes) = (Vec::new(), Vec::new());
-        for asked in prompts {
-            let text = match &asked {
+        let mut echoes = Vec::new();
+        for asked in &prompts {
+            let text = match asked {
                 Asked::Text(text) if echo => text.clone(),
                 Asked::Ids(ids) if echo => language.model.tokenizer().decode(ids, true),
                 _ => String::new(),
             };
             echoes.extend(std::iter::repeat_n(text, ask.n as usize));
-            replies.extend(language.start(Ask { asked, ..ask.clone() }, caller.salt.clone())?);
         }
-        Ok((replies, echoes, ask.n as usize))
+        Ok((language.start_all(&prompts, &ask, caller.salt)?, echoes, ask.n as usize))
     };
     let (replies, echoes, n) = super::http::on_a_thread(started).await?;
     let head = Head { id: format!("cmpl-{}", random_name(24)), created: now().unwrap_or(0), model: name };

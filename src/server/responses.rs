@@ -142,7 +142,7 @@ fn one_item(path: String, item: Value, to: &mut Vec<Value>) -> Outcome<()> {
 /// `/v1/responses`.
 pub(super) async fn create(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let served = app.model(fields.text("model")?).await?;
-    let language = Arc::clone(served.language()?);
+    let language = Arc::clone(served.taking()?);
     let stream = fields.flag("stream")?.unwrap_or(false);
     if let Some(mut options) = fields.object("stream_options")? {
         options.refuse("include_obfuscation", &[false.into()], "nothing is hidden here; false works")?;

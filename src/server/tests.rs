@@ -327,6 +327,47 @@ fn slow_clients_are_let_go() {
     assert_eq!(server.get("/health/live").0, 200);
 }
 
+/// Where nobody more may wait, that is said before a prompt is read; what could never wait is a wrong request.
+#[test]
+fn refusals_read_no_prompts() {
+    let server = Running::start();
+    for (prompts, n, field) in [(128, 4, "prompt: 128 prompts"), (3, 100, "prompt: 3 prompts"), (1, 257, "n: ")] {
+        let body = json!({ "model": "stuck", "prompt": vec!["Once"; prompts], "n": n, "max_tokens": 1 });
+        let (status, text) = read(server.asked("/v1/completions", &body));
+        assert!(status == 400 && text.contains(field), "{prompts} of {n}: {text}");
+    }
+    let waiting: Vec<TcpStream> = (0..2)
+        .map(|_| {
+            let body = json!({ "model": "stuck", "prompt": ["Once", "The"], "n": 64, "max_tokens": 1 });
+            server.asked("/v1/completions", &body)
+        })
+        .collect();
+    server.eventually("all wait", "/metrics", |_, text| {
+        text.contains("num_requests_waiting{model_name=\"stuck\"} 256\n")
+    });
+    // Longer than a prompt may be, which shows when it is read.
+    let long = "Once upon a time ".repeat(1000);
+    let messages = json!([{ "role": "user", "content": long }]);
+    for (path, body) in [
+        ("/v1/completions", json!({ "prompt": long })),
+        ("/v1/chat/completions", json!({ "messages": messages })),
+        ("/v1/responses", json!({ "input": long })),
+        ("/v1/messages", json!({ "messages": messages, "max_tokens": 1 })),
+        ("/api/chat", json!({ "messages": messages })),
+        ("/api/generate", json!({ "prompt": long, "raw": true })),
+    ] {
+        let ask = |model: &str| {
+            let mut body = body.clone();
+            body["model"] = model.into();
+            read(server.asked(path, &body))
+        };
+        assert_eq!(ask("quick").0, 400, "{path}");
+        let (status, text) = ask("stuck");
+        assert!(status == 429 && text.contains("retry-after: "), "{path}: {text}");
+    }
+    drop(waiting);
+}
+
 /// A model that is to be closed after its last request is not opened twice when another one comes before.
 #[test]
 fn who_asks_before_the_end_keeps_a_model() {
