@@ -242,6 +242,11 @@ impl Catalog for Models {
                 Error::argument("model", format!("{name:?} is no name of a model; {}", super::models::suggestion(name)))
             })?,
         };
+        // Who may ask this server may not choose where it connects to.
+        if matches!(reference, Reference::Url(_)) {
+            let problem = format!("{name:?} is an address; ORG/REPO:QUANT works, and wgslm pull takes addresses");
+            return Err(Error::argument("model", problem));
+        }
         if hub.is_offline() {
             return match hub.find(&reference)? {
                 Some(_) => Ok(()),

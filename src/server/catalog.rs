@@ -60,6 +60,7 @@ pub trait Catalog: Send + Sync {
     fn inspect(&self, known: &Known) -> Result<Model>;
     /// Opens a model.
     fn open(&self, known: &Known) -> Result<Served>;
-    /// Downloads a model. An error of `progress` ends that.
+    /// Downloads a model of a hub by its name: clients name it, so no address that a hub has not given is connected to. An error
+    /// of `progress` ends that.
     fn pull(&self, name: &str, progress: &mut dyn FnMut(Pulling) -> Result<()>) -> Result<()>;
 }

@@ -29,7 +29,9 @@ pub(super) async fn pull(app: &Arc<App>, mut fields: Fields) -> Answer {
     let turn = Turn::take(app, &name)?;
     let (lines, receiver) = mpsc::channel(64);
     if !stream {
-        on_a_thread(move || Ok(turn.app.catalog.pull(&name, &mut |_| still_read(&lines))?)).await?;
+        let pulled =
+            move || turn.app.catalog.pull(&name, &mut |_| still_read(&lines)).map_err(|error| why(&name, error));
+        on_a_thread(pulled).await?;
         drop(receiver);
         return Ok(json_answer(&json!({ "status": "success" })));
     }
@@ -59,12 +61,23 @@ pub(super) async fn pull(app: &Arc<App>, mut fields: Fields) -> Answer {
         // Whether anybody reads the end makes no difference.
         _ = match pulled {
             Ok(()) => say(json!({ "status": "success" })),
-            Err(error) => say(Failure::from(error).json(Dialect::Ollama)),
+            Err(error) => say(why(&name, error).json(Dialect::Ollama)),
         };
     });
     let mut response = Response::new(ReplyBody::Lines(receiver));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
     Ok(response)
+}
+
+/// Why a model was not downloaded. Which folder has no space is nobody's business.
+fn why(name: &str, error: Error) -> Failure {
+    match error {
+        Error::Limit { needed, available, .. } => {
+            let message = format!("{name}: the server needs {needed}; {available}");
+            Failure { code: Some("no_space"), ..Failure::new(StatusCode::INSUFFICIENT_STORAGE, message) }
+        }
+        error => Failure::from(error),
+    }
 }
 
 fn still_read(lines: &mpsc::Sender<Bytes>) -> Result<()> {
@@ -98,5 +111,25 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.app.pulling.lock().unwrap_or_else(PoisonError::into_inner).retain(|name| *name != self.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_shows_no_folder() {
+        let failure = why(
+            "org/repo",
+            Error::Limit {
+                what: "org/repo in /home/somebody/.cache".to_owned(),
+                needed: "8 bytes more".to_owned(),
+                available: "7 free on this disk".to_owned(),
+                instead: "HF_HUB_CACHE names a folder elsewhere".to_owned(),
+            },
+        );
+        assert_eq!(failure.message, "org/repo: the server needs 8 bytes more; 7 free on this disk");
+        assert_eq!(failure.status, 507);
     }
 }
