@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
+use tokio::io::AsyncWrite;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
@@ -93,11 +94,11 @@ async fn unload_idle(app: Arc<App>) {
 }
 
 /// Says to a client that there are too many, without waiting for what it asks.
-async fn turn_away(stream: TcpStream) {
+async fn turn_away(mut stream: TcpStream) {
     const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
         content-type: application/json\r\ncontent-length: 121\r\n\r\n\
         {\"error\":{\"message\":\"there are too many connections\",\"type\":\"unavailable_error\",\"param\":null,\"code\":\"connections_full\"}}\n";
-    let write = async {
+    let turn_away = async {
         let mut rest = FULL;
         while !rest.is_empty() {
             if stream.writable().await.is_err() {
@@ -109,8 +110,18 @@ async fn turn_away(stream: TcpStream) {
                 Err(_) => return,
             }
         }
+        // To close with something unread resets the connection, and then the client may lose what it was sent.
+        let _ = std::future::poll_fn(|context| Pin::new(&mut stream).poll_shutdown(context)).await;
+        let mut unread = [0; 4096];
+        while stream.readable().await.is_ok() {
+            match stream.try_read(&mut unread) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
     };
-    let _ = timeout(Duration::from_secs(1), write).await;
+    let _ = timeout(Duration::from_secs(1), turn_away).await;
 }
 
 async fn connection(stream: TcpStream, app: Arc<App>, mut ends: watch::Receiver<bool>) {
@@ -248,7 +259,7 @@ async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Answer {
         },
         (_, true) if post => {
             app.taking()?;
-            let fields = Fields::parse(&body(app, request).await?)?;
+            let fields = parsed(body(app, request).await?).await?;
             posted(app, caller, &path, fields).await
         }
         (false, false) => {
@@ -297,7 +308,7 @@ async fn posted(app: &Arc<App>, caller: Caller, path: &str, fields: Fields) -> A
         "/v1/responses" => responses::create(app, caller, fields).await,
         "/v1/embeddings" => vectors::embeddings(&app, fields).await,
         "/v1/rerank" | "/rerank" => vectors::rerank(&app, fields).await,
-        "/tokenize" => vectors::tokenize(app, fields).await,
+        "/tokenize" => vectors::tokenize(app, caller, fields).await,
         "/detokenize" => vectors::detokenize(app, fields).await,
         "/api/chat" => ollama::chat(app, caller, fields).await,
         "/api/generate" => ollama::generate(app, caller, fields).await,
@@ -348,6 +359,15 @@ fn unescaped(name: &str) -> String {
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The fields of a body. A large one takes too long for the thread that all connections share.
+async fn parsed(body: Bytes) -> Outcome<Fields> {
+    const LARGE: usize = 64 << 10;
+    match body.len() {
+        ..=LARGE => Fields::parse(&body),
+        _ => on_a_thread(move || Fields::parse(&body)).await,
+    }
 }
 
 /// The body of a request, if it is neither too large nor too slow.

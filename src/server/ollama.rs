@@ -340,12 +340,15 @@ pub(super) async fn embed(app: &Arc<App>, mut fields: Fields) -> Answer {
     fields.ignore(&["options"]);
     let begun = Instant::now();
     let made = made.of(Texts::Single { texts, truncate }).await?;
-    let embeddings: Vec<Value> = made.vectors.iter().map(|vector| vectors::numbers(vector)).collect();
     let time = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    Ok(json_answer(&json!({
-        "model": model.name(), "embeddings": embeddings, "total_duration": time, "load_duration": 0,
-        "prompt_eval_count": made.tokens,
-    })))
+    on_a_thread(move || {
+        let embeddings: Vec<Value> = made.vectors.iter().map(|vector| vectors::numbers(vector)).collect();
+        Ok(json_answer(&json!({
+            "model": model.name(), "embeddings": embeddings, "total_duration": time, "load_duration": 0,
+            "prompt_eval_count": made.tokens,
+        })))
+    })
+    .await
 }
 
 fn of_texts(model: &Loaded) -> Outcome<&super::app::Vectors> {

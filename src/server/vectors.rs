@@ -11,6 +11,7 @@ use super::ask::token_ids;
 use super::failure::{Failure, Outcome};
 use super::fields::Fields;
 use super::http::{Answer, json_answer, on_a_thread};
+use super::policy::Caller;
 use crate::text::Special;
 
 /// Texts of a request at most.
@@ -32,20 +33,20 @@ pub(super) async fn embeddings(app: &Arc<App>, mut fields: Fields) -> Answer {
         Some(other) => return Err(Failure::invalid("encoding_format", format!("{other:?}; float and base64 work"))),
     };
     let made = vectors.of(Texts::Single { texts, truncate: false }).await?;
-    let data: Vec<Value> = made
-        .vectors
-        .iter()
-        .enumerate()
-        .map(|(index, vector)| {
-            let embedding = match base64 {
-                true => STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
-                false => numbers(vector),
-            };
-            json!({ "object": "embedding", "index": index, "embedding": embedding })
-        })
-        .collect();
-    let usage = json!({ "prompt_tokens": made.tokens, "total_tokens": made.tokens });
-    Ok(json_answer(&json!({ "object": "list", "data": data, "model": model.name(), "usage": usage })))
+    let one = move |(index, vector): (usize, &Vec<f32>)| {
+        let embedding = match base64 {
+            true => STANDARD.encode(vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
+            false => numbers(vector),
+        };
+        json!({ "object": "embedding", "index": index, "embedding": embedding })
+    };
+    // Thousands of vectors have millions of numbers.
+    on_a_thread(move || {
+        let data: Vec<Value> = made.vectors.iter().enumerate().map(one).collect();
+        let usage = json!({ "prompt_tokens": made.tokens, "total_tokens": made.tokens });
+        Ok(json_answer(&json!({ "object": "list", "data": data, "model": model.name(), "usage": usage })))
+    })
+    .await
 }
 
 /// `/v1/rerank`, as Cohere and Jina have it.
@@ -61,29 +62,34 @@ pub(super) async fn rerank(app: &Arc<App>, mut fields: Fields) -> Answer {
     let most = fields.count("top_n", 1..=u32::MAX)?.map_or(documents.len(), |n| n as usize);
     let texts = fields.flag("return_documents")?.unwrap_or(false).then(|| documents.clone());
     let made = vectors.of(Texts::Pairs(query, documents)).await?;
-    let mut scores: Vec<(usize, f32)> = made.vectors.iter().filter_map(|v| v.first().copied()).enumerate().collect();
-    scores.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let one = |(index, score): &(usize, f32)| {
-        let mut result = json!({ "index": index, "relevance_score": number(*score) });
-        if let (Value::Object(result), Some(texts)) = (&mut result, &texts) {
-            result.insert("document".to_owned(), json!({ "text": texts[*index] }));
-        }
-        result
-    };
-    let results: Vec<Value> = scores.iter().take(most).map(one).collect();
-    let usage = json!({ "prompt_tokens": made.tokens, "total_tokens": made.tokens });
-    Ok(json_answer(&json!({ "model": model.name(), "results": results, "usage": usage })))
+    on_a_thread(move || {
+        let first = |vector: &Vec<f32>| vector.first().copied();
+        let mut scores: Vec<(usize, f32)> = made.vectors.iter().filter_map(first).enumerate().collect();
+        scores.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let one = |(index, score): &(usize, f32)| {
+            let mut result = json!({ "index": index, "relevance_score": number(*score) });
+            if let (Value::Object(result), Some(texts)) = (&mut result, &texts) {
+                result.insert("document".to_owned(), json!({ "text": texts[*index] }));
+            }
+            result
+        };
+        let results: Vec<Value> = scores.iter().take(most).map(one).collect();
+        let usage = json!({ "prompt_tokens": made.tokens, "total_tokens": made.tokens });
+        Ok(json_answer(&json!({ "model": model.name(), "results": results, "usage": usage })))
+    })
+    .await
 }
 
 /// `/tokenize`: a text as it is, or messages as the template writes them.
-pub(super) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Answer {
+pub(super) async fn tokenize(app: Arc<App>, caller: Caller, mut fields: Fields) -> Answer {
     let model = app.model(fields.text("model")?).await?;
     let language = Arc::clone(model.language()?);
+    let context = language.model.handle().context();
     let messages = fields.list("messages")?;
     // vLLM's name, and llama.cpp's.
     let text = fields.text("prompt")?.or(fields.text("content")?);
     let special = fields.flag("add_special_tokens")?.or(fields.flag("add_special")?);
-    let ids = on_a_thread(move || match (text, messages) {
+    let made = move || match (text, messages) {
         (Some(text), None) => {
             let tokenizer = language.model.tokenizer();
             let ids = tokenizer.encode(&text, Special::Plain)?;
@@ -93,13 +99,17 @@ pub(super) async fn tokenize(app: Arc<App>, mut fields: Fields) -> Answer {
         (None, Some(messages)) => {
             let messages = super::ask::messages(messages, &language.template_source)?;
             let (tools, variables) = (Vec::new(), serde_json::Map::new());
-            Ok(language.prompt(&super::ask::Asked::Messages { messages, tools, variables }, None)?.0)
+            let asked = super::ask::Asked::Messages { messages, tools, variables };
+            // Answers of the caller's keep their tokens, as they do when the same messages are to be answered.
+            Ok(language.prompt(&asked, caller.salt.as_deref())?.0)
         }
         _ => Err(Failure::invalid("prompt", "either prompt or messages is needed")),
+    };
+    on_a_thread(move || {
+        let ids = made()?;
+        Ok(json_answer(&json!({ "count": ids.len(), "max_model_len": context, "tokens": ids })))
     })
-    .await?;
-    let context = model.language()?.model.handle().context();
-    Ok(json_answer(&json!({ "count": ids.len(), "max_model_len": context, "tokens": ids })))
+    .await
 }
 
 /// `/detokenize`.
@@ -108,12 +118,12 @@ pub(super) async fn detokenize(app: Arc<App>, mut fields: Fields) -> Answer {
     let language = Arc::clone(model.language()?);
     let tokens = fields.list("tokens")?;
     let tokens = fields.needed("tokens", tokens)?;
-    let text = on_a_thread(move || {
+    on_a_thread(move || {
         let ids = token_ids(&tokens, "tokens", language.vocab())?;
-        Ok(language.model.tokenizer().decode(&ids, false))
+        let text = language.model.tokenizer().decode(&ids, false);
+        Ok(json_answer(&json!({ "prompt": text, "content": text })))
     })
-    .await?;
-    Ok(json_answer(&json!({ "prompt": text, "content": text })))
+    .await
 }
 
 /// Texts: one or several.
