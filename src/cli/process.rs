@@ -97,6 +97,22 @@ pub(super) fn explain_shrunk_files() {}
 #[cfg(not(unix))]
 pub(super) fn quiet_drivers() {}
 
+/// Lets the program have so many files open, as far as the system allows it: the usual limit is far below what it allows.
+#[cfg(unix)]
+pub(super) fn allow_files(needed: u64) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((now, most)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && now < needed
+    {
+        // Where it fails, connections wait for those before them.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, needed.min(most).max(now), most);
+    }
+}
+
+/// Elsewhere there is no such limit.
+#[cfg(not(unix))]
+pub(super) fn allow_files(_: u64) {}
+
 /// Runs `install`, which handles signals; a SIGHUP that was ignored before, as `nohup` has it, still is.
 #[cfg(unix)]
 pub(super) fn handle_signals(install: impl FnOnce()) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::catalog::{Given, Models, RunOptions, Shared};
 use super::exit::Exit;
 use super::interrupt::Listener;
-use super::{memory, open, term};
+use super::{memory, open, process, term};
 use crate::driver::ServeOptions;
 use crate::exec::{CacheSize, Options};
 use crate::server::{Access, Limits, Residence, Server, duration};
@@ -119,7 +119,10 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
     // Without HOME there is no cache; the models of the command line work as ever.
     let hub = args.model.hub().hub().ok();
     let models = Models { given, weights: args.model, hub, run, device: Shared::default() };
-    let limits = Limits { drain: Duration::from_secs(args.drain.into()), ..Limits::default() };
+    let limits = Limits::default();
+    // A connection is a file to the system; models and devices have theirs, and those that are turned away.
+    process::allow_files(2 * limits.connections as u64 + 512);
+    let limits = Limits { drain: Duration::from_secs(args.drain.into()), ..limits };
     let keep = args.keep_alive.map(|keep| keep.0);
     let residence = Residence {
         most: args.models_max as usize,
@@ -142,7 +145,10 @@ pub(super) fn run(mut args: Args) -> Result<(), Exit> {
         term::note(&format!("{name} at http://{address}; Ctrl-C ends it"));
         let served = served.join().map_err(|_| Exit::failure("the server's thread has ended"))?;
         drop(first);
-        Ok(served?)
+        if !served? {
+            term::note("warning: an engine does not end; the program ends without it");
+        }
+        Ok(())
     })
 }
 

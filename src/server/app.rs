@@ -1,7 +1,7 @@
 //! What the server serves: models that answer, or that give vectors, and how they stand.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -44,12 +44,22 @@ pub(super) struct App {
     pub(super) limits: Limits,
     pub(super) catalog: Box<dyn Catalog>,
     slots: Slots<Arc<Loaded>>,
+    first: Mutex<First>,
     /// Nothing new is taken.
     pub(super) draining: AtomicBool,
     /// Models that could not be opened just now.
     failed: Mutex<Vec<(String, Instant, Arc<Error>)>>,
     /// Models that are being downloaded.
     pub(super) pulling: Mutex<Vec<String>>,
+}
+
+/// The model that is opened at the start.
+#[derive(Default)]
+struct First {
+    /// It is to be opened, or is being opened.
+    loading: bool,
+    /// Its name, and how long it stays without requests, whenever it is opened again.
+    stays: Option<(String, Option<Duration>)>,
 }
 
 /// A model that is open.
@@ -160,8 +170,9 @@ impl Loaded {
     fn ready(&self, stuck: Duration) -> Outcome<()> {
         let Kind::Language(language) = &self.kind else { return Ok(()) };
         let handle = language.model.handle();
+        // The next request opens one that has ended; whoever sends requests to ready servers alone would never send it.
         if handle.is_closed() {
-            return Err(Failure::unavailable(format!("the engine of {} has ended", self.name())));
+            return Ok(());
         }
         let metrics = handle.metrics();
         let busy = metrics.num_requests_running + metrics.num_requests_waiting > 0;
@@ -234,6 +245,7 @@ impl App {
             limits,
             catalog,
             slots: Slots::new(residence.most, residence.bytes, residence.keep_alive),
+            first: Mutex::default(),
             draining: AtomicBool::new(false),
             failed: Mutex::default(),
             pulling: Mutex::default(),
@@ -291,14 +303,31 @@ impl App {
 
     /// Opens a model on this thread, unless it has failed since it was asked for.
     fn load(&self, known: &Known, asked: Instant) -> Outcome<Arc<Loaded>> {
+        let mut opened = false;
         let open = || match self.failure(&known.name, asked) {
             Some(error) => Err(Error::Shared(error)),
             None => {
+                opened = true;
                 let opened = self.catalog.open(known).and_then(|served| Loaded::open(known, served));
                 opened.map_err(|error| self.has_failed(&known.name, error))
             }
         };
-        Ok(self.slots.get(&known.name, known.bytes, open)?)
+        let model = self.slots.get(&known.name, known.bytes, open)?;
+        // The first stays as long as ever, though it gave way or ended meanwhile.
+        let stays = self.first().stays.clone().filter(|(name, _)| opened && *name == known.name);
+        if let Some((name, keep)) = stays {
+            self.slots.keep(&name, keep);
+        }
+        Ok(model)
+    }
+
+    fn first(&self) -> MutexGuard<'_, First> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing is ready before the first model is.
+    pub(super) fn expect_first(&self) {
+        self.first().loading = true;
     }
 
     fn has_failed(&self, name: &str, error: Error) -> Error {
@@ -311,8 +340,15 @@ impl App {
 
     /// Opens the model that is meant where a request names none, on this thread; it stays for so long without requests.
     pub(super) fn load_first(&self, keep: Option<Duration>) -> Result<()> {
+        let loaded = self.open_first(keep);
+        self.first().loading = false;
+        loaded
+    }
+
+    fn open_first(&self, keep: Option<Duration>) -> Result<()> {
         let known = self.catalog.find(&self.name)?;
         let known = known.ok_or_else(|| Error::argument("model", format!("there is no {:?}", self.name)))?;
+        self.first().stays = Some((known.name.clone(), keep));
         self.slots.get(&known.name, known.bytes, || Loaded::open(&known, self.catalog.open(&known)?))?;
         self.slots.keep(&known.name, keep);
         Ok(())
@@ -359,7 +395,9 @@ impl App {
         if self.draining.load(Ordering::Acquire) {
             return Err(Failure::unavailable("the server is about to end"));
         }
-        if let Some(name) = self.slots.opening() {
+        // Later ones are loaded while the others answer.
+        if self.first().loading {
+            let name = self.slots.opening().unwrap_or_else(|| self.name.clone());
             return Err(Failure::unavailable(format!("{name} is being loaded")));
         }
         self.loaded().iter().try_for_each(|(model, _)| model.ready(self.limits.stuck))

@@ -32,6 +32,7 @@ mod tests;
 mod vectors;
 
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use catalog::{Catalog, Known, Pulling, Served};
@@ -97,7 +98,7 @@ impl Default for Limits {
 /// A server that is ready to run.
 pub struct Server {
     listener: TcpListener,
-    app: std::sync::Arc<app::App>,
+    app: Arc<app::App>,
 }
 
 impl Server {
@@ -113,15 +114,17 @@ impl Server {
     ) -> Result<Self> {
         let address = listener.local_addr().map_err(|error| Error::io("the server's address", error))?;
         let policy = policy::Policy::new(access, address.ip())?;
-        let app = std::sync::Arc::new(app::App::new(name.to_owned(), catalog, policy, limits, residence));
+        let app = Arc::new(app::App::new(name.to_owned(), catalog, policy, limits, residence));
         Ok(Self { listener, app })
     }
 
     /// Opens the model that is meant where a request names none, which then stays for so long without requests; may be asked on
-    /// another thread while the server runs.
+    /// another thread while the server runs, which is not ready until then.
     pub fn first(&self) -> impl Fn(Option<Duration>) -> Result<()> + Send + use<> {
-        let app = std::sync::Arc::clone(&self.app);
-        move |keep| app.load_first(keep)
+        self.app.expect_first();
+        // A server that has ended needs none.
+        let app = Arc::downgrade(&self.app);
+        move |keep| app.upgrade().map_or(Ok(()), |app| app.load_first(keep))
     }
 
     /// Whether a server at an address may be opened to those who have one of the keys: said before a model is loaded.
@@ -129,13 +132,24 @@ impl Server {
         policy::Policy::new(access.clone(), address).map(drop)
     }
 
-    /// Serves until `stop` says so; then ends what is in flight, for as long as [`Limits::drain`] allows.
-    pub fn run(self, stop: impl Fn() -> bool) -> Result<()> {
+    /// Serves until `stop` says so; then ends what is in flight, for as long as [`Limits::drain`] allows. Gives whether all
+    /// engines have ended: one that is stuck never does, and is not waited for.
+    pub fn run(self, stop: impl Fn() -> bool) -> Result<bool> {
+        /// Time for engines to end once nobody waits for an answer.
+        const ENDING: Duration = Duration::from_secs(2);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::io("the server's runtime", error))?;
-        let served = runtime.block_on(http::serve(self.listener, self.app, stop));
+        let served = runtime.block_on(http::serve(self.listener, Arc::clone(&self.app), stop));
         // What is still in flight ends now.
         runtime.shutdown_timeout(Duration::from_secs(1));
-        served.map_err(|error| Error::io("the server's socket", error))
+        let (ended, has_ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(self.app);
+            // Nobody waits any more if it took too long.
+            let _ = ended.send(());
+        });
+        let in_time = has_ended.recv_timeout(ENDING).is_ok();
+        served.map_err(|error| Error::io("the server's socket", error))?;
+        Ok(in_time)
     }
 }

@@ -17,7 +17,8 @@ use crate::language_model::LanguageModel;
 use crate::model::Model;
 use crate::{Error, Result, TINY, block_on};
 
-/// `quick` is open at once, `slow` when it is released, `broken` never, and the engine of `stuck` stands still until then.
+/// `quick` is open at once, `slow` when it is released, `broken` never, the engine of `stuck` stands still until then, and that
+/// of `dying` ends at once.
 #[derive(Default)]
 struct Models {
     released: Mutex<bool>,
@@ -39,7 +40,7 @@ impl Models {
     }
 }
 
-const NAMES: [&str; 4] = ["quick", "slow", "broken", "stuck"];
+const NAMES: [&str; 5] = ["quick", "slow", "broken", "stuck", "dying"];
 
 fn known(name: &str) -> Known {
     Known { name: name.to_owned(), bytes: 1, modified: None, commit: String::new() }
@@ -73,12 +74,14 @@ impl Catalog for Given {
         let options = Options { device: DeviceChoice::Cpu, threads: Some(1), context: 512, ..Options::default() };
         let model: LanguageModel<AnyExecutor> = block_on(crate::open(TINY, &options))?;
         let (driver, model) = model.driver(ServeOptions::default());
-        let models = (known.name == "stuck").then(|| Arc::clone(&self.0));
-        let thread = std::thread::spawn(move || {
-            if let Some(models) = models {
+        let (models, name) = (Arc::clone(&self.0), known.name.clone());
+        let thread = std::thread::spawn(move || match name.as_str() {
+            "dying" => drop(driver),
+            "stuck" => {
                 models.wait();
+                driver.run();
             }
-            driver.run();
+            _ => driver.run(),
         });
         Ok(Served::Language { model, thread, on_gpu: false })
     }
@@ -103,15 +106,20 @@ struct Running {
     address: SocketAddr,
     models: Arc<Models>,
     stop: Arc<AtomicBool>,
-    server: Option<JoinHandle<Result<()>>>,
+    server: Option<JoinHandle<Result<bool>>>,
 }
 
 impl Running {
     fn start() -> Self {
+        Self::with(None, |_| {})
+    }
+
+    /// One that opens a model at the start, if that is named.
+    fn with(first: Option<&str>, change: impl FnOnce(&mut Limits)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let models = Arc::new(Models::default());
-        let limits = Limits {
+        let mut limits = Limits {
             stuck: Duration::from_millis(300),
             drain: Duration::ZERO,
             header_time: Duration::from_secs(2),
@@ -120,9 +128,15 @@ impl Running {
             connections: 1000,
             ..Limits::default()
         };
+        change(&mut limits);
         let catalog = Box::new(Given(Arc::clone(&models)));
         let access = Access::default();
-        let server = Server::new(listener, "quick", catalog, access, limits, &Residence::default()).unwrap();
+        let name = first.unwrap_or("quick");
+        let server = Server::new(listener, name, catalog, access, limits, &Residence::default()).unwrap();
+        if first.is_some() {
+            let open = server.first();
+            std::thread::spawn(move || open(None).unwrap());
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let server = std::thread::spawn(move || server.run(|| stopped.load(Ordering::Relaxed)));
@@ -168,9 +182,9 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.models.release();
         self.stop.store(true, Ordering::Relaxed);
-        let ended = self.server.take().unwrap().join().unwrap();
+        let ended = self.server.take().map(|server| server.join().unwrap());
         if !std::thread::panicking() {
-            ended.unwrap();
+            ended.map(Result::unwrap);
         }
     }
 }
@@ -208,17 +222,97 @@ fn a_stuck_engine_is_not_ready() {
     assert_eq!(server.get("/health/ready").0, 200);
 }
 
+/// An engine that has ended is opened by the next request, which a server that is not ready would not get.
+#[test]
+fn an_engine_that_has_ended_keeps_nobody_away() {
+    let server = Running::start();
+    for round in 1..=2 {
+        let (status, text) = read(server.ask("dying"));
+        assert!([200, 503].contains(&status), "{text}");
+        assert_eq!(server.models.opened.load(Ordering::Relaxed), round, "it is opened again");
+        server.eventually("it is ready", "/health/ready", |status, _| status == 200);
+    }
+    assert_eq!(read(server.ask("quick")).0, 200);
+}
+
+/// From the first moment on.
+#[test]
+fn nothing_is_ready_before_the_first_model() {
+    let server = Running::with(Some("slow"), |_| {});
+    for _ in 0..20 {
+        let (status, text) = server.get("/health/ready");
+        assert!(status == 503 && text.contains("slow is being loaded"), "{text}");
+    }
+    assert_eq!(server.get("/health/live").0, 200);
+    server.models.release();
+    server.eventually("it is loaded", "/health/ready", |status, _| status == 200);
+    // It stays for ever, however often it is opened.
+    for _ in 0..2 {
+        assert!(server.get("/api/ps").1.contains("\"expires_at\":\"9999"));
+        assert_eq!(read(server.asked("/api/generate", &json!({ "model": "slow", "keep_alive": 0 }))).0, 200);
+        server.eventually("it is closed", "/api/ps", |_, text| !text.contains("slow"));
+        assert_eq!(read(server.ask("slow")).0, 200);
+    }
+}
+
+/// The end does not wait for an engine that never ends.
+#[test]
+fn a_stuck_engine_does_not_hold_up_the_end() {
+    let mut server = Running::start();
+    let waiting = server.ask("stuck");
+    server
+        .eventually("it waits", "/metrics", |_, text| text.contains("num_requests_waiting{model_name=\"stuck\"} 1\n"));
+    let begun = Instant::now();
+    server.stop.store(true, Ordering::Relaxed);
+    let all_ended = server.server.take().unwrap().join().unwrap().unwrap();
+    assert!(!all_ended && begun.elapsed() < Duration::from_secs(15), "{all_ended} {:?}", begun.elapsed());
+    drop(waiting);
+}
+
+/// Connections that are too many hear it, whatever they send.
+#[test]
+fn too_many_connections_are_turned_away() {
+    let server = Running::with(None, |limits| {
+        limits.connections = 2;
+        limits.header_time = Duration::from_secs(60);
+    });
+    let open: Vec<TcpStream> = (0..2).map(|_| server.send("GET /health/live HTTP/1.1\r\nhost: loc")).collect();
+    for round in 0..50 {
+        let body = "a".repeat(round * 1000);
+        let length = body.len();
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        // What is unread when it closes must not take the answer with it.
+        let request =
+            format!("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        let (status, text) = read(stream);
+        assert!(status == 503 && text.contains("retry-after: 1\r\n"), "{text}");
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}", body.len())), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(body).unwrap()["error"]["code"], "connections_full");
+    }
+    drop(open);
+    let begun = Instant::now();
+    loop {
+        let (status, text) = server.get("/health/live");
+        if status == 200 {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{text}");
+    }
+}
+
 /// While a model is opened, other requests are answered; those that want it wait, and it is opened once.
 #[test]
 fn opening_holds_nobody_else_up() {
     let server = Running::start();
     assert_eq!(read(server.ask("quick")).0, 200);
     let waiting: Vec<TcpStream> = (0..600).map(|_| server.ask("slow")).collect();
-    server.eventually("it is being opened", "/health/ready", |status, text| {
-        status == 503 && text.contains("slow is being loaded")
-    });
+    server.eventually("it is being opened", "/health/live", |_, _| server.models.opened.load(Ordering::Relaxed) == 2);
     for _ in 0..5 {
         assert_eq!(read(server.ask("quick")).0, 200);
+        assert_eq!(server.get("/health/ready").0, 200, "whoever asks for another model stops nobody");
     }
     assert_eq!(server.models.opened.load(Ordering::Relaxed), 2);
     server.models.release();

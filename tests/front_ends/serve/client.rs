@@ -22,6 +22,12 @@ impl Server {
     pub(super) fn with(args: &[&str], vars: &[(&str, &str)]) -> Self {
         let mut command = command(args);
         command.envs(vars.iter().copied());
+        Self::spawned(command)
+    }
+
+    /// A command that ends up as one.
+    pub(super) fn spawned(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let address = loop {

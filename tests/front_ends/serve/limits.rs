@@ -212,6 +212,26 @@ fn a_full_queue_refuses() {
     server.idle();
 }
 
+/// The system's limit on files is that of connections, and the usual one is too low.
+#[cfg(target_os = "linux")]
+#[test]
+fn connections_are_not_limited_by_files() {
+    let wgslm = command(&[]);
+    let args: Vec<_> = wgslm.get_args().map(|arg| arg.to_str().unwrap()).collect();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 64; exec \"$0\" \"$@\"", wgslm.get_program().to_str().unwrap()]).args(args);
+    let server = Server::spawned(limited);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.child.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let mut words = line.split_whitespace().skip(3);
+    let (soft, hard) = (words.next().unwrap(), words.next().unwrap());
+    let number = |word: &str| word.parse::<u64>().unwrap_or(u64::MAX);
+    assert!(number(soft) >= 2048.min(number(hard)), "{line}");
+    let many: Vec<_> = (0..200).map(|_| server.connect()).collect();
+    assert_eq!(server.get("/health/live").status, 200);
+    drop(many);
+}
+
 /// Asked to end, it takes nothing new and lets answers come to their end.
 #[cfg(unix)]
 #[test]

@@ -188,6 +188,9 @@ fn the_longest_unused_gives_way() {
     for (asked, is) in [("serve-b", "serve-b"), ("default", "serve-a"), ("SERVE-B:latest", "serve-b")] {
         assert_eq!(ask(&server, asked).1["model"], is);
         assert_eq!(loaded(&server), [is]);
+        // The first stays, also when it is back.
+        let until = names(&server.get("/api/ps").json(), "models", "expires_at");
+        assert_eq!(until[0].starts_with("9999"), is == "serve-a", "{asked}: {until:?}");
     }
     // One that answers is not sent away.
     let body = json!({ "model": "serve-b", "prompt": "Once", "max_tokens": 1500, "stream": true }).to_string();
@@ -302,6 +305,9 @@ fn two_models_share_lavapipe() {
 fn what_cannot_be_pulled_is_said() {
     let fake = hub();
     let server = server("refused", &fake, &[]);
+    // Nobody who may ask makes the server connect to an address of theirs.
+    let trap = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    trap.set_nonblocking(true).unwrap();
     let last = |body: Value| {
         let text = server.post("/api/pull", &body).text();
         serde_json::from_str::<Value>(text.lines().last().unwrap()).unwrap()
@@ -312,11 +318,18 @@ fn what_cannot_be_pulled_is_said() {
         (json!({ "model": "org/repo", "insecure": true }), "insecure"),
         (json!({ "model": "llama3.2" }), "is no name of a model"),
         (json!({ "model": "/etc/passwd" }), "is no name of a model"),
+        (json!({ "model": format!("http://{}/m.gguf", trap.local_addr().unwrap()) }), "wgslm pull takes addresses"),
+        (
+            json!({ "model": "http://169.254.169.254/latest/m-Q8_0.gguf", "stream": false }),
+            "wgslm pull takes addresses",
+        ),
+        (json!({ "model": "https://example.org/m.gguf" }), "wgslm pull takes addresses"),
         (json!({ "model": "org/repo:Q2_K" }), "Q2_K"),
     ] {
         let said = last(body.clone());
         assert!(said["error"].as_str().is_some_and(|error| error.contains(words)), "{body}: {said}");
     }
+    assert!(trap.accept().is_err(), "it has connected");
     fake.always(Some(Fault::Status(401, "GatedRepo")));
     let said = last(json!({ "model": "org/repo" }));
     assert!(said["error"].is_string(), "{said}");
