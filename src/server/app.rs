@@ -9,12 +9,13 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::ask::{Ask, Asked};
+use super::calls::CallFormat;
 use super::catalog::{Catalog, Known, Served};
 use super::failure::{Failure, Outcome};
 use super::http::on_a_thread;
 use super::policy::Policy;
 use super::reply::Reply;
-use super::split::{CallFormat, Splitter, thought_marks};
+use super::split::{Splitter, thought_marks};
 use super::{Limits, Residence};
 use crate::chat::{self, Answers};
 use crate::driver::GenerateRequest;
@@ -508,10 +509,11 @@ impl Language {
         ask: &Ask,
         salt: &Option<Arc<[u8]>>,
     ) -> Outcome<Vec<Reply>> {
-        let calls = match asked {
-            Asked::Messages { tools, .. } if !tools.is_empty() => self.calls,
-            _ => None,
+        let (calls, tools) = match asked {
+            Asked::Messages { tools, .. } if !tools.is_empty() => (self.calls, tools.as_slice()),
+            _ => (None, [].as_slice()),
         };
+        let tools: Arc<[Value]> = tools.into();
         let one = |i: u32| {
             let mut request = self.model.request(ids.clone());
             request.sampling = ask.sampling;
@@ -522,7 +524,8 @@ impl Language {
             request.bias.clone_from(&ask.bias);
             request.salt.clone_from(salt);
             let generation = self.model.handle().generate(GenerateRequest { request, stop: ask.stop.clone() })?;
-            let splitter = text.as_ref().map_or_else(Splitter::plain, |text| Splitter::new(text, self.marks, calls));
+            let splitter = |text: &String| Splitter::new(text, self.marks, calls).with_tools(Arc::clone(&tools));
+            let splitter = text.as_ref().map_or_else(Splitter::plain, splitter);
             let asked = text.as_ref().map(|text| (text.clone(), ids.clone()));
             let prompt = u32::try_from(ids.len()).unwrap_or(u32::MAX);
             Ok(Reply::new(self, generation, prompt, splitter, asked, salt.clone()))

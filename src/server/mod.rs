@@ -13,6 +13,7 @@
 mod anthropic;
 mod app;
 mod ask;
+mod calls;
 mod catalog;
 mod failure;
 mod fields;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::app::{App, Language, Loaded, Texts};
 use super::ask::{self, Ask, Asked};
+use super::calls::CallFormat;
 use super::catalog::Known;
 use super::failure::{Dialect, Failure, Outcome};
 use super::fields::Fields;
@@ -14,7 +15,7 @@ use super::http::{Answer, json_answer, on_a_thread};
 use super::openai::reasoning;
 use super::policy::Caller;
 use super::reply::{End, NamedCall, Piece, gather};
-use super::split::{CallFormat, thinks};
+use super::split::thinks;
 use super::stream::{Writer, streamed};
 use super::vectors;
 use crate::engine::Finish;
@@ -121,9 +122,16 @@ pub(crate) fn duration(text: &str) -> Option<Option<Duration>> {
 }
 
 /// How much the model is to think: `think`.
-fn think(fields: &mut Fields) -> Outcome<Map<String, Value>> {
+fn think(fields: &mut Fields, model: &Loaded, template: &str) -> Outcome<Map<String, Value>> {
     let mut variables = Map::new();
-    match fields.take("think") {
+    let think = fields.take("think");
+    // As Ollama has it: clients look for these words.
+    if think.as_ref().is_some_and(|think| *think == true || think.is_string() && *think != "none") && !thinks(template)
+    {
+        let problem = format!("{:?} does not support thinking; false works", model.name());
+        return Err(Failure::invalid("think", problem));
+    }
+    match think {
         None => {}
         Some(Value::Bool(think)) => _ = variables.insert("enable_thinking".to_owned(), think.into()),
         Some(Value::String(effort)) => reasoning(&effort, &mut variables)?,
@@ -141,7 +149,10 @@ fn message(message: Value, i: usize) -> Outcome<Value> {
     let thinking = fields.text("thinking")?;
     let name = fields.text("tool_name")?;
     let mut message = fields.rest();
-    message.entry("content").or_insert("".into());
+    // Some clients write null where an answer was calls alone.
+    if message.get("content").is_none_or(Value::is_null) {
+        message.insert("content".to_owned(), "".into());
+    }
     for (key, value) in [("reasoning_content", thinking), ("name", name)] {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             message.insert(key.to_owned(), value.into());
@@ -161,12 +172,12 @@ pub(super) async fn chat(app: Arc<App>, caller: Caller, mut fields: Fields) -> A
     }
     let model = app.model(Some(name)).await?;
     app.keep(&model, keep);
-    let language = Arc::clone(model.taking()?);
+    let (language, asked_of) = (Arc::clone(model.taking()?), Arc::clone(&model));
     let started = move || {
         let list = list.into_iter().enumerate().map(|(i, one)| message(one, i)).collect::<Outcome<_>>()?;
         let messages = ask::messages(list, &language.template_source)?;
         let tools = ask::tools(fields.list("tools")?.unwrap_or_default())?;
-        let variables = think(&mut fields)?;
+        let variables = think(&mut fields, &asked_of, &language.template_source)?;
         let mut ask = Ask::new(Asked::Messages { messages, tools, variables }, &language.model.model().sampling);
         options(&mut fields, &mut ask, &language)?;
         language.start(ask, caller.salt)
@@ -186,14 +197,14 @@ pub(super) async fn generate(app: Arc<App>, caller: Caller, mut fields: Fields) 
     }
     let model = app.model(Some(name)).await?;
     app.keep(&model, keep);
-    let language = Arc::clone(model.taking()?);
+    let (language, asked_of) = (Arc::clone(model.taking()?), Arc::clone(&model));
     fields.refuse("suffix", &["".into()], "the template of the model, given as a raw prompt, works")?;
     fields.refuse("template", &["".into()], "the model's own is used; raw: true leaves it out")?;
     fields.refuse("context", &[json!([])], "/api/chat has conversations")?;
     fields.refuse("images", &[json!([])], "models answer texts")?;
     let raw = fields.flag("raw")?.unwrap_or(false) || !language.chats();
     let started = move || {
-        let variables = think(&mut fields)?;
+        let variables = think(&mut fields, &asked_of, &language.template_source)?;
         let asked = match (raw, system) {
             (true, None) => Asked::Text(prompt),
             (true, Some(_)) => return Err(Failure::unsupported("system without a template", "a prompt works")),

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use super::app::Language;
 use super::ask::random_name;
+use super::calls::ToolCall;
 use super::failure::{Failure, Outcome};
-use super::split::{Parts, Splitter, ToolCall};
+use super::split::{Parts, Splitter};
 use crate::driver::{Generation, GenerationEvent};
 use crate::engine::{Finish, Timings, Usage};
 use crate::ops::Logprob;

@@ -1,46 +1,14 @@
 //! An answer's text in the making, taken apart: what the model thinks, what it says, which tools it calls.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
-/// How a model's template writes calls of tools.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CallFormat {
-    /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen.
-    Tagged,
-    /// `{"name": …, "parameters": {…}}` as the whole answer: Llama 3.
-    Bare,
-    /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}`: Mistral.
-    Mistral,
-    /// A message to `functions.NAME` on a channel: gpt-oss.
-    Channels,
-}
+use super::calls::{self, CHANNEL, CLOSE, CallFormat, MISTRAL, OPEN, PYTHON, ToolCall};
 
-const MISTRAL: &str = "[TOOL_CALLS]";
-const MISTRAL_ARGS: &str = "[ARGS]";
-const PYTHON: &str = "<|python_tag|>";
-const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
 /// What a message of gpt-oss's begins with, its header ends with, and it ends with: `<|channel|>final<|message|>Yes.<|end|>`.
-const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
-
-impl CallFormat {
-    /// That of a template; none if it knows no tools.
-    pub(super) fn of_template(source: &str) -> Option<Self> {
-        if source.contains(CHANNEL) {
-            Some(Self::Channels)
-        } else if source.contains(MISTRAL) {
-            Some(Self::Mistral)
-        } else if source.contains(OPEN) {
-            Some(Self::Tagged)
-        } else if source.contains("tools") && (source.contains("<|eot_id|>") || source.contains(PYTHON)) {
-            Some(Self::Bare)
-        } else {
-            None
-        }
-    }
-}
 
 /// What the thoughts of a template's model stand between.
 pub(super) fn thought_marks(source: &str) -> (&'static str, &'static str) {
@@ -62,16 +30,17 @@ pub(super) fn thinks(source: &str) -> bool {
 
 /// Control tokens that are no text, and say where something begins: their texts take part here.
 fn is_mark(text: &str) -> bool {
-    const MARKS: [&str; 9] =
-        [MISTRAL, MISTRAL_ARGS, PYTHON, OPEN, CLOSE, "[THINK]", "[/THINK]", "<|START_THINKING|>", "<|END_THINKING|>"];
-    MARKS.contains(&text) || ["<think>", "</think>", "<seed:think>", "</seed:think>"].contains(&text)
-}
-
-/// A tool that the model calls.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct ToolCall {
-    pub(super) name: String,
-    pub(super) arguments: Map<String, Value>,
+    const THOUGHTS: [&str; 8] = [
+        "<think>",
+        "</think>",
+        "<seed:think>",
+        "</seed:think>",
+        "[THINK]",
+        "[/THINK]",
+        "<|START_THINKING|>",
+        "<|END_THINKING|>",
+    ];
+    THOUGHTS.contains(&text) || calls::MARKS.contains(&text)
 }
 
 /// What became certain of an answer.
@@ -101,6 +70,8 @@ enum State {
 pub(super) struct Splitter {
     marks: (&'static str, &'static str),
     calls: Option<CallFormat>,
+    /// The tools that may be called.
+    tools: Arc<[Value]>,
     state: State,
     /// What is not certain.
     held: String,
@@ -119,13 +90,18 @@ impl Splitter {
             asked if asked.ends_with(marks.0) => State::Thought,
             _ => State::Start,
         };
-        Self { marks, calls, state, held: String::new(), thought: false, called: false, to: None }
+        let tools = Arc::from([]);
+        Self { marks, calls, tools, state, held: String::new(), thought: false, called: false, to: None }
+    }
+
+    /// With the tools that may be called: some formats leave the types of arguments to their schemas.
+    pub(super) fn with_tools(self, tools: Arc<[Value]>) -> Self {
+        Self { tools, ..self }
     }
 
     /// Passes everything on as text.
     pub(super) fn plain() -> Self {
-        let held = String::new();
-        Self { marks: ("", ""), calls: None, state: State::Text, held, thought: false, called: false, to: None }
+        Self { state: State::Text, ..Self::new("", ("", ""), None) }
     }
 
     /// Whether the text of a control token takes part here.
@@ -293,7 +269,7 @@ impl Splitter {
 
     fn text(&mut self, parts: &mut Parts) -> bool {
         let mark = match self.calls {
-            Some(CallFormat::Tagged) => OPEN,
+            Some(CallFormat::Tagged | CallFormat::Functions | CallFormat::Keys) => OPEN,
             Some(CallFormat::Mistral) => MISTRAL,
             Some(CallFormat::Bare | CallFormat::Channels) | None => {
                 parts.text.push_str(&std::mem::take(&mut self.held));
@@ -315,7 +291,7 @@ impl Splitter {
     }
 
     fn within_call(&mut self, parts: &mut Parts) -> bool {
-        if self.calls != Some(CallFormat::Tagged) {
+        if !self.calls.is_some_and(CallFormat::is_tagged) {
             return false;
         }
         let Some(at) = self.held.find(CLOSE) else { return false };
@@ -328,14 +304,12 @@ impl Splitter {
     /// The calls in a text. One that is none is text, as the model wrote it.
     fn call(&mut self, text: &str, closed: bool, parts: &mut Parts) {
         let calls = match self.calls {
-            Some(CallFormat::Mistral) => mistral(text),
-            Some(CallFormat::Bare) => bare(text),
             Some(CallFormat::Channels) => {
                 let name = self.to.take().unwrap_or_default();
                 let arguments = if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text.trim()) };
                 arguments.ok().map(|arguments| vec![ToolCall { name, arguments }])
             }
-            Some(CallFormat::Tagged) | None => one(text, "arguments").map(|call| vec![call]),
+            format => calls::parse(format.unwrap_or(CallFormat::Tagged), text, &self.tools),
         };
         match (calls, self.calls) {
             (Some(calls), _) => {
@@ -346,7 +320,7 @@ impl Splitter {
                 parts.text.push_str(MISTRAL);
                 parts.text.push_str(text);
             }
-            (None, Some(CallFormat::Tagged)) => {
+            (None, Some(format)) if format.is_tagged() => {
                 parts.text.push_str(OPEN);
                 parts.text.push_str(text);
                 if closed {
@@ -356,53 +330,6 @@ impl Splitter {
             (None, _) => parts.text.push_str(text),
         }
     }
-}
-
-/// A call as an object.
-fn one(text: &str, arguments: &str) -> Option<ToolCall> {
-    call_of(serde_json::from_str(text.trim()).ok()?, arguments)
-}
-
-fn call_of(value: Value, arguments: &str) -> Option<ToolCall> {
-    let Value::Object(mut call) = value else { return None };
-    let Some(Value::String(name)) = call.remove("name") else { return None };
-    let given = call.remove(arguments).or_else(|| call.remove("arguments")).or_else(|| call.remove("parameters"));
-    let arguments = match given {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(arguments)) => arguments,
-        Some(Value::String(text)) => serde_json::from_str(&text).ok()?,
-        Some(_) => return None,
-    };
-    Some(ToolCall { name, arguments })
-}
-
-/// `{…}`, several apart by `;`.
-fn bare(text: &str) -> Option<Vec<ToolCall>> {
-    let text = text.trim();
-    let text = text.strip_prefix(PYTHON).unwrap_or(text);
-    let mut calls = Vec::new();
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let mut rest = text;
-    while let Some(value) = values.next() {
-        calls.push(call_of(value.ok()?, "parameters")?);
-        rest = rest.get(values.byte_offset()..)?.trim_start();
-        rest = rest.strip_prefix(';').unwrap_or(rest).trim_start();
-        values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
-    }
-    (!calls.is_empty()).then_some(calls)
-}
-
-/// `[{…}, …]`, or `name[ARGS]{…}`, which may repeat with its mark.
-fn mistral(text: &str) -> Option<Vec<ToolCall>> {
-    if let Ok(Value::Array(calls)) = serde_json::from_str(text.trim()) {
-        return calls.into_iter().map(|call| call_of(call, "arguments")).collect();
-    }
-    let one = |call: &str| {
-        let (name, arguments) = call.split_once(MISTRAL_ARGS).or_else(|| call.split_at_checked(call.find('{')?))?;
-        let arguments = serde_json::from_str(arguments.trim()).ok()?;
-        Some(ToolCall { name: name.trim().to_owned(), arguments }).filter(|call| !call.name.is_empty())
-    };
-    text.split(MISTRAL).filter(|call| !call.trim().is_empty()).map(one).collect()
 }
 
 /// How many bytes at the end of `text` are a beginning of `mark`, at most all but one of it.
@@ -419,8 +346,12 @@ mod tests {
 
     /// The parts of a text, however it is split in two; and character by character.
     fn parts(asked: &str, calls: Option<CallFormat>, text: &str) -> Parts {
+        parts_of(|| Splitter::new(asked, THINK, calls), text)
+    }
+
+    fn parts_of(splitter: impl Fn() -> Splitter, text: &str) -> Parts {
         let of = |pieces: &[&str]| {
-            let mut splitter = Splitter::new(asked, THINK, calls);
+            let mut splitter = splitter();
             let mut all = Parts::default();
             let mut add = |parts: Parts| {
                 all.thought += &parts.thought;
@@ -544,9 +475,39 @@ mod tests {
         }
     }
 
+    /// The other two ways to write a call between the same marks.
+    #[test]
+    fn calls_with_arguments_apart_are_found() {
+        let tools = serde_json::json!([{ "type": "function", "function": { "name": "f", "parameters": {
+            "type": "object", "properties": { "path": { "type": "string" }, "n": { "type": "integer" } },
+        } } }]);
+        let arguments = serde_json::json!({ "path": "12", "n": 12 });
+        let functions = "<tool_call>\n<function=f>\n<parameter=path>\n12\n</parameter>\n<parameter=n>\n12\n</parameter>\n\
+            </function>\n</tool_call>";
+        let keys = "<tool_call>f\n<arg_key>path</arg_key>\n<arg_value>12</arg_value>\n<arg_key>n</arg_key>\n\
+            <arg_value>12</arg_value>\n</tool_call>";
+        for (format, text) in [(CallFormat::Functions, functions), (CallFormat::Keys, keys)] {
+            let tools: Arc<[Value]> = tools.as_array().unwrap().clone().into();
+            let parts =
+                |text: &str| parts_of(|| Splitter::new("", THINK, Some(format)).with_tools(Arc::clone(&tools)), text);
+            let found = parts(&format!("<think>a</think>\nI look.\n{text}\n{text}"));
+            assert_eq!((&*found.thought, &*found.text), ("a", "I look."));
+            assert_eq!(found.calls, [call("f", arguments.clone()), call("f", arguments.clone())], "{format:?}");
+            // The last mark may be missing; what is no call is text, as it was written.
+            let unclosed = text.strip_suffix(CLOSE).unwrap();
+            assert_eq!(parts(unclosed).calls, [call("f", arguments.clone())], "{format:?}");
+            for no_call in ["<tool_call>a word</tool_call>", "<tool_call>", "<tool_call>\n<function=\n</tool_call>"] {
+                assert_eq!(parts(no_call), said("", no_call), "{format:?}");
+            }
+        }
+    }
+
     #[test]
     fn templates_name_their_family() {
         assert_eq!(CallFormat::of_template("{% if tools %}<tool_call>"), Some(CallFormat::Tagged));
+        let functions = "{% if tools %}<tool_call>\n<function=example_function_name>";
+        assert_eq!(CallFormat::of_template(functions), Some(CallFormat::Functions));
+        assert_eq!(CallFormat::of_template("{% if tools %}<tool_call>{name}<arg_key>"), Some(CallFormat::Keys));
         assert_eq!(CallFormat::of_template("{% if tools %}<|eot_id|>"), Some(CallFormat::Bare));
         assert_eq!(CallFormat::of_template("[TOOL_CALLS]"), Some(CallFormat::Mistral));
         assert_eq!(CallFormat::of_template("<|im_start|>"), None);
