@@ -15,8 +15,8 @@ use super::reply::{End, NamedCall, Piece, gather};
 use super::stream::{Writer, event, streamed};
 use crate::engine::Finish;
 
-/// How a block of a system prompt begins that one popular client writes anew for each request: it counts calls, and says nothing
-/// to the model. With it no prompt would begin as the one before.
+/// How a line begins that one popular client writes anew for each request at the start of the system prompt: it counts calls, and
+/// says nothing to the model. With it no prompt would begin as the one before.
 const BILLING: &str = "x-anthropic-billing-header:";
 
 /// What is asked, without how it is sampled.
@@ -84,14 +84,23 @@ fn system(fields: &mut Fields) -> Outcome<Option<String>> {
                 let mut block = Fields::within(format!("system[{i}]"), block)?;
                 let text = block.text("text")?;
                 let text = block.needed("text", text)?;
-                if i > 0 || !text.trim_start().to_ascii_lowercase().starts_with(BILLING) {
-                    texts.push(text);
+                match without_billing(&text).filter(|_| i == 0) {
+                    Some("") => {}
+                    Some(rest) => texts.push(rest.to_owned()),
+                    None => texts.push(text),
                 }
             }
             Ok(Some(texts.join("\n\n")).filter(|text| !text.is_empty()))
         }
         Some(_) => Err(Failure::invalid("system", "a string or a list of text blocks works")),
     }
+}
+
+/// A text without its first line, if that is the one that counts calls.
+fn without_billing(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    let begins = text.get(..BILLING.len()).is_some_and(|start| start.eq_ignore_ascii_case(BILLING));
+    begins.then(|| text.split_once('\n').map_or("", |(_, rest)| rest.trim_start_matches(['\r', '\n'])))
 }
 
 fn one_tool(path: String, tool: Value) -> Outcome<Value> {
@@ -402,6 +411,12 @@ mod tests {
         };
         assert_eq!(blocks("a1"), Some("Be.".to_owned()));
         assert_eq!(blocks("a1"), blocks("b2"));
+        // What else stands in the block is an instruction, and stays.
+        let first = "X-Anthropic-Billing-Header: cch=a1;\n\nBe kind.\nBe short.";
+        let body = json!({ "system": [{"type": "text", "text": first}, {"type": "text", "text": "Be."}] });
+        assert_eq!(system(&body.to_string()).as_deref(), Some("Be kind.\nBe short.\n\nBe."));
+        let body = json!({ "system": [{"type": "text", "text": "Be."}, {"type": "text", "text": first}] });
+        assert_eq!(system(&body.to_string()), Some(format!("Be.\n\n{first}")));
         assert_eq!(system(r#"{"system": "a"}"#).as_deref(), Some("a"));
         assert_eq!(system("{}"), None);
     }

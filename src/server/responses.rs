@@ -28,8 +28,9 @@ fn read(fields: &mut Fields, language: &Language) -> Outcome<(Ask, Map<String, V
         None => fields.needed("input", None)?,
         Some(Value::String(text)) => messages.push(json!({ "role": "user", "content": text })),
         Some(Value::Array(items)) => {
+            let mut thought = String::new();
             for (i, item) in items.into_iter().enumerate() {
-                one_item(format!("input[{i}]"), item, &mut messages)?;
+                one_item(format!("input[{i}]"), item, &mut messages, &mut thought)?;
             }
         }
         Some(_) => return Err(Failure::invalid("input", "a string or a list of items works")),
@@ -48,7 +49,10 @@ fn read(fields: &mut Fields, language: &Language) -> Outcome<(Ask, Map<String, V
     match fields.take("tool_choice") {
         None => {}
         Some(Value::String(choice)) if choice == "auto" => {}
-        Some(Value::String(choice)) if choice == "none" => tools.clear(),
+        Some(Value::String(choice)) if choice == "none" => {
+            tools.clear();
+            echo.insert("tool_choice".to_owned(), choice.into());
+        }
         Some(_) => {
             let instead = "calls cannot be held to a grammar yet; auto and none work";
             return Err(Failure::unsupported("tool_choice", instead));
@@ -76,10 +80,15 @@ fn read(fields: &mut Fields, language: &Language) -> Outcome<(Ask, Map<String, V
     fields.refuse("service_tier", &["auto".into(), "default".into()], "there is one tier; auto works")?;
     fields.refuse("top_logprobs", &[0.into()], "/v1/chat/completions has them")?;
     fields.refuse("n", &[1.into()], "/v1/chat/completions has it")?;
+    // Thoughts are in the answer as they are, and what the other names add comes of tools that the server has not.
+    for what in fields.list("include")?.unwrap_or_default() {
+        if what == "message.output_text.logprobs" {
+            return Err(Failure::unsupported("include: message.output_text.logprobs", "/v1/chat/completions has them"));
+        }
+    }
     // Clients ask to store by default; that nothing is stored shows when they ask for it, and in the response.
     fields.ignore(&[
         "store",
-        "include",
         "metadata",
         "user",
         "safety_identifier",
@@ -97,14 +106,19 @@ fn read(fields: &mut Fields, language: &Language) -> Outcome<(Ask, Map<String, V
     Ok((ask, echo))
 }
 
-/// An item of the input as messages.
-fn one_item(path: String, item: Value, to: &mut Vec<Value>) -> Outcome<()> {
+/// An item of the input as messages. A thought belongs to the answer that follows it: some templates show it to the model again.
+fn one_item(path: String, item: Value, to: &mut Vec<Value>, thought: &mut String) -> Outcome<()> {
     let mut item = Fields::within(path, item)?;
     let kind = item.text("type")?;
     match kind.as_deref().unwrap_or("message") {
         "message" => {
             item.ignore(&["id", "status"]);
-            to.push(item.rest().into());
+            let mut message = item.rest();
+            let thought = std::mem::take(thought);
+            if !thought.is_empty() && message.get("role").is_some_and(|role| role == "assistant") {
+                message.insert("reasoning_content".to_owned(), thought.into());
+            }
+            to.push(message.into());
         }
         "function_call" => {
             let (id, name) = (item.text("call_id")?, item.text("name")?);
@@ -119,8 +133,15 @@ fn one_item(path: String, item: Value, to: &mut Vec<Value>) -> Outcome<()> {
                         _ => _ = last.insert("tool_calls".to_owned(), json!([call])),
                     }
                 }
-                _ => to.push(json!({ "role": "assistant", "content": "", "tool_calls": [call] })),
+                _ => {
+                    let mut message = json!({ "role": "assistant", "content": "", "tool_calls": [call] });
+                    if !thought.is_empty() {
+                        message["reasoning_content"] = std::mem::take(thought).into();
+                    }
+                    to.push(message);
+                }
             }
+            thought.clear();
         }
         "function_call_output" => {
             let id = item.text("call_id")?;
@@ -129,8 +150,14 @@ fn one_item(path: String, item: Value, to: &mut Vec<Value>) -> Outcome<()> {
             let output = item.needed("output", output)?;
             to.push(json!({ "role": "tool", "tool_call_id": id, "content": output }));
         }
-        // Templates leave out what was thought before.
-        "reasoning" => {}
+        // A summary is none of what the model has thought.
+        "reasoning" => {
+            let at = item.at("content");
+            for (i, part) in item.list("content")?.unwrap_or_default().into_iter().enumerate() {
+                let mut part = Fields::within(format!("{at}[{i}]"), part)?;
+                thought.push_str(&part.text("text")?.unwrap_or_default());
+            }
+        }
         other => {
             let instead = format!("{other}: message, function_call, function_call_output and reasoning work");
             return Err(Failure::unsupported(item.at("type"), instead));
@@ -378,5 +405,32 @@ impl Writer for Events {
 
     fn ping(&mut self, out: &mut String) {
         out.push_str(": ping\n\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thoughts_belong_to_the_answers_that_follow_them() {
+        let (mut to, mut thought) = (Vec::new(), String::new());
+        let mut add = |item: Value| one_item("input[0]".to_owned(), item, &mut to, &mut thought).unwrap();
+        let reasoning = |text: &str| {
+            json!({ "type": "reasoning", "summary": [{ "type": "summary_text", "text": "Short." }],
+                "content": [{ "type": "reasoning_text", "text": text }] })
+        };
+        add(json!({ "role": "user", "content": "a" }));
+        add(reasoning("I look."));
+        add(json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}" }));
+        add(json!({ "type": "function_call_output", "call_id": "c", "output": "1" }));
+        add(reasoning("I say it."));
+        add(json!({ "type": "message", "role": "assistant", "content": "1" }));
+        add(json!({ "type": "reasoning", "summary": [], "encrypted_content": null }));
+        add(reasoning("Nothing follows."));
+        add(json!({ "role": "user", "content": "b" }));
+        add(json!({ "role": "assistant", "content": "c" }));
+        let thoughts: Vec<_> = to.iter().map(|message| message["reasoning_content"].as_str()).collect();
+        assert_eq!(thoughts, [None, Some("I look."), None, Some("I say it."), None, None]);
     }
 }
