@@ -85,6 +85,22 @@ impl Ask {
         set(&mut sampling.penalties.frequency, fields.number("frequency_penalty", -10.0..=10.0)?);
         set(&mut sampling.penalties.repeat, fields.number("repetition_penalty", 0.01..=10.0)?);
         set(&mut sampling.penalties.repeat, fields.number("repeat_penalty", 0.01..=10.0)?);
+        set(&mut sampling.xtc.probability, fields.number("xtc_probability", 0.0..=1.0)?);
+        set(&mut sampling.xtc.threshold, fields.number("xtc_threshold", 0.0..=1.0)?);
+        set(&mut sampling.dry.multiplier, fields.number("dry_multiplier", 0.0..=100.0)?);
+        set(&mut sampling.dry.base, fields.number("dry_base", 1.0..=100.0)?);
+        sampling.dry.allowed = fields.count("dry_allowed_length", 0..=4096)?.unwrap_or(sampling.dry.allowed);
+        // llama.cpp's -1 searches all, and 0 none.
+        match fields.integer("dry_penalty_last_n", -1..=i64::from(u32::MAX))? {
+            None => {}
+            Some(0) => sampling.dry.multiplier = 0.0,
+            Some(last) => sampling.dry.last_n = u32::try_from(last).unwrap_or(0),
+        }
+        fields.refuse(
+            "dry_sequence_breakers",
+            &[json!([])],
+            "repetitions are found over all tokens; an empty list works",
+        )?;
         if let Some(top_k) = fields.integer("top_k", -1..=i64::from(u32::MAX))? {
             // vLLM's -1: all.
             sampling.top_k = u32::try_from(top_k).unwrap_or(0);

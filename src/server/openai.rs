@@ -41,6 +41,9 @@ impl Sent {
 fn common(fields: &mut Fields) -> Outcome<()> {
     fields.refuse("store", &[false.into()], "nothing is stored; false works")?;
     fields.refuse("service_tier", &["auto".into(), "default".into()], "there is one tier; auto works")?;
+    // Names of other servers for what has one here, or nowhere.
+    fields.refuse("n_predict", &[], "max_tokens works")?;
+    fields.refuse("prompt_logprobs", &[], "wgslm logits has those of a text")?;
     // About the caller, and hints; nothing about the answer.
     fields.ignore(&["user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]);
     Ok(())
