@@ -117,8 +117,12 @@ async function models() {
 async function* events(body) {
   const decoder = new TextDecoder();
   let held = "";
-  for await (const bytes of body) {
-    held += decoder.decode(bytes, { stream: true });
+  // Not every browser iterates over streams.
+  const reader = body.getReader();
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    held += decoder.decode(value, { stream: true });
     const lines = held.split("\n");
     held = lines.pop();
     for (const line of lines) {
@@ -187,7 +191,8 @@ async function ask(text) {
   }
   cancelAnimationFrame(frame);
   show();
-  if (said) own.push({ role: "assistant", content: said });
+  // An answer of thoughts alone is one; without any the question is as good as never asked.
+  if (said || !thought.hidden) own.push({ role: "assistant", content: said });
   else own.pop();
   log.setAttribute("aria-busy", "false");
   running = null;
