@@ -10,7 +10,7 @@ use super::{self_test_results, term};
 use crate::driver::ServeOptions;
 use crate::engine::{EmbedOptions, Embedder};
 use crate::exec::{AnyExecutor, CacheSize, Options, Progress, ProgressFn};
-use crate::file::ModelFile;
+use crate::file::{ModelFile, parts};
 use crate::gpu::{Choice, Device};
 use crate::hub::{self, Hub, Reference};
 use crate::language_model::LanguageModel;
@@ -81,7 +81,7 @@ impl Models {
         let bytes = match (&given.path, &metadata) {
             (None, _) => embedded_bytes(),
             (Some(path), Some(there)) if there.is_dir() => bytes_within(path),
-            (Some(_), there) => there.as_ref().map_or(0, |there| there.len()),
+            (Some(path), _) => bytes_of(path),
         };
         let modified = metadata.and_then(|there| there.modified().ok());
         Known { name: given.name.clone(), bytes, modified, commit: String::new() }
@@ -146,6 +146,12 @@ fn embedded_bytes() -> u64 {
     return 0;
 }
 
+/// Bytes of a file, with the other parts of a split one.
+fn bytes_of(path: &std::path::Path) -> u64 {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    parts(path, &name).iter().filter_map(|part| std::fs::metadata(part).ok()).map(|there| there.len()).sum()
+}
+
 /// Bytes of the files in a folder.
 fn bytes_within(folder: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().filter_map(|entry| entry.ok());
@@ -168,7 +174,7 @@ impl Catalog for Models {
         }
         let all = self.hub.as_ref().map_or(Ok(Vec::new()), Hub::list)?;
         let same = all.into_iter().find(|cached| cached.path == local.path);
-        let bytes = || std::fs::metadata(&local.path).map_or(0, |there| there.len());
+        let bytes = || bytes_of(&local.path);
         Ok(Some(match same {
             Some(cached) => known(cached),
             None => Known { bytes: bytes(), name: local.name, modified: None::<SystemTime>, commit: String::new() },

@@ -120,7 +120,7 @@ fn sources(paths: &[PathBuf], access: Access) -> Result<Vec<Box<dyn ByteSource>>
 }
 
 /// All parts of the split GGUF that `path` belongs to, by the pattern `-00001-of-00003.gguf`; else just `path`.
-fn parts(path: &Path, name: &str) -> Vec<PathBuf> {
+pub(crate) fn parts(path: &Path, name: &str) -> Vec<PathBuf> {
     let split = name.strip_suffix(".gguf").and_then(|stem| {
         let (rest, count) = stem.rsplit_once("-of-")?;
         let (stem, no) = rest.rsplit_once('-')?;

@@ -37,6 +37,8 @@ mod write;
 pub use folder::Access;
 #[cfg(all(feature = "hub", not(target_arch = "wasm32")))]
 pub(crate) use folder::FOLDER_TEXTS;
+#[cfg(feature = "cli")]
+pub(crate) use folder::parts;
 #[cfg(not(target_arch = "wasm32"))]
 pub use mapped::MappedFile;
 pub use metadata::{Array, FromValue, Metadata, Strings, Value};
