@@ -144,6 +144,8 @@ fn ollama_clients_see_what_they_expect() {
         ),
         ("/api/generate", json!({ "model": "tiny", "prompt": "a", "suffix": "b" }), "suffix"),
         ("/api/generate", json!({ "model": "tiny", "prompt": "a", "context": [1] }), "context"),
+        ("/api/generate", json!({ "model": "tiny", "prompt": "a", "think": true }), "think: "),
+        ("/api/chat", json!({ "model": "tiny", "messages": say("a"), "think": "high" }), "think: "),
     ] {
         let response = server.post(path, &body);
         assert_eq!(response.status, 400, "{body}");
@@ -151,6 +153,19 @@ fn ollama_clients_see_what_they_expect() {
         assert!(error.as_str().unwrap().starts_with(words), "{error}");
     }
     assert_eq!(server.post("/api/chat", &json!({ "model": "llama3", "messages": say("a") })).status, 404);
+    // Not to think is what it does; clients look for the words of those who cannot.
+    let chat = |messages: Value, think: Value| {
+        let options = json!({ "num_predict": 1 });
+        let body =
+            json!({ "model": "tiny", "messages": messages, "think": think, "stream": false, "options": options });
+        server.post("/api/chat", &body)
+    };
+    assert_eq!(chat(say("a"), json!(false)).status, 200);
+    let error = chat(say("a"), json!(true)).error();
+    assert!(error.as_str().unwrap().contains("\"tiny\" does not support thinking"), "{error}");
+    // An answer of calls alone has no text, or null.
+    let called = json!([{ "role": "user", "content": "a" }, { "role": "assistant", "content": null }]);
+    assert_eq!(chat(called, json!(null)).status, 200);
 }
 
 #[test]
@@ -203,12 +218,18 @@ fn responses_are_streamed_in_their_events() {
         ("max_output_tokens", json!(0)),
         ("temperature", json!(-1)),
         ("top_p", json!(0)),
+        ("include", json!("message.output_text.logprobs")),
     ] {
         let response = ask(json!({ field: value }));
         assert_eq!((response.status, &response.error()["param"]), (400, &json!(field)), "{field}");
     }
     assert_eq!(ask(json!({ "text": { "format": { "type": "json_schema" } } })).error()["param"], "text.format");
     assert_eq!(ask(json!({ "input": null })).error()["param"], "input");
+    assert_eq!(ask(json!({ "include": ["reasoning.encrypted_content"] })).status, 200);
+    assert_eq!(ask(json!({ "include": ["message.output_text.logprobs"] })).status, 400);
+    for choice in ["auto", "none"] {
+        assert_eq!(ask(json!({ "tool_choice": choice })).json()["tool_choice"], choice);
+    }
 }
 
 #[test]

@@ -90,6 +90,38 @@ fn five_hundred_who_go_leave_nothing() {
     assert_eq!(server.metric("kv_cache_usage_perc"), 0.0);
 }
 
+/// No block of the cache is lost with clients that go: in the end one request takes all of them.
+#[test]
+fn the_whole_cache_is_there_after_all_have_gone() {
+    const POSITIONS: usize = 512;
+    let positions = POSITIONS.to_string();
+    let server = Server::start(&["--parallel", "4", "--context", &positions, "--cache", &positions]);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut rng = Rng(thread as u64 + 1);
+                for i in 0..30 {
+                    // Some begin alike, so that blocks are shared.
+                    let prompt = format!("{} {}", i % 5, "The dog ran to the big tree. ".repeat(rng.below(30)));
+                    let body =
+                        json!({ "prompt": prompt, "max_tokens": 200, "temperature": 1.0, "stream": true, "n": 2 });
+                    let mut stream = server.connect();
+                    let request = server.request("POST", "/v1/completions", &[], &body.to_string());
+                    stream.write_all(request.as_bytes()).unwrap();
+                    stream.set_read_timeout(Some(Duration::from_millis(1 + rng.below(100) as u64))).unwrap();
+                    let _ = stream.read(&mut vec![0; 1 + rng.below(2000)]);
+                }
+            });
+        }
+    });
+    server.idle();
+    // The context is the cache: one block less, and this could never run.
+    let body = json!({ "prompt": vec![5; POSITIONS - 1], "max_tokens": 1, "temperature": 0 });
+    let made = server.post("/v1/completions", &body).json();
+    assert_eq!(made["usage"]["total_tokens"], POSITIONS, "{made}");
+}
+
 /// Ten times as many clients as there are places, for ten seconds, or as many as `WGSLM_OVERLOAD_SECONDS` says: those who find no
 /// place hear it at once, no more wait than may, and the server counts as the clients do.
 #[test]

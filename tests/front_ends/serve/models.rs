@@ -301,6 +301,15 @@ fn two_models_share_lavapipe() {
     all_right(&["stories-q8_0", "serve-second"]);
 }
 
+/// A file in several parts is as large as all of them.
+#[test]
+fn parts_count_together() {
+    let part = |n: u32| data(&format!("hostile/g-ok-split2-0000{n}-of-00002.gguf"));
+    let bytes: u64 = [1, 2].map(|n| fs::metadata(part(n)).unwrap().len()).iter().sum();
+    let server = Server::start(&[data("stories/stories-q8_0.gguf").to_str().unwrap(), part(1).to_str().unwrap()]);
+    assert_eq!(server.get("/api/tags").json()["models"][1]["size"], bytes);
+}
+
 #[test]
 fn what_cannot_be_pulled_is_said() {
     let fake = hub();

@@ -181,6 +181,7 @@ fn numbers_that_do_not_work_are_refused() {
     let text = json!({ "model": "tiny", "prompt": "a", "max_tokens": 1 });
     let ollama = json!({ "model": "tiny", "prompt": "a", "stream": false });
     let responses = json!({ "model": "tiny", "input": "a", "max_output_tokens": 1 });
+    let logprobs = json!({ "model": "tiny", "messages": chat["messages"], "max_tokens": 1, "logprobs": true });
     let sampling = [
         "temperature",
         "top_p",
@@ -191,6 +192,12 @@ fn numbers_that_do_not_work_are_refused() {
         "repetition_penalty",
         "top_k",
         "seed",
+        "xtc_probability",
+        "xtc_threshold",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
     ];
     let mut cases = 0;
     let mut refused = |path: &str, base: &Value, object: Option<&str>, field: &str, number: &str, is_json: bool| {
@@ -213,7 +220,8 @@ fn numbers_that_do_not_work_are_refused() {
         cases += 1;
     };
     for (number, is_json) in wrong_numbers() {
-        for field in sampling.into_iter().chain(["max_tokens", "max_completion_tokens", "n", "top_logprobs"]) {
+        refused("/v1/chat/completions", &logprobs, None, "top_logprobs", &number, is_json);
+        for field in sampling.into_iter().chain(["max_tokens", "max_completion_tokens", "n"]) {
             // A seed may be any integer.
             if field == "seed" && number.starts_with("-1e9") {
                 continue;
@@ -233,6 +241,18 @@ fn numbers_that_do_not_work_are_refused() {
             refused("/api/generate", &ollama, Some("options"), field, &number, is_json);
         }
     }
+    // Where nothing is too little.
+    for field in ["top_p", "typical_p", "repetition_penalty", "dry_base", "max_tokens", "max_completion_tokens", "n"] {
+        for zero in ["0", "0.0", "-0.0"] {
+            refused("/v1/chat/completions", &chat, None, field, zero, true);
+        }
+    }
+    for field in ["n", "best_of"] {
+        refused("/v1/completions", &text, None, field, "0", true);
+    }
+    refused("/v1/responses", &responses, None, "max_output_tokens", "0", true);
+    refused("/v1/messages", &chat, None, "max_tokens", "0", true);
+    refused("/api/generate", &ollama, Some("options"), "num_ctx", "0", true);
     assert!(cases > 400, "{cases}");
     // What is at the edges works.
     for (field, numbers) in [
@@ -242,9 +262,13 @@ fn numbers_that_do_not_work_are_refused() {
         ("top_k", ["0", "1"]),
         ("seed", ["0", "9007199254740993"]),
         ("n", ["1", "2"]),
+        ("top_logprobs", ["0", "20"]),
+        ("xtc_probability", ["0", "1"]),
+        ("dry_multiplier", ["0", "100"]),
+        ("dry_penalty_last_n", ["-1", "0"]),
     ] {
         for number in numbers {
-            let mut body = chat.clone();
+            let mut body = if field == "top_logprobs" { logprobs.clone() } else { chat.clone() };
             body[field] = "HERE".into();
             let body = body.to_string().replace("\"HERE\"", number);
             let response = server.send("POST", "/v1/chat/completions", &[], &body);
