@@ -18,7 +18,7 @@ use crate::model::Model;
 use crate::{Error, Result, TINY, block_on};
 
 /// `quick` is open at once, `slow` when it is released, `broken` never, the engine of `stuck` stands still until then, and that
-/// of `dying` ends at once.
+/// of `dying` ends then.
 #[derive(Default)]
 struct Models {
     released: Mutex<bool>,
@@ -76,7 +76,10 @@ impl Catalog for Given {
         let (driver, model) = model.driver(ServeOptions::default());
         let (models, name) = (Arc::clone(&self.0), known.name.clone());
         let thread = std::thread::spawn(move || match name.as_str() {
-            "dying" => drop(driver),
+            "dying" => {
+                models.wait();
+                drop(driver);
+            }
             "stuck" => {
                 models.wait();
                 driver.run();
@@ -226,6 +229,7 @@ fn a_stuck_engine_is_not_ready() {
 #[test]
 fn an_engine_that_has_ended_keeps_nobody_away() {
     let server = Running::start();
+    server.models.release();
     for round in 1..=2 {
         let (status, text) = read(server.ask("dying"));
         assert!([200, 503].contains(&status), "{text}");
@@ -233,6 +237,43 @@ fn an_engine_that_has_ended_keeps_nobody_away() {
         server.eventually("it is ready", "/health/ready", |status, _| status == 200);
     }
     assert_eq!(read(server.ask("quick")).0, 200);
+}
+
+/// While nothing comes, a stream shows that it lives; what goes wrong later is said in it, in the words of each API.
+#[test]
+fn streams_show_life_and_errors() {
+    let server = Running::with(None, |limits| limits.ping = Duration::from_millis(50));
+    let messages = json!([{ "role": "user", "content": "Once" }]);
+    let streams: Vec<_> = [
+        ("/v1/completions", json!({ "prompt": "Once" }), "\n: ping\n\n", "data: {\"error\":{"),
+        ("/v1/chat/completions", json!({ "messages": messages }), "\n: ping\n\n", "data: {\"error\":{"),
+        ("/v1/responses", json!({ "input": "Once" }), "\n: ping\n\n", "event: response.failed\n"),
+        (
+            "/v1/messages",
+            json!({ "messages": messages, "max_tokens": 9 }),
+            "event: ping\ndata: {\"type\":\"ping\"}\n\n",
+            "event: error\ndata: {\"type\":\"error\"",
+        ),
+        // It has no sign of life.
+        ("/api/chat", json!({ "messages": messages }), "", "{\"error\":\""),
+    ]
+    .into_iter()
+    .map(|(path, mut body, ping, error)| {
+        (body["model"], body["stream"]) = ("dying".into(), true.into());
+        (path, server.asked(path, &body), ping, error)
+    })
+    .collect();
+    let line = "num_requests_waiting{model_name=\"dying\"} 5\n";
+    server.eventually("all wait", "/metrics", |_, text| text.contains(line));
+    std::thread::sleep(Duration::from_millis(500));
+    server.models.release();
+    for (path, stream, ping, error) in streams {
+        let (status, text) = read(stream);
+        let pings = if ping.is_empty() { 3 } else { text.matches(ping).count() };
+        assert!(status == 200 && pings >= 3, "{path}: {pings} of {text}");
+        assert_eq!(text.matches(error).count(), 1, "{path}: {text}");
+        assert!(text.contains("engine has ended") || text.contains("driver has ended"), "{path}: {text}");
+    }
 }
 
 /// From the first moment on.

@@ -7,4 +7,6 @@ mod load;
 mod models;
 mod openai;
 mod policy;
+mod scripted;
+mod tools;
 mod turns;
