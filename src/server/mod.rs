@@ -6,8 +6,8 @@
 //!     └──── events or an object ◄── Reply ◄── Generation
 //! ```
 //!
-//! One thread has all connections, the driver's has the engine; what a request costs before it reaches the engine (parsing,
-//! templates, tokens) is done on threads of its own. A client that is gone drops its [`Generation`](crate::driver::Generation),
+//! One thread has all connections, the driver's has the engine; what a request costs around the engine (large bodies, templates,
+//! tokens, vectors as text) is done on threads of its own. A client that is gone drops its [`Generation`](crate::driver::Generation),
 //! which ends it within a step.
 
 mod anthropic;

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use super::client::Server;
+use super::scripted;
 use crate::cli::embed::Folder;
 
 fn say(text: &str) -> Value {
@@ -344,9 +345,15 @@ fn official_clients_work() {
         return;
     }
     let server = Server::start(&["--api-key", "secret"]);
+    // What the embedded model does not do: it calls tools, thinks, and gives vectors.
+    let [(_, call, hint), ..] = scripted::FORMATS;
+    let (scripted, vectors) = (scripted::model("clients", call, hint), Folder::new("nomicbert-rope", "clients"));
+    let models = [scripted.to_str().unwrap(), vectors.0.to_str().unwrap()];
+    let others = Server::start(&["--api-key", "secret", "--name", "scripted", models[0], models[1]]);
+    let name = vectors.0.file_name().unwrap().to_str().unwrap();
     let mut command = Command::new("python3");
     command.arg(root.join("tests/front_ends/serve/clients.py"));
-    command.args([&format!("http://{}", server.address), "secret"]);
+    command.args([&format!("http://{}", server.address), "secret", &format!("http://{}", others.address), name]);
     let output = command.env("PYTHONPATH", clients).env("NO_PROXY", "127.0.0.1").stdin(Stdio::null()).output().unwrap();
     let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{out}{errors}");

@@ -1,5 +1,9 @@
-"""Official clients of three APIs against a server with the embedded model: clients.py http://127.0.0.1:PORT KEY."""
+"""Official clients of three APIs: clients.py ADDRESS KEY OTHERS VECTORS.
 
+At the first address is the embedded model; at the second a model that calls a tool, and one called VECTORS.
+"""
+
+import json
 import sys
 
 import anthropic
@@ -131,6 +135,69 @@ for options in ({"temperature": -1}, {"num_ctx": 10**9}, {"top_p": 7}, {"num_pre
     name = next(iter(options))
     fails(name, ollama.ResponseError, lambda: local.chat("tiny", messages=SAY, options=options), name)
 fails("another", ollama.ResponseError, lambda: local.chat("llama3", messages=SAY))
+
+# --- tools, thoughts and vectors ----------------------------------------------------------------------------------------
+others, vectors = sys.argv[3], sys.argv[4]
+client = openai.OpenAI(base_url=f"{others}/v1", api_key=key, max_retries=0)
+claude = anthropic.Anthropic(base_url=others, api_key=key, max_retries=0)
+local = ollama.Client(host=others, headers={"Authorization": f"Bearer {key}"})
+schema = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+function = {"name": "weather", "description": "How it is.", "parameters": schema}
+tools = [{"type": "function", "function": function}]
+EXPECTED = {"city": "Rome", "days": 2}
+ROME = [{"role": "user", "content": "How is Rome?"}]
+options = dict(model="scripted", tools=tools, temperature=0)
+message = client.chat.completions.create(messages=ROME, **options).choices[0].message
+case("call", json.loads(message.tool_calls[0].function.arguments) == EXPECTED and message.content == "Let me see.")
+with client.chat.completions.stream(messages=ROME, **options) as stream:
+    final = stream.get_final_completion().choices[0].message
+case("streamed call", json.loads(final.tool_calls[0].function.arguments) == EXPECTED)
+result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "sun"}
+answer = client.chat.completions.create(messages=[*ROME, message, result], **options).choices[0].message
+case("after the call", answer.content == "It is sunny." and not answer.tool_calls)
+response = client.responses.create(model="scripted", input=ROME, tools=[{"type": "function", **function}], temperature=0)
+case("response items", [item.type for item in response.output] == ["reasoning", "message", "function_call"])
+output = {"type": "function_call_output", "call_id": response.output[2].call_id, "output": "sun"}
+second = client.responses.create(
+    model="scripted", input=[*ROME, *response.output, output], tools=[{"type": "function", **function}], temperature=0
+)
+case("response after the call", second.output_text == "It is sunny.")
+ASK = dict(
+    model="scripted", max_tokens=50, extra_body={"temperature": 0}, thinking={"type": "enabled", "budget_tokens": 1024},
+    tools=[{"name": "weather", "input_schema": schema}],
+)
+for streamed in (False, True):
+    if streamed:
+        with claude.messages.stream(messages=ROME, **ASK) as stream:
+            message = stream.get_final_message()
+    else:
+        message = claude.messages.create(messages=ROME, **ASK)
+    case("blocks", [block.type for block in message.content] == ["thinking", "text", "tool_use"])
+    case("thinking", message.content[0].thinking == "I look." and message.stop_reason == "tool_use")
+    case("input", message.content[2].input == EXPECTED)
+result = {"type": "tool_result", "tool_use_id": message.content[2].id, "content": "sun"}
+turns = [*ROME, {"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
+case("after the use", claude.messages.create(messages=turns, **ASK).content[0].text == "It is sunny.")
+options = dict(tools=tools, think=True, options={"temperature": 0})
+whole = local.chat("scripted", messages=ROME, **options).message
+case("thought", whole.thinking == "I look." and whole.content == "Let me see.")
+case("local call", whole.tool_calls[0].function.arguments == EXPECTED)
+said = [part.message for part in local.chat("scripted", messages=ROME, stream=True, **options)]
+case("streamed thought", "".join(part.thinking or "" for part in said) == whole.thinking)
+case("streamed local call", [call.function.arguments for part in said for call in part.tool_calls or []] == [EXPECTED])
+result = {"role": "tool", "tool_name": "weather", "content": "sun"}
+answer = local.chat("scripted", messages=[*ROME, whole, result], **options).message
+case("after the local call", answer.content == "It is sunny." and not answer.tool_calls)
+case("capabilities", {"tools", "thinking"} <= set(local.show("scripted").capabilities))
+# The official client asks for base64 by itself.
+made = client.embeddings.create(model=vectors, input=["w4 w5", "w6"])
+floats = client.embeddings.create(model=vectors, input=["w4 w5", "w6"], encoding_format="float")
+case("vectors", len(made.data) == 2 and made.data[0].embedding != made.data[1].embedding)
+case("floats", all(abs(a - b) < 1e-6 for a, b in zip(made.data[0].embedding, floats.data[0].embedding, strict=True)))
+embedded = local.embed(vectors, ["w4 w5", "w6"])
+case("embed", len(embedded.embeddings) == 2 and list(embedded.embeddings[0]) == floats.data[0].embedding)
+case("embed counts", embedded.prompt_eval_count == made.usage.prompt_tokens)
+case("embeddings", list(local.embeddings(vectors, "w6").embedding) == list(embedded.embeddings[1]))
 
 # --- prometheus -------------------------------------------------------------------------------------------------------
 text = httpx.get(f"{address}/metrics", headers={"Authorization": f"Bearer {key}"}).text

@@ -11,6 +11,27 @@ const TOKENS: usize = 288;
 /// Before them each byte has a token.
 const BYTES: usize = 256;
 
+/// A format of calls, the pieces of one, and what a template of it has in it.
+pub(super) const FORMATS: [(&str, &[&str], &str); 3] = [
+    ("hermes", &["\n{\"name\": \"weather\", ", "\"arguments\": {\"city\": \"Rome\", \"days\": 2}}\n"], ""),
+    (
+        "functions",
+        &[
+            "\n<function=weather>\n<parameter=city>\nRome\n</parameter>",
+            "\n<parameter=days>\n2\n</parameter>\n</function>\n",
+        ],
+        "<function=",
+    ),
+    (
+        "keys",
+        &[
+            "weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>",
+            "\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n",
+        ],
+        "<arg_key>",
+    ),
+];
+
 /// A folder with a model. Asked with tools, it thinks `I look.`, says `Let me see.` and makes a call of these pieces; otherwise,
 /// and with a result, it says `It is sunny.`
 pub(super) fn model(name: &str, call: &[&str], hint: &str) -> PathBuf {

@@ -5,27 +5,6 @@ use serde_json::{Value, json};
 use super::client::Server;
 use super::scripted;
 
-/// The pieces of a call, and what its template has in it.
-const FORMATS: [(&str, &[&str], &str); 3] = [
-    ("hermes", &["\n{\"name\": \"weather\", ", "\"arguments\": {\"city\": \"Rome\", \"days\": 2}}\n"], ""),
-    (
-        "functions",
-        &[
-            "\n<function=weather>\n<parameter=city>\nRome\n</parameter>",
-            "\n<parameter=days>\n2\n</parameter>\n</function>\n",
-        ],
-        "<function=",
-    ),
-    (
-        "keys",
-        &[
-            "weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>",
-            "\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n",
-        ],
-        "<arg_key>",
-    ),
-];
-
 fn schema() -> Value {
     json!({ "type": "object", "properties": { "city": { "type": "string" }, "days": { "type": "integer" } } })
 }
@@ -45,7 +24,7 @@ fn texts(parts: &[Value], at: &str) -> String {
 
 #[test]
 fn tools_are_called_by_all_apis() {
-    for (name, call, hint) in FORMATS {
+    for (name, call, hint) in scripted::FORMATS {
         let folder = scripted::model(&format!("tools-{name}"), call, hint);
         let server = Server::start(&["--name", "scripted", folder.to_str().unwrap()]);
         chat(&server);
