@@ -204,12 +204,16 @@ fn one_message(path: String, message: Value, template: &str) -> Outcome<Value> {
             fields.refuse("function_call", &[], "tool_calls works")?;
             let calls = fields.list("tool_calls")?.filter(|calls| !calls.is_empty());
             // An answer without a word is an answer, too: a model may end at once.
-            to.insert("content".to_owned(), content.unwrap_or_default().into());
-            for name in ["reasoning_content", "reasoning"] {
-                if let Some(thought) = fields.text(name)? {
-                    to.insert("reasoning_content".to_owned(), thought.into());
+            let content = content.unwrap_or_default();
+            let thought = fields.text("reasoning_content")?;
+            if let Some(thought) = fields.text("reasoning")?.or(thought) {
+                // As gpt-oss's template calls it, which takes either that or the words before a call.
+                if template.contains(".thinking") && (calls.is_none() || content.is_empty()) {
+                    to.insert("thinking".to_owned(), thought.clone().into());
                 }
+                to.insert("reasoning_content".to_owned(), thought.into());
             }
+            to.insert("content".to_owned(), content.into());
             if let Some(calls) = calls {
                 let at = fields.at("tool_calls");
                 let calls: Vec<Value> = calls
@@ -354,4 +358,27 @@ pub(super) fn random_name(length: usize) -> String {
         }
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_get_thoughts_by_their_names() {
+        let call = json!({ "id": "c", "function": { "name": "f", "arguments": "{}" } });
+        for (template, content, calls, expected) in [
+            ("{{ message.thinking }}", "a", json!([]), Some("Hm.")),
+            ("{{ message.thinking }}", "", json!([call]), Some("Hm.")),
+            ("{{ message.thinking }}", "a", json!([call]), None),
+            ("{{ message.reasoning_content }}", "a", json!([]), None),
+        ] {
+            let message = json!({
+                "role": "assistant", "content": content, "reasoning_content": "Hm.", "tool_calls": calls,
+            });
+            let read = one_message("messages[0]".to_owned(), message, template).unwrap();
+            assert_eq!(read.get("thinking").and_then(Value::as_str), expected, "{template} {content:?}");
+            assert_eq!((&read["reasoning_content"], &read["content"]), (&json!("Hm."), &json!(content)));
+        }
+    }
 }
