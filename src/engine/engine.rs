@@ -213,8 +213,6 @@ impl<E: Executor> Engine<E> {
     }
 
     fn device_lost(&mut self, error: Error) {
-        // A step that was refused and the wait for another one may both say so: that is one loss, not a second one later.
-        let _ = self.scheduler.take_lost();
         self.lost = Some(match &error {
             Error::DeviceLost(why) => why.clone(),
             other => other.to_string(),

@@ -1,6 +1,7 @@
 //! The engine against an executor that samples a hash of what it finds in its pages.
 
 mod admission;
+mod faults;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -69,6 +70,14 @@ impl Bench {
     }
 }
 
+fn prompt(len: u32, seed: u32) -> Vec<u32> {
+    (0..len).map(|i| (i * 7 + i / 13 + seed) % 39).collect()
+}
+
+fn request(prompt: Vec<u32>, most: u32) -> Request {
+    Request { max_tokens: Some(most), sampling: Sampling { seed: 5, ..Sampling::default() }, ..Request::new(prompt) }
+}
+
 fn random_request(random: &mut Random) -> Request {
     let prompt = (0..1 + random.below(20)).map(|_| random.below(VOCAB)).collect();
     let temperature = if random.below(3) == 0 { 0.0 } else { 0.7 };
@@ -120,6 +129,28 @@ fn common(a: &[u32], b: &[u32]) -> usize {
 }
 
 impl Bench {
+    fn ask(&mut self, request: Request) -> RequestId {
+        self.engine.submit(request).unwrap()
+    }
+
+    fn tokens(&self, id: RequestId) -> usize {
+        self.answers.get(&id).map_or(0, |(tokens, ..)| tokens.len())
+    }
+
+    fn ended(&self, id: RequestId) -> bool {
+        self.answers.get(&id).is_some_and(|(_, end, _)| end.is_some())
+    }
+
+    fn steps_until(&mut self, done: impl Fn(&Self) -> bool) -> u32 {
+        for steps in 0..1000 {
+            if done(self) {
+                return steps;
+            }
+            self.step();
+        }
+        panic!("it does not come to that");
+    }
+
     /// Nothing is in use, in no group.
     fn all_available(&self) -> bool {
         self.engine.cache_blocks().iter().all(|blocks| blocks.in_use == 0)
@@ -474,40 +505,6 @@ fn a_full_cache_ends_a_lone_request() {
 }
 
 #[test]
-fn rows_without_a_token_end_their_request_alone() {
-    let mut bench = Bench::new(TIGHT, 0);
-    bench.engine.executor_mut().poison = Some(39);
-    let good = Request { max_tokens: Some(9), sampling: Sampling::GREEDY, ..Request::new(vec![1, 2]) };
-    let expected = alone(&good);
-    assert!(!expected.0.contains(&39));
-    for (top_k, typical) in [(0, 1.0), (3, 1.0), (0, 0.9)] {
-        let sampling = Sampling { temperature: 1.0, top_k, typical, ..Sampling::GREEDY };
-        let bad = bench.engine.submit(Request { sampling, ..Request::new(vec![39, 1]) }).unwrap();
-        let (tokens, reason, _) = bench.answer(good.clone());
-        assert_eq!((tokens, reason), expected);
-        let (tokens, reason, _) = bench.answers.remove(&bad).unwrap();
-        assert!(tokens.is_empty());
-        assert!(matches!(reason, Some(Finish::Error(e)) if matches!(*e, Error::Numerical { pos: 2, .. })));
-        // The same where no token is allowed.
-        let allowed = Some([0, 0].into());
-        let nothing = bench.engine.submit(Request { sampling, allowed, ..Request::new(vec![3, 1]) }).unwrap();
-        let (tokens, reason, _) = bench.answer(good.clone());
-        assert_eq!((tokens, reason), expected);
-        let (tokens, reason, _) = bench.answers.remove(&nothing).unwrap();
-        assert!(tokens.is_empty() && matches!(reason, Some(Finish::Error(e)) if matches!(*e, Error::Numerical { .. })));
-    }
-}
-
-#[test]
-fn a_failed_step_ends_its_requests() {
-    let mut bench = Bench::new(TIGHT, 0);
-    bench.engine.executor_mut().lost.insert(4);
-    let (tokens, reason, _) = bench.answer(Request::new(vec![1, 2]));
-    assert_eq!((tokens.len(), reason), (3, "error"));
-    assert!(bench.all_available());
-}
-
-#[test]
 fn requests_that_could_never_run_are_refused() {
     let mut engine = Bench::new(TIGHT, 0).engine;
     let refused = |engine: &mut Engine<Fake>, request| engine.submit(request).unwrap_err().to_string();
@@ -593,43 +590,6 @@ fn a_cancelled_request_is_reported_at_once() {
     bench.run();
 }
 
-#[test]
-fn what_a_lost_step_wrote_is_not_found() {
-    let request = Request { max_tokens: Some(4), ..Request::new((1..12).collect()) };
-    for (lost, reused) in [(false, 10), (true, 0)] {
-        let mut bench = Bench::new(Limits { rows: 64, ..TIGHT }, 5);
-        bench.engine.executor_mut().lost.extend(lost.then_some(1));
-        let (tokens, reason, _) = bench.answer(request.clone());
-        assert_eq!((tokens.len(), reason), if lost { (0, "error") } else { (4, "length") });
-        assert_eq!(bench.answer(request.clone()).2.reused, reused, "lost: {lost}");
-    }
-}
-
-/// Nor what came before it: states are copied between the steps of others.
-#[test]
-fn what_a_lost_step_was_to_copy_is_not_found() {
-    let shared: Vec<u32> = (1..30).collect();
-    let (mut lost, mut reused) = (0, 0);
-    for (step, decoding) in (1..16).flat_map(|step| (0..8).map(move |decoding| (step, decoding))) {
-        let limits = Limits { rows: 8, checkpoints: 8, blocks: 32, ..TIGHT };
-        let mut bench = Bench::of(&recurrent(), limits, step);
-        // Steps of a prompt between steps of an answer.
-        bench.engine.submit(Request { max_tokens: Some(30), ..Request::new(vec![3, 2, 1]) }).unwrap();
-        (0..decoding).for_each(|_| bench.step());
-        bench.engine.executor_mut().lost.insert(step);
-        bench.engine.submit(Request { max_tokens: Some(3), ..Request::new(shared.clone()) }).unwrap();
-        bench.run();
-        lost += bench.answers.values().filter(|(_, reason, _)| reason.as_ref().unwrap().name() == "error").count();
-        for end in [29, 25, 21, 17, 13, 9] {
-            let request = Request { max_tokens: Some(5), ..Request::new([&shared[..end], &[end as u32]].concat()) };
-            let (tokens, reason, usage) = bench.answer(request.clone());
-            assert_eq!((tokens, reason), alone_of(&recurrent(), &request), "step {step} after {decoding}");
-            reused += usize::from(usage.reused > 0);
-        }
-    }
-    assert!(lost > 50 && reused > 100, "{lost} ended, {reused} reused");
-}
-
 /// Whoever waits for a prompt that another one computes finds all of it but the last block, whatever layers there are.
 #[test]
 fn a_prompt_of_several_requests_is_computed_once() {
@@ -699,56 +659,5 @@ fn states_of_a_prompt_outlast_its_answer() {
         bench.answer(Request { max_tokens: Some(200), ..Request::new(prompt.clone()) });
         let other = [&prompt[..], &[1, 2]].concat();
         assert_eq!(bench.answer(Request { max_tokens: Some(1), ..Request::new(other) }).2.reused, 64);
-    }
-}
-
-#[test]
-fn what_gave_nan_is_not_found() {
-    let mut bench = Bench::new(TIGHT, 5);
-    bench.engine.executor_mut().poison = Some(39);
-    let request = Request { max_tokens: Some(4), ..Request::new([&[5; 20], &[39][..]].concat()) };
-    for _ in 0..2 {
-        let (_, reason, usage) = bench.answer(request.clone());
-        assert_eq!((reason, usage.reused), ("error", 0));
-    }
-}
-
-/// A step that the executor refuses costs the newest request in it; the others have the answers that they have alone. One that
-/// refuses all steps costs all requests, and is asked no more often than there are some.
-#[test]
-fn a_refused_step_ends_its_newest_request_alone() {
-    let asked: Vec<Request> =
-        (0..3).map(|i| Request { max_tokens: Some(40), exact: true, ..Request::new(vec![1, 2 + i]) }).collect();
-    let error = |bench: &Bench, id: &RequestId| match bench.answers[id].1.as_ref() {
-        Some(Finish::Error(error)) => Some(error.to_string()),
-        _ => None,
-    };
-    for at in 0..8 {
-        let mut bench = Bench::new(Limits { rows: 64, blocks: 40, ..TIGHT }, at);
-        let ids: Vec<RequestId> = asked.iter().map(|ask| bench.engine.submit(ask.clone()).unwrap()).collect();
-        (0..at).for_each(|_| bench.step());
-        let ended =
-            |bench: &Bench| ids.iter().filter(|id| bench.answers.get(*id).is_some_and(|a| a.1.is_some())).count();
-        assert_eq!(ended(&bench), 0, "at {at}");
-        bench.engine.executor_mut().no_steps[0] = 1;
-        bench.run();
-        assert_eq!(bench.engine.executor_mut().no_steps, [0, 1], "at {at}");
-        let errors: Vec<_> = ids.iter().map(|id| error(&bench, id)).collect();
-        assert_eq!(errors.iter().flatten().count(), 1, "at {at}: {errors:?}");
-        assert_eq!(errors[2].as_deref(), Some("device: no memory for a step"), "at {at}: {errors:?}");
-        for (id, ask) in ids.iter().zip(&asked).take(2) {
-            assert_eq!(bench.answers[id].0, alone(ask).0, "at {at}");
-        }
-        assert!(bench.all_available());
-
-        let ids: Vec<RequestId> = asked.iter().map(|ask| bench.engine.submit(ask.clone()).unwrap()).collect();
-        bench.engine.executor_mut().no_steps = [u32::MAX, 0];
-        bench.run();
-        assert!(ids.iter().all(|id| error(&bench, id).is_some_and(|error| error.contains("no memory for a step"))));
-        assert_eq!(bench.engine.executor_mut().no_steps[1], 3, "at {at}");
-        assert!(bench.all_available());
-        // It has got over it.
-        bench.engine.executor_mut().no_steps[0] = 0;
-        assert_eq!(bench.answer(asked[0].clone()).0, alone(&asked[0]).0, "at {at}");
     }
 }

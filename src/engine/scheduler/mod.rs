@@ -596,7 +596,7 @@ impl Scheduler {
         while let Some(id) = self.running.last().copied() {
             self.stop(id);
         }
-        // What else was lost is lost with it.
+        // A step that was refused and the wait for another one may both say so: that is one loss, not a second one later.
         self.lost = None;
         self.finished.clear();
         self.requests.values_mut().for_each(|active| (active.pending, active.lack) = (0, None));

@@ -6,41 +6,11 @@ use super::*;
 const LONG: Limits =
     Limits { rows: 16, seqs: 2, outs: 2, block: 4, blocks: 256, context: 512, in_flight: 1, checkpoints: 0 };
 
-fn prompt(len: u32, seed: u32) -> Vec<u32> {
-    (0..len).map(|i| (i * 7 + i / 13 + seed) % 39).collect()
-}
-
-fn request(prompt: Vec<u32>, most: u32) -> Request {
-    Request { max_tokens: Some(most), sampling: Sampling { seed: 5, ..Sampling::default() }, ..Request::new(prompt) }
-}
-
 fn background(request: Request) -> Request {
     Request { priority: Priority::Background, ..request }
 }
 
 impl Bench {
-    fn ask(&mut self, request: Request) -> RequestId {
-        self.engine.submit(request).unwrap()
-    }
-
-    fn tokens(&self, id: RequestId) -> usize {
-        self.answers.get(&id).map_or(0, |(tokens, ..)| tokens.len())
-    }
-
-    fn ended(&self, id: RequestId) -> bool {
-        self.answers.get(&id).is_some_and(|(_, end, _)| end.is_some())
-    }
-
-    fn steps_until(&mut self, done: impl Fn(&Self) -> bool) -> u32 {
-        for steps in 0..1000 {
-            if done(self) {
-                return steps;
-            }
-            self.step();
-        }
-        panic!("it does not come to that");
-    }
-
     /// The answers are those that each request gets alone, with much space.
     fn assert_as_alone(&mut self, program: &Program, asked: &[(RequestId, Request)]) {
         self.run();
@@ -156,22 +126,4 @@ fn who_waits_for_a_prompt_is_passed() {
     assert!(before > 20 && bench.tokens(waits) == 0, "{before}");
     bench.run();
     assert!(bench.answers[&waits].2.reused >= 496);
-}
-
-/// A device that is lost twice over, in a step and while that is waited for, is lost once.
-#[test]
-fn one_loss_is_one_loss() {
-    for seed in 0..40 {
-        let mut bench = Bench::of(&recurrent(), Limits { checkpoints: 4, in_flight: 2, ..ROOMY }, seed);
-        bench.engine.wait_for_device(true);
-        bench.engine.executor_mut().gone_at = Some(3 + seed % 5);
-        let asked = [request(prompt(20, 0), 9), request(prompt(9, 4), 9)];
-        let ids = asked.clone().map(|request| bench.ask(request));
-        bench.steps_until(|bench| bench.engine.lost().is_some());
-        let program = recurrent();
-        let limits = bench.engine.executor().limits();
-        bench.engine.reopen(Fake::new(limits, seed, &program)).unwrap();
-        bench.steps_until(|bench| ids.iter().all(|id| bench.ended(*id)));
-        assert!(bench.engine.lost().is_none() && bench.engine.preemptions() == 0);
-    }
 }
