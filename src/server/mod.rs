@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use catalog::{Catalog, Known, Pulling, Served};
+#[cfg(feature = "cli")]
 pub(crate) use ollama::duration;
 pub use policy::Access;
 
