@@ -661,3 +661,28 @@ fn states_of_a_prompt_outlast_its_answer() {
         assert_eq!(bench.answer(Request { max_tokens: Some(1), ..Request::new(other) }).2.reused, 64);
     }
 }
+
+#[test]
+fn rows_without_a_token_end_their_request_alone() {
+    let mut bench = Bench::new(TIGHT, 0);
+    bench.engine.executor_mut().poison = Some(39);
+    let good = Request { max_tokens: Some(9), sampling: Sampling::GREEDY, ..Request::new(vec![1, 2]) };
+    let expected = alone(&good);
+    assert!(!expected.0.contains(&39));
+    for (top_k, typical) in [(0, 1.0), (3, 1.0), (0, 0.9)] {
+        let sampling = Sampling { temperature: 1.0, top_k, typical, ..Sampling::GREEDY };
+        let bad = bench.engine.submit(Request { sampling, ..Request::new(vec![39, 1]) }).unwrap();
+        let (tokens, reason, _) = bench.answer(good.clone());
+        assert_eq!((tokens, reason), expected);
+        let (tokens, reason, _) = bench.answers.remove(&bad).unwrap();
+        assert!(tokens.is_empty());
+        assert!(matches!(reason, Some(Finish::Error(e)) if matches!(*e, Error::Numerical { pos: 2, .. })));
+        // The same where no token is allowed.
+        let allowed = Some([0, 0].into());
+        let nothing = bench.engine.submit(Request { sampling, allowed, ..Request::new(vec![3, 1]) }).unwrap();
+        let (tokens, reason, _) = bench.answer(good.clone());
+        assert_eq!((tokens, reason), expected);
+        let (tokens, reason, _) = bench.answers.remove(&nothing).unwrap();
+        assert!(tokens.is_empty() && matches!(reason, Some(Finish::Error(e)) if matches!(*e, Error::Numerical { .. })));
+    }
+}
