@@ -82,7 +82,9 @@ limited("without WebGPU models run on the processor, and nothing is asked for be
     await page.press("#input", "Enter");
     await page.waitForFunction(() => document.querySelector("#log .assistant .text")?.textContent.length > 30);
     assert.match(await page.innerText("#device"), /^1\.8M · processor$/);
-    assert.deepEqual(asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm")), ["/wgslm_cpu_bg.wasm"]);
+    // By the page, and by what keeps the page for later, in either order; never the other module.
+    const modules = asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm"));
+    assert.deepEqual([...new Set(modules)], ["/wgslm_cpu_bg.wasm"]);
   } finally {
     await plain.close();
   }
@@ -238,7 +240,8 @@ limited("a phone: ?model= with a relative address, said before it is fetched, ke
   special.set("/m/other.gguf", (request) => request.socket.destroy());
   await page.goto(`${address}/`);
   await page.waitForSelector("#composer:not([hidden])");
-  assert.equal(await page.innerText("#model-name"), "other", "the last model, since it is here");
+  // The last model, since it is here; the name comes when that is known.
+  await page.waitForFunction(() => document.getElementById("model-name").textContent === "other");
   await page.click("#open-side");
   await page.waitForTimeout(300);
   await pictures(page, "chats");
