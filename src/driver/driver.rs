@@ -341,7 +341,9 @@ impl<E: Executor> Driver<E> {
     /// Opens the device again, if it is time and somebody wants it. If it cannot be opened, the requests end.
     async fn open_again(&mut self) {
         let Some(reopen) = &mut self.reopen else { return };
-        if self.reopen_at.is_some_and(|at| Instant::now() < at) || !self.engine.busy() {
+        // Ends that are still to be delivered need no device.
+        let wanted = self.engine.waiting().0 + self.engine.running() > 0;
+        if self.reopen_at.is_some_and(|at| Instant::now() < at) || !wanted {
             return;
         }
         self.engine.executor_mut().release();

@@ -43,6 +43,11 @@ impl Rank {
     pub(super) fn new(submitted: Duration, priority: Priority, request: RequestId) -> Self {
         Self(submitted + priority.delay(), request)
     }
+
+    /// When it comes before all that are submitted from then on.
+    pub(super) fn due(&self) -> Duration {
+        self.0
+    }
 }
 
 /// The requests that wait.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::exec::Phase;
-use crate::kv::{Attached, Hit, Kv, Phases, State, Table};
+use crate::kv::{Attached, Hit, Kv, OutOfBlocks, Phases, State, Table};
 
 /// The tokens of a sequence and their place in the cache.
 ///
@@ -132,8 +132,8 @@ impl Sequence {
     }
 
     /// Gives a running sequence the blocks for its first `positions` positions.
-    pub(super) fn grow(&mut self, kv: &mut Kv, positions: u32) -> bool {
-        kv.grow(&mut self.table, positions).is_ok()
+    pub(super) fn grow(&mut self, kv: &mut Kv, positions: u32) -> Result<(), OutOfBlocks> {
+        kv.grow(&mut self.table, positions)
     }
 
     /// The same in groups that see everything.
@@ -157,9 +157,12 @@ impl Sequence {
 
     /// No longer keeps what others see who go on within its prompt; whether there was any.
     pub(super) fn forget_ends(&mut self, kv: &mut Kv) -> bool {
-        let last = self.ends.iter().copied().max();
-        self.ends.retain(|end| Some(*end) == last);
-        kv.release_kept(&mut self.table)
+        let any = kv.release_kept(&mut self.table);
+        if any {
+            let last = self.ends.iter().copied().max();
+            self.ends.retain(|end| Some(*end) == last);
+        }
+        any
     }
 
     /// The last position up to `positions` of those whose windows it keeps.
@@ -303,7 +306,7 @@ mod tests {
         let find = |s: &Sequence, kv: &mut Kv| kv.find(&[], &s.tokens, Some(&s.phases), true);
         let hit = find(&s, &mut kv);
         s.attach(&mut kv, &[], &hit, Some(1));
-        assert!(s.grow(&mut kv, 7));
+        s.grow(&mut kv, 7).unwrap();
         s.computed(7, &mut kv);
         s.proven(7, false, &mut kv);
         s.keep_end(7, &mut kv, None, Some(1));

@@ -25,6 +25,8 @@ pub use phases::Phases;
 pub use pool::Pool;
 pub use table::Table;
 
+use std::collections::BTreeMap;
+
 use crate::exec::{CacheOp, Limits};
 use crate::model::Program;
 use crate::ops::{FREED, GroupId};
@@ -77,6 +79,8 @@ pub struct OutOfBlocks {
     pub needed: u32,
     /// Blocks that are free there, or can be evicted.
     pub available: u32,
+    /// Whether it is a group with a window.
+    pub windowed: bool,
 }
 
 /// What a waiting sequence lacks.
@@ -214,7 +218,7 @@ impl Kv {
         for &group in &groups {
             let (needed, available) = (needed(table, group), self.pools[group].available());
             if needed > available {
-                return Err(OutOfBlocks { needed, available });
+                return Err(OutOfBlocks { needed, available, windowed: self.windows[group].is_some() });
             }
         }
         for group in groups {
@@ -481,8 +485,15 @@ impl Kv {
         /// A twentieth is enough that a sequence is rarely admitted only to be preempted.
         const SPARE: u32 = 20;
         let (pool, group) = (&self.pools[lack.group], lack.group);
-        let held: usize = tables.map(|table| table.groups[group].iter().filter(|block| **block != FREED).count()).sum();
-        lack.blocks + if spare { pool.capacity() / SPARE } else { 0 } > pool.available() + held as u32
+        // Blocks that nobody else has.
+        let mut held: BTreeMap<u32, u32> = BTreeMap::new();
+        for table in tables {
+            let kept = table.kept.iter().filter(|(of, ..)| *of == group).map(|(.., block)| *block);
+            let own = table.groups[group].iter().copied().filter(|block| *block != FREED);
+            own.chain(kept).for_each(|block| *held.entry(block).or_insert(0) += 1);
+        }
+        let freed = held.into_iter().filter(|(block, tables)| pool.tables(*block) == *tables).count();
+        lack.blocks + if spare { pool.capacity() / SPARE } else { 0 } > pool.available() + freed as u32
     }
 
     /// Gives an empty table what a search just found.

@@ -47,6 +47,10 @@ impl Clients {
             }
             Kind::Both { prompt } => {
                 let prompts = self.prompts(test, test.depth + prompt);
+                if test.depth > 0 {
+                    let before: Vec<_> = prompts.iter().map(|prompt| prompt[..test.depth as usize].to_vec()).collect();
+                    self.answers(&before, 1).await?;
+                }
                 let started = Instant::now();
                 self.answers(&prompts, test.n).await?;
                 Ok(started.elapsed())

@@ -53,35 +53,42 @@ impl Scheduler {
         false
     }
 
+    /// Whether a request gives way to others: not when all that it had to let pass have passed.
     fn in_background(&self, id: RequestId) -> bool {
-        self.requests[&id].request.priority == Priority::Background
+        let active = &self.requests[&id];
+        active.request.priority == Priority::Background && self.now < active.rank.due()
     }
 
-    /// Preempts requests in the background for one that comes before them and lacks a slot, or these blocks; false if that would
-    /// not be enough.
-    fn give_way(&mut self, id: RequestId, lack: Option<Lack>, spare: bool) -> bool {
+    /// The requests in the background that can give way to one that comes before them and lacks a slot, or these blocks; none if
+    /// that would not be enough.
+    fn victims(&self, id: RequestId, lack: Option<Lack>) -> Vec<RequestId> {
         let rank = self.requests[&id].rank;
         // Those in the background stand at the end.
         let later = |other: &&RequestId| self.in_background(**other) && self.requests[*other].rank > rank;
         let victims: Vec<RequestId> = self.running.iter().rev().take_while(later).copied().collect();
-        if self.in_background(id) || victims.is_empty() {
-            return false;
-        }
         let table = |id: &RequestId| self.sequences[&self.requests[id].seq].sequence.table();
-        if lack.is_some_and(|lack| self.kv.lacks_beside(lack, spare, victims.iter().map(table))) {
-            return false;
-        }
-        for victim in victims {
-            self.preempt(victim);
-            if lack.is_none_or(|lack| !self.kv.lacks(lack, spare)) {
+        let spare = self.running.len() > victims.len();
+        let enough = |lack| !self.kv.lacks_beside(lack, spare, victims.iter().map(table));
+        if !self.in_background(id) && lack.is_none_or(enough) { victims } else { Vec::new() }
+    }
+
+    /// Preempts as many of those as it takes; whether there were any.
+    fn give_way(&mut self, id: RequestId, lack: Option<Lack>) -> bool {
+        let victims = self.victims(id, lack);
+        for victim in &victims {
+            self.preempt(*victim);
+            if lack.is_none_or(|lack| !self.kv.lacks(lack, !self.running.is_empty())) {
                 break;
             }
         }
-        true
+        !victims.is_empty()
     }
 
     /// Starts a waiting request if it fits, and does not wait for what another one computes.
     fn try_start(&mut self, id: RequestId) -> Attempt {
+        if self.free_slots.is_empty() && self.in_background(id) {
+            return Attempt::Lacks;
+        }
         let active = &self.requests[&id];
         // What is being sampled must be known before it can be computed again.
         if active.pending > 0 || active.waits_for.is_some_and(|(other, start)| self.computes_prompt(other, start)) {
@@ -90,12 +97,9 @@ impl Scheduler {
         // As long as it lacks what it lacked, there is nothing to look for.
         let spare = !self.running.is_empty();
         let known = active.lack.filter(|(lack, turn)| self.turns - turn < LOOK_AGAIN && self.kv.lacks(*lack, spare));
-        if let Some((lack, _)) = known
-            && !self.give_way(id, Some(lack), spare)
-        {
+        if known.is_some_and(|(lack, _)| self.victims(id, Some(lack)).is_empty()) {
             return Attempt::Lacks;
         }
-        let active = &self.requests[&id];
         let Kept { sequence, open, .. } = &self.sequences[&active.seq];
         let phases = (!active.any_phase).then_some(sequence.phases());
         let hit = self.kv.find(&active.root, sequence.all(), phases, *open);
@@ -109,7 +113,7 @@ impl Scheduler {
         let lack = self.kv.fits(&hit, positions, self.limits.rows, spare).err();
         let wanting = lack.is_some() || self.free_slots.is_empty();
         // Nothing is evicted by that: what was found is still there.
-        let lack = if wanting && self.give_way(id, lack, spare) {
+        let lack = if wanting && self.give_way(id, lack) {
             self.kv.fits(&hit, positions, self.limits.rows, !self.running.is_empty()).err()
         } else {
             lack
@@ -132,8 +136,10 @@ impl Scheduler {
         let active = &self.requests[&id];
         let (own, block) = (&self.sequences[&active.seq].sequence, self.limits.block);
         let found = hit.positions / block * block;
+        // What is in the background waits for all others: nobody else waits for it.
+        let lower = |other: RequestId| self.in_background(other) && !self.in_background(id);
         let prompts = self.running.iter().copied().filter(|other| self.requests[other].usage.generated == 0);
-        prompts.into_iter().find_map(|candidate| {
+        prompts.filter(|other| !lower(*other)).find_map(|candidate| {
             let other = &self.requests[&candidate];
             let sequence = &self.sequences[&other.seq].sequence;
             let tokens = own.all().iter().zip(sequence.all()).skip(found as usize);
@@ -189,9 +195,8 @@ impl Scheduler {
         active.started.get_or_insert(self.now);
         active.starts += 1;
         self.waiting.remove(active.rank);
-        let background = active.request.priority == Priority::Background;
-        let in_background = self.running.iter().position(|other| self.in_background(*other));
-        let place = in_background.filter(|_| !background).unwrap_or(self.running.len());
+        let first = self.running.iter().position(|other| self.in_background(*other));
+        let place = first.filter(|_| !self.in_background(id)).unwrap_or(self.running.len());
         self.running.insert(place, id);
         true
     }

@@ -65,7 +65,7 @@ pub(super) struct Scheduler {
     events: Vec<Event>,
     /// The last id that was given out, and the clock of last uses.
     last_id: u64,
-    /// How often a running request had to give its blocks up.
+    /// How often a running request had to give its blocks or its slot up.
     preemptions: u64,
     /// Copies that were ordered together with the steps so far.
     copies_enqueued: u64,
@@ -130,7 +130,7 @@ struct Active {
     limit: (u32, Finish),
 }
 
-/// Requests that may begin before one that came first, since it does not fit or waits for another's prompt.
+/// Requests that may begin before one that came first, since it does not fit.
 const PASSED: u32 = 16;
 
 impl Active {
@@ -599,6 +599,7 @@ impl Scheduler {
         // A step that was refused and the wait for another one may both say so: that is one loss, not a second one later.
         self.lost = None;
         self.finished.clear();
+        self.recomputed = false;
         self.requests.values_mut().for_each(|active| (active.pending, active.lack) = (0, None));
         self.kv.clear();
         self.kv.take_copies();

@@ -148,15 +148,13 @@ impl Scheduler {
         let seq = self.requests[&id].seq;
         loop {
             let sequence = &mut self.sequences.get_mut(&seq).expect("requests have sequences").sequence;
-            if sequence.grow(&mut self.kv, positions) {
-                return true;
-            }
+            let Err(out_of) = sequence.grow(&mut self.kv, positions) else { return true };
             // What is kept for others to find goes before anybody's own.
             let kept = |other: &RequestId| {
                 let sequence = self.sequences.get_mut(&self.requests[other].seq).expect("requests have sequences");
                 sequence.sequence.forget_ends(&mut self.kv)
             };
-            if self.running.iter().any(kept) {
+            if out_of.windowed && self.running.iter().any(kept) {
                 continue;
             }
             let own = self.running.iter().position(|r| *r == id).expect("it runs");

@@ -97,6 +97,29 @@ fn the_background_gives_its_blocks() {
     bench.assert_as_alone(&program(), &[(ids[0], asked[0].clone()), (ids[1], asked[1].clone())]);
 }
 
+/// Nobody waits for what the background computes, which comes last, and one that needs nearly all blocks gets them.
+#[test]
+fn the_background_keeps_nobody_waiting() {
+    let mut bench = Bench::new(LONG, 3);
+    let whole = prompt(300, 0);
+    let late = bench.ask(background(request(whole.clone(), 2)));
+    bench.step();
+    let urgent = bench.ask(request([&whole[..], &[1, 2]].concat(), 2));
+    bench.step();
+    bench.step();
+    assert!([late, urgent].iter().all(|id| bench.engine.scheduler.runs(*id)));
+    bench.steps_until(|bench| bench.ended(urgent));
+    assert!(!bench.ended(late));
+
+    // All but one block, and one more is spared beside others.
+    let mut bench = Bench::new(Limits { blocks: 40, context: 200, ..LONG }, 3);
+    let late = bench.ask(background(request(prompt(20, 9), 100)));
+    bench.steps_until(|bench| bench.tokens(late) > 3);
+    let urgent = bench.ask(request(prompt(155, 0), 2));
+    bench.steps_until(|bench| bench.ended(urgent));
+    assert!(!bench.ended(late) && bench.engine.preemptions() == 1);
+}
+
 /// Who lacked blocks is looked at again when others have published what it begins with.
 #[test]
 fn what_others_publish_is_seen_by_those_that_wait() {
