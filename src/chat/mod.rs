@@ -1,4 +1,5 @@
-//! From messages to a request: prompts, and conversations whose turns follow one another in one sequence.
+//! From messages to a request, and from an answer to its parts: prompts, conversations whose turns follow one another in one
+//! sequence, thoughts, calls of tools.
 //!
 //! ```text
 //! messages ─ template ─► segments ─ tokenizer ─► ids ─► engine::Request ─ events ─► text ─► the next message
@@ -8,11 +9,15 @@
 //! gives, on a sequence that is kept, and records the answer.
 
 mod answers;
+mod calls;
 mod conversation;
 mod prompt;
+mod split;
 mod transcript;
 
 pub use answers::Answers;
+pub use calls::ToolCall;
 pub use conversation::{ContextPolicy, Conversation, Message, Prompt};
-pub use prompt::{continuation, messages, render, stops};
+pub use prompt::{adapt, continuation, messages, render, stops};
+pub use split::{AnswerFormat, Parts, Splitter};
 pub use transcript::Transcript;

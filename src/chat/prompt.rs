@@ -36,6 +36,22 @@ pub fn render(
     template.render(&Value::Object(context), now)
 }
 
+/// Gives a message of OpenAI's API the names that a template's source knows. Contents are texts.
+///
+/// A developer becomes a system where the template has no developer. What was thought is `reasoning_content`; gpt-oss's template
+/// calls it `thinking`, and takes either that or the words before a call.
+pub fn adapt(message: &mut Map<String, Value>, template: &str) {
+    if message.get("role").is_some_and(|role| role == "developer") && !template.contains("developer") {
+        message.insert("role".to_owned(), "system".into());
+    }
+    let silent = message.get("content").is_none_or(|content| content.is_null() || content == "");
+    if let Some(thought) = message.get("reasoning_content").filter(|_| template.contains(".thinking")).cloned()
+        && (silent || message.get("tool_calls").is_none())
+    {
+        message.insert("thinking".to_owned(), thought);
+    }
+}
+
 /// Puts BOS first where the model expects it, and begins an empty text.
 pub(super) fn begun(tokenizer: &Tokenizer, mut ids: Vec<u32>) -> Result<Vec<u32>> {
     if let Some(bos) = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids.first() != Some(bos)) {

@@ -1,7 +1,10 @@
 //! Vectors of texts, and scores of pairs of texts: the other thing that models are run for.
 
-use crate::exec::{AnyExecutor, Executor, Options, Phase, ProgressFn, SeqStep, Step, StepOut, Token};
+use crate::exec::{
+    AnyExecutor, CpuExecutor, Executor, GpuExecutor, Options, Phase, ProgressFn, SeqStep, Step, StepOut, Token,
+};
 use crate::file::{self, ModelFile};
+use crate::gpu::Device;
 use crate::kv::Kv;
 use crate::model::{Embedding, Model, ModelSource, Out, Program, Task};
 use crate::text::{Special, Tokenizer};
@@ -117,10 +120,10 @@ pub struct EmbedOptions {
 }
 
 /// A model that turns texts into vectors, or pairs of texts into scores, with its tokenizer.
-pub struct Embedder {
+pub struct Embedder<E: Executor = AnyExecutor> {
     program: Program,
     tokenizer: Tokenizer,
-    executor: AnyExecutor,
+    executor: E,
     longest: u32,
     truncate: bool,
 }
@@ -134,11 +137,58 @@ impl Embedder {
         run: &Options,
         progress: &mut ProgressFn<'_>,
     ) -> Result<Self> {
+        let (model, ready) = Ready::of(source.into(), options, run).await?;
+        let executor = AnyExecutor::open(&model, &ready.run, progress).await?;
+        Ok(Self::assemble(model, ready, executor))
+    }
+}
+
+impl Embedder<GpuExecutor> {
+    /// [`Embedder::open`] on a device that is open already: one that other work shares, made by
+    /// [`Device::from_host`] from the caller's own adapter, device and queue.
+    pub async fn open_on(
+        device: &Device,
+        source: impl Into<ModelSource>,
+        options: &EmbedOptions,
+        run: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Self> {
+        let (model, ready) = Ready::of(source.into(), options, run).await?;
+        let executor = GpuExecutor::open(device, &model, &ready.run, progress).await?;
+        Ok(Self::assemble(model, ready, executor))
+    }
+}
+
+impl Embedder<CpuExecutor> {
+    /// [`Embedder::open`] on the CPU, whatever [`Options::device`] says: programs that call nothing else of this kind carry no code
+    /// for GPUs.
+    pub async fn open_on_cpu(
+        source: impl Into<ModelSource>,
+        options: &EmbedOptions,
+        run: &Options,
+        progress: &mut ProgressFn<'_>,
+    ) -> Result<Self> {
+        let (model, ready) = Ready::of(source.into(), options, run).await?;
+        let executor = CpuExecutor::open(&model, &ready.run, progress).await?;
+        Ok(Self::assemble(model, ready, executor))
+    }
+}
+
+/// What is known of an embedder before it has an executor.
+struct Ready {
+    tokenizer: Tokenizer,
+    longest: u32,
+    truncate: bool,
+    run: Options,
+}
+
+impl Ready {
+    async fn of(source: ModelSource, options: &EmbedOptions, run: &Options) -> Result<(Model, Self)> {
         /// Texts in a step.
         const SEQS: u32 = 32;
         /// A step's memory grows with the longest text.
         const LONGEST: u32 = 4096;
-        let file = source.into().file()?;
+        let file = source.file()?;
         let tokenizer = Tokenizer::of(&file)?;
         let model = Model::open_for(file, Task::Embed(options.embedding)).await?;
         let meant = meant(&model.file)?.unwrap_or(LONGEST).min(model.program.context);
@@ -151,8 +201,14 @@ impl Embedder {
             }
         };
         let run = Options { seqs: SEQS, context: longest, ..run.clone() };
-        let executor = AnyExecutor::open(&model, &run, progress).await?;
-        Ok(Self { program: model.program, tokenizer, executor, longest, truncate: options.truncate })
+        Ok((model, Self { tokenizer, longest, truncate: options.truncate, run }))
+    }
+}
+
+impl<E: Executor> Embedder<E> {
+    fn assemble(model: Model, ready: Ready, executor: E) -> Self {
+        let Ready { tokenizer, longest, truncate, .. } = ready;
+        Self { program: model.program, tokenizer, executor, longest, truncate }
     }
 
     /// Whether it gives scores of pairs of texts, and not vectors.
@@ -170,8 +226,13 @@ impl Embedder {
         self.program.pooled().map_or(0, |v| self.program.value(v).width)
     }
 
+    /// Tokens of a text at most.
+    pub fn longest(&self) -> u32 {
+        self.longest
+    }
+
     /// Where it runs.
-    pub fn executor(&self) -> &AnyExecutor {
+    pub fn executor(&self) -> &E {
         &self.executor
     }
 

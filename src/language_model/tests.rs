@@ -150,6 +150,14 @@ fn texts_become_vectors() {
     assert_eq!(block_on(embedder.run(&[again])).unwrap()[0], vectors[1]);
     let length = vectors[0].iter().map(|x| x * x).sum::<f32>().sqrt();
     assert!((length - 1.0).abs() < 1e-4 && vectors[0].len() == embedder.width() as usize, "{length}");
+    // The same without code for GPUs.
+    let cpu = Options { device: DeviceChoice::Cpu, ..exact.clone() };
+    let mut named = block_on(Embedder::open(TINY, &EmbedOptions::default(), &cpu, &mut |_| {})).unwrap();
+    let mut cpu = block_on(Embedder::open_on_cpu(TINY, &EmbedOptions::default(), &exact, &mut |_| {})).unwrap();
+    assert_eq!(
+        block_on(cpu.embed(&["The cat", "A dog"])).unwrap(),
+        block_on(named.embed(&["The cat", "A dog"])).unwrap()
+    );
 }
 
 /// Who drops a model that owns its thread waits for the requests that it has, and nothing keeps the thread.

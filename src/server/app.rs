@@ -9,15 +9,13 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::ask::{Ask, Asked};
-use super::calls::CallFormat;
 use super::catalog::{Catalog, Known, Served};
 use super::failure::{Failure, Outcome};
 use super::http::on_a_thread;
 use super::policy::Policy;
 use super::reply::Reply;
-use super::split::{Splitter, thought_marks};
 use super::{Limits, Residence};
-use crate::chat::{self, Answers};
+use crate::chat::{self, AnswerFormat, Answers, Splitter};
 use crate::driver::GenerateRequest;
 use crate::engine::{Embedder, Input};
 use crate::exec::AnyExecutor;
@@ -83,8 +81,7 @@ pub(super) struct Language {
     pub(super) model: ServedModel,
     template: Option<ChatTemplate>,
     pub(super) template_source: String,
-    marks: (&'static str, &'static str),
-    calls: Option<CallFormat>,
+    format: AnswerFormat,
     answers: Mutex<Answers>,
 }
 
@@ -410,8 +407,7 @@ impl Language {
         let template_source = model.model().chat_template.clone().unwrap_or_default();
         Ok(Self {
             template: model.chat_template()?,
-            marks: thought_marks(&template_source),
-            calls: CallFormat::of_template(&template_source),
+            format: AnswerFormat::of_template(&template_source),
             template_source,
             answers: Mutex::new(Answers::new(REMEMBERED)),
             model,
@@ -445,7 +441,7 @@ impl Language {
                 };
                 let mut variables: Map<String, Value> = variables.clone();
                 if !tools.is_empty() {
-                    if self.calls.is_none() {
+                    if !self.format.calls() {
                         return Err(Failure::unsupported("tools", "this model's chat template knows no tools"));
                     }
                     variables.insert("tools".to_owned(), tools.clone().into());
@@ -509,11 +505,10 @@ impl Language {
         ask: &Ask,
         salt: &Option<Arc<[u8]>>,
     ) -> Outcome<Vec<Reply>> {
-        let (calls, tools) = match asked {
-            Asked::Messages { tools, .. } if !tools.is_empty() => (self.calls, tools.as_slice()),
-            _ => (None, [].as_slice()),
+        let tools: Arc<[Value]> = match asked {
+            Asked::Messages { tools, .. } => tools.as_slice().into(),
+            _ => Arc::from([]),
         };
-        let tools: Arc<[Value]> = tools.into();
         let one = |i: u32| {
             let mut request = self.model.request(ids.clone());
             request.sampling = ask.sampling;
@@ -524,7 +519,7 @@ impl Language {
             request.bias.clone_from(&ask.bias);
             request.salt.clone_from(salt);
             let generation = self.model.handle().generate(GenerateRequest { request, stop: ask.stop.clone() })?;
-            let splitter = |text: &String| Splitter::new(text, self.marks, calls).with_tools(Arc::clone(&tools));
+            let splitter = |text: &String| self.format.splitter(text, Arc::clone(&tools));
             let splitter = text.as_ref().map_or_else(Splitter::plain, splitter);
             let asked = text.as_ref().map(|text| (text.clone(), ids.clone()));
             let prompt = u32::try_from(ids.len()).unwrap_or(u32::MAX);

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::failure::{Failure, Outcome};
 use super::fields::{Fields, kind};
+use crate::chat::adapt;
 use crate::model::SamplingDefaults;
 use crate::ops::Penalties;
 use crate::sample::Sampling;
@@ -184,20 +185,13 @@ pub(super) fn messages(list: Vec<Value>, template: &str) -> Outcome<Vec<Value>> 
 fn one_message(path: String, message: Value, template: &str) -> Outcome<Value> {
     let mut fields = Fields::within(path, message)?;
     let role = fields.text("role")?;
-    let mut role = fields.needed("role", role)?;
+    let role = fields.needed("role", role)?;
     let mut to = Map::new();
     let content = content(&mut fields)?;
     match role.as_str() {
-        "system" | "user" => {
+        "system" | "user" | "developer" => {
             let content = fields.needed("content", content)?;
             to.insert("content".to_owned(), content.into());
-        }
-        "developer" => {
-            let content = fields.needed("content", content)?;
-            to.insert("content".to_owned(), content.into());
-            if !template.contains("developer") {
-                "system".clone_into(&mut role);
-            }
         }
         "assistant" => {
             fields.refuse("audio", &[], "text works")?;
@@ -207,10 +201,6 @@ fn one_message(path: String, message: Value, template: &str) -> Outcome<Value> {
             let content = content.unwrap_or_default();
             let thought = fields.text("reasoning_content")?;
             if let Some(thought) = fields.text("reasoning")?.or(thought) {
-                // As gpt-oss's template calls it, which takes either that or the words before a call.
-                if template.contains(".thinking") && (calls.is_none() || content.is_empty()) {
-                    to.insert("thinking".to_owned(), thought.clone().into());
-                }
                 to.insert("reasoning_content".to_owned(), thought.into());
             }
             to.insert("content".to_owned(), content.into());
@@ -240,6 +230,7 @@ fn one_message(path: String, message: Value, template: &str) -> Outcome<Value> {
         to.insert("name".to_owned(), name.into());
     }
     to.insert("role".to_owned(), role.into());
+    adapt(&mut to, template);
     Ok(Value::Object(to))
 }
 

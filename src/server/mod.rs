@@ -13,7 +13,6 @@
 mod anthropic;
 mod app;
 mod ask;
-mod calls;
 mod catalog;
 mod failure;
 mod fields;
@@ -26,7 +25,6 @@ mod policy;
 mod pull;
 mod reply;
 mod responses;
-mod split;
 mod stream;
 #[cfg(all(test, feature = "tiny"))]
 mod tests;

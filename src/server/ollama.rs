@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use super::app::{App, Language, Loaded, Texts};
 use super::ask::{self, Ask, Asked};
-use super::calls::CallFormat;
 use super::catalog::Known;
 use super::failure::{Dialect, Failure, Outcome};
 use super::fields::Fields;
@@ -15,9 +14,9 @@ use super::http::{Answer, json_answer, on_a_thread};
 use super::openai::reasoning;
 use super::policy::Caller;
 use super::reply::{End, NamedCall, Piece, gather};
-use super::split::thinks;
 use super::stream::{Writer, streamed};
 use super::vectors;
+use crate::chat::AnswerFormat;
 use crate::engine::Finish;
 use crate::model::Model;
 
@@ -126,8 +125,8 @@ fn think(fields: &mut Fields, model: &Loaded, template: &str) -> Outcome<Map<Str
     let mut variables = Map::new();
     let think = fields.take("think");
     // As Ollama has it: clients look for these words.
-    if think.as_ref().is_some_and(|think| *think == true || think.is_string() && *think != "none") && !thinks(template)
-    {
+    let wanted = think.as_ref().is_some_and(|think| *think == true || think.is_string() && *think != "none");
+    if wanted && !AnswerFormat::of_template(template).thinks() {
         let problem = format!("{:?} does not support thinking; false works", model.name());
         return Err(Failure::invalid("think", problem));
     }
@@ -452,8 +451,9 @@ pub(super) async fn show(app: &Arc<App>, mut fields: Fields) -> Answer {
         if model.program.logits().is_some() {
             template = model.chat_template.clone().unwrap_or_default();
             capabilities.push("completion");
-            capabilities.extend(CallFormat::of_template(&template).map(|_| "tools"));
-            capabilities.extend(thinks(&template).then_some("thinking"));
+            let format = AnswerFormat::of_template(&template);
+            capabilities.extend(format.calls().then_some("tools"));
+            capabilities.extend(format.thinks().then_some("thinking"));
         } else {
             capabilities.push("embedding");
         }

@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 
 use super::app::Language;
 use super::ask::random_name;
-use super::calls::ToolCall;
 use super::failure::{Failure, Outcome};
-use super::split::{Parts, Splitter};
+use crate::chat::{Parts, Splitter, ToolCall};
 use crate::driver::{Generation, GenerationEvent};
 use crate::engine::{Finish, Timings, Usage};
 use crate::ops::Logprob;
@@ -132,27 +131,20 @@ impl Reply {
                 let tokenizer = self.language.model.tokenizer();
                 if tokenizer.is_control(id) {
                     // Control tokens are no text, but some of them say what the text is.
-                    match tokenizer
-                        .piece(id)
-                        .and_then(|piece| std::str::from_utf8(piece).ok())
-                        .filter(|p| self.splitter.is_mark(p))
-                    {
+                    match self.splitter.mark(tokenizer, id) {
                         Some(mark) => text.push_str(mark),
                         None => self.asked = None,
                     }
                 }
                 self.raw.push_str(&text);
                 let parts = self.splitter.push(&text);
-                self.thought += u32::from(self.splitter.thinks());
+                self.thought += u32::from(self.splitter.is_thinking());
                 self.add(parts);
             }
             GenerationEvent::Finished { text, reason, usage, timings, .. } => {
                 self.raw.push_str(&text);
                 let mut parts = self.splitter.push(&text);
-                let last = self.splitter.finish();
-                parts.thought += &last.thought;
-                parts.text += &last.text;
-                parts.calls.extend(last.calls);
+                parts.extend(self.splitter.finish());
                 self.add(parts);
                 if !self.logprobs.is_empty() {
                     let logprobs = std::mem::take(&mut self.logprobs);
@@ -171,10 +163,10 @@ impl Reply {
     }
 
     fn add(&mut self, parts: Parts) {
-        let Parts { thought, text, calls } = parts;
-        if thought.is_empty() && text.is_empty() && calls.is_empty() {
+        if parts.is_empty() {
             return;
         }
+        let Parts { thought, text, calls } = parts;
         // Nine letters and digits: some templates take no other names.
         let calls = calls.into_iter().map(|call| NamedCall { id: random_name(9), call }).collect();
         let logprobs = std::mem::take(&mut self.logprobs);

@@ -5,27 +5,53 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::calls::{self, CHANNEL, CLOSE, CallFormat, MISTRAL, OPEN, PYTHON, ToolCall};
+use crate::text::Tokenizer;
 
 /// What a message of gpt-oss's begins with, its header ends with, and it ends with: `<|channel|>final<|message|>Yes.<|end|>`.
 const MESSAGE: &str = "<|message|>";
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
 
-/// What the thoughts of a template's model stand between.
-pub(super) fn thought_marks(source: &str) -> (&'static str, &'static str) {
-    const MARKS: [(&str, &str); 5] = [
-        (CHANNEL, MESSAGE),
-        ("[THINK]", "[/THINK]"),
-        ("<seed:think>", "</seed:think>"),
-        ("<|START_THINKING|>", "<|END_THINKING|>"),
-        ("<reasoning>", "</reasoning>"),
-    ];
-    let own = MARKS.into_iter().find(|(_, close)| source.contains(close));
-    own.unwrap_or(("<think>", "</think>"))
+/// How the answers of a model are written, as its chat template shows it: thoughts, words, calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerFormat {
+    /// What thoughts stand between.
+    marks: (&'static str, &'static str),
+    thinks: bool,
+    calls: Option<CallFormat>,
 }
 
-/// Whether a template says something about thoughts.
-pub(super) fn thinks(source: &str) -> bool {
-    source.contains(thought_marks(source).1)
+impl AnswerFormat {
+    /// That of a chat template's source.
+    pub fn of_template(source: &str) -> Self {
+        const MARKS: [(&str, &str); 5] = [
+            (CHANNEL, MESSAGE),
+            ("[THINK]", "[/THINK]"),
+            ("<seed:think>", "</seed:think>"),
+            ("<|START_THINKING|>", "<|END_THINKING|>"),
+            ("<reasoning>", "</reasoning>"),
+        ];
+        let own = MARKS.into_iter().find(|(_, close)| source.contains(close));
+        let marks = own.unwrap_or(("<think>", "</think>"));
+        Self { marks, thinks: source.contains(marks.1), calls: CallFormat::of_template(source) }
+    }
+
+    /// Whether the template says something about thoughts.
+    pub fn thinks(&self) -> bool {
+        self.thinks
+    }
+
+    /// Whether the template says how tools are called.
+    pub fn calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
+    /// Takes an answer apart. `prompt` is the text that it follows, with which a thought may begin; of it only the end matters.
+    /// `tools` may be called, each as OpenAI's API has it: some formats leave the types of arguments to their schemas. Without
+    /// tools there are no calls.
+    pub fn splitter(&self, prompt: &str, tools: Arc<[Value]>) -> Splitter {
+        let calls = self.calls.filter(|_| !tools.is_empty());
+        Splitter { tools, ..Splitter::new(prompt, self.marks, calls) }
+    }
 }
 
 /// Control tokens that are no text, and say where something begins: their texts take part here.
@@ -45,10 +71,27 @@ fn is_mark(text: &str) -> bool {
 
 /// What became certain of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Parts {
-    pub(super) thought: String,
-    pub(super) text: String,
-    pub(super) calls: Vec<ToolCall>,
+pub struct Parts {
+    /// Of what the model thinks.
+    pub thought: String,
+    /// Of what it says.
+    pub text: String,
+    /// Calls that are complete.
+    pub calls: Vec<ToolCall>,
+}
+
+impl Parts {
+    /// Whether nothing became certain.
+    pub fn is_empty(&self) -> bool {
+        self.thought.is_empty() && self.text.is_empty() && self.calls.is_empty()
+    }
+
+    /// Adds what became certain later.
+    pub fn extend(&mut self, later: Self) {
+        self.thought += &later.thought;
+        self.text += &later.text;
+        self.calls.extend(later.calls);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +110,7 @@ enum State {
 
 /// Takes an answer apart. The parts are the same however the text is split into pieces.
 #[derive(Clone, Debug)]
-pub(super) struct Splitter {
+pub struct Splitter {
     marks: (&'static str, &'static str),
     calls: Option<CallFormat>,
     /// The tools that may be called.
@@ -84,7 +127,7 @@ pub(super) struct Splitter {
 
 impl Splitter {
     /// For an answer to a prompt that ends with `asked`, by a model whose thoughts stand between `marks`.
-    pub(super) fn new(asked: &str, marks: (&'static str, &'static str), calls: Option<CallFormat>) -> Self {
+    fn new(asked: &str, marks: (&'static str, &'static str), calls: Option<CallFormat>) -> Self {
         let state = match asked.trim_end() {
             _ if marks.0 == CHANNEL => State::Header,
             asked if asked.ends_with(marks.0) => State::Thought,
@@ -94,19 +137,16 @@ impl Splitter {
         Self { marks, calls, tools, state, held: String::new(), thought: false, called: false, to: None }
     }
 
-    /// With the tools that may be called: some formats leave the types of arguments to their schemas.
-    pub(super) fn with_tools(self, tools: Arc<[Value]>) -> Self {
-        Self { tools, ..self }
-    }
-
     /// Passes everything on as text.
-    pub(super) fn plain() -> Self {
+    pub fn plain() -> Self {
         Self { state: State::Text, ..Self::new("", ("", ""), None) }
     }
 
-    /// Whether the text of a control token takes part here.
-    pub(super) fn is_mark(&self, text: &str) -> bool {
-        is_mark(text) || self.channels() && (text == MESSAGE || text == "<|constrain|>" || ENDS.contains(&text))
+    /// The text of a control token that takes part here. All others are no text.
+    pub fn mark<'a>(&self, tokenizer: &'a Tokenizer, id: u32) -> Option<&'a str> {
+        let mark = tokenizer.piece(id).and_then(|piece| std::str::from_utf8(piece).ok())?;
+        let channels = self.channels() && (mark == MESSAGE || mark == "<|constrain|>" || ENDS.contains(&mark));
+        (is_mark(mark) || channels).then_some(mark)
     }
 
     /// Whether messages come on channels.
@@ -114,18 +154,29 @@ impl Splitter {
         self.marks.0 == CHANNEL
     }
 
-    /// Whether the model thinks.
-    pub(super) fn thinks(&self) -> bool {
+    /// Whether the model is thinking.
+    pub fn is_thinking(&self) -> bool {
         self.state == State::Thought
     }
 
     /// Whether a tool was called.
-    pub(super) fn called(&self) -> bool {
+    pub fn called(&self) -> bool {
         self.called
     }
 
+    /// Adds a token with its text, as a generation gives them, and gives what became certain.
+    pub fn push_token(&mut self, tokenizer: &Tokenizer, id: u32, text: &str) -> Parts {
+        let mut parts = self.push(text);
+        if tokenizer.is_control(id)
+            && let Some(mark) = self.mark(tokenizer, id)
+        {
+            parts.extend(self.push(mark));
+        }
+        parts
+    }
+
     /// Adds text, gives what became certain.
-    pub(super) fn push(&mut self, text: &str) -> Parts {
+    pub fn push(&mut self, text: &str) -> Parts {
         self.held.push_str(text);
         let mut parts = Parts::default();
         while self.advance(&mut parts) {}
@@ -133,7 +184,7 @@ impl Splitter {
     }
 
     /// The end: what was held is what it is.
-    pub(super) fn finish(&mut self) -> Parts {
+    pub fn finish(&mut self) -> Parts {
         let mut parts = Parts::default();
         let rest = std::mem::take(&mut self.held);
         match self.state {
@@ -353,13 +404,8 @@ mod tests {
         let of = |pieces: &[&str]| {
             let mut splitter = splitter();
             let mut all = Parts::default();
-            let mut add = |parts: Parts| {
-                all.thought += &parts.thought;
-                all.text += &parts.text;
-                all.calls.extend(parts.calls);
-            };
-            pieces.iter().for_each(|piece| add(splitter.push(piece)));
-            add(splitter.finish());
+            pieces.iter().for_each(|piece| all.extend(splitter.push(piece)));
+            all.extend(splitter.finish());
             assert_eq!(splitter.called(), !all.calls.is_empty());
             all
         };
@@ -431,13 +477,8 @@ mod tests {
             let of = |pieces: &mut dyn Iterator<Item = &str>| {
                 let mut splitter = Splitter::new("<|start|>assistant", (CHANNEL, MESSAGE), calls);
                 let mut all = Parts::default();
-                let mut add = |parts: Parts| {
-                    all.thought += &parts.thought;
-                    all.text += &parts.text;
-                    all.calls.extend(parts.calls);
-                };
-                pieces.for_each(|piece| add(splitter.push(piece)));
-                add(splitter.finish());
+                pieces.for_each(|piece| all.extend(splitter.push(piece)));
+                all.extend(splitter.finish());
                 assert_eq!(splitter.called(), !all.calls.is_empty());
                 all
             };
@@ -488,8 +529,8 @@ mod tests {
             <arg_value>12</arg_value>\n</tool_call>";
         for (format, text) in [(CallFormat::Functions, functions), (CallFormat::Keys, keys)] {
             let tools: Arc<[Value]> = tools.as_array().unwrap().clone().into();
-            let parts =
-                |text: &str| parts_of(|| Splitter::new("", THINK, Some(format)).with_tools(Arc::clone(&tools)), text);
+            let splitter = || Splitter { tools: Arc::clone(&tools), ..Splitter::new("", THINK, Some(format)) };
+            let parts = |text: &str| parts_of(splitter, text);
             let found = parts(&format!("<think>a</think>\nI look.\n{text}\n{text}"));
             assert_eq!((&*found.thought, &*found.text), ("a", "I look."));
             assert_eq!(found.calls, [call("f", arguments.clone()), call("f", arguments.clone())], "{format:?}");
@@ -515,8 +556,11 @@ mod tests {
             CallFormat::of_template("<|start|>assistant<|channel|>final<|message|>"),
             Some(CallFormat::Channels)
         );
-        assert!(thinks("<|channel|>analysis<|message|>") && !thinks("<|im_start|>"));
-        assert_eq!(thought_marks("[THINK][/THINK]").0, "[THINK]");
-        assert_eq!(thought_marks("").0, "<think>");
+        let of = AnswerFormat::of_template;
+        assert!(of("<|channel|>analysis<|message|>").thinks() && !of("<|im_start|>").thinks());
+        assert_eq!((of("[THINK][/THINK]").marks.0, of("").marks.0), ("[THINK]", "<think>"));
+        // Without tools there are no calls.
+        let tagged = of("{% if tools %}<tool_call>");
+        assert!(tagged.calls() && tagged.splitter("", Arc::from([])).calls.is_none());
     }
 }

@@ -63,9 +63,11 @@ impl CallFormat {
 
 /// A tool that the model calls.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct ToolCall {
-    pub(super) name: String,
-    pub(super) arguments: Map<String, Value>,
+pub struct ToolCall {
+    /// Its name.
+    pub name: String,
+    /// By their names, with the types that the tool's schema has.
+    pub arguments: Map<String, Value>,
 }
 
 /// The calls in a text without its outer marks; none if it is no call. On channels the text has no name in it.
