@@ -1,5 +1,10 @@
 //! What a module runs models on: WebGPU, or in a module of its own the processor, without any code for WebGPU.
 
+use serde_json::{Value, json};
+
+use super::answers::Answering;
+use super::{Loaded, Options, Task};
+use crate::engine::{EmbedOptions, Embedder, StepTime};
 use crate::exec::{self, CacheSize, Progress};
 #[cfg(not(feature = "web-cpu"))]
 use crate::exec::{GpuExecutor, SelfTestResults};
@@ -8,9 +13,7 @@ use crate::file::ModelFile;
 use crate::gpu::{Buffer, Choice, Device, Kind};
 use crate::language_model::LanguageModel;
 use crate::model::Model;
-use crate::{Result, engine::StepTime};
-
-use super::Options;
+use crate::{Error, Result};
 
 /// Answers at once; more wait.
 const SEQS: u32 = 4;
@@ -22,7 +25,7 @@ pub(super) type WebExecutor = exec::CpuExecutor;
 
 /// Options for any executor.
 fn common(model: &Model, options: &Options) -> Result<exec::Options> {
-    let context = options.context.min(model.program.context);
+    let context = options.context.unwrap_or(4096).min(model.program.context);
     Ok(exec::Options {
         numerics: options.numerics()?,
         context,
@@ -34,15 +37,38 @@ fn common(model: &Model, options: &Options) -> Result<exec::Options> {
     })
 }
 
-/// Loads a model; gives how long its steps may take, where that is limited.
+/// Options for vectors, if it is vectors that the model is to give.
+fn embedding(model: &Model, options: &Options) -> Option<EmbedOptions> {
+    let own = if model.program.logits().is_some() { Task::Answer } else { Task::Embed };
+    (options.task.unwrap_or(own) == Task::Embed)
+        .then(|| EmbedOptions { context: options.context, ..EmbedOptions::default() })
+}
+
+fn described(model: &Model) -> Value {
+    json!({ "name": model.name, "architecture": model.arch, "parameters": model.parameters, "task": "embed", "chat": false,
+        "tools": false, "thinks": false, "smallerCache": null })
+}
+
+/// An engine for vectors, with what `info` says of the model.
+fn vectors(mut info: Value, embedder: Embedder<WebExecutor>) -> Result<Loaded> {
+    if embedder.scores() {
+        let what = format!("{}, which gives scores of pairs of texts,", info["name"]);
+        return Err(Error::unsupported(what, "a model that gives vectors or answers works"));
+    }
+    info["width"] = embedder.width().into();
+    info["context"] = embedder.longest().into();
+    Ok(Loaded::Vectors { embedder, info })
+}
+
+/// Loads a model.
 #[cfg(not(feature = "web-cpu"))]
 pub(super) async fn load(
     file: ModelFile,
     options: &Options,
     results: &std::sync::Arc<SelfTestResults>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(LanguageModel<WebExecutor>, Option<StepTime>)> {
-    let model = Model::open(file).await?;
+) -> Result<Loaded> {
+    let model = Model::open_whole(file).await?;
     let device = Device::open(&Choice { software: true, ..Choice::default() }).await?;
     let software = device.caps().kind == Kind::Software;
     let run = exec::Options {
@@ -51,23 +77,31 @@ pub(super) async fn load(
         self_test_results: options.self_test.unwrap_or(!software).then(|| results.clone()),
         ..common(&model, options)?
     };
+    if let Some(how) = embedding(&model, options) {
+        let info = described(&model);
+        return vectors(info, Embedder::open_on(&device, model, &how, &run, progress).await?);
+    }
     let model = LanguageModel::open_on(&device, model, &run, progress).await?;
     // The steps of a software adapter take long whatever is in them, and have few rows already.
-    Ok((model, (!software).then(StepTime::default)))
+    Ok(Loaded::Answers(Answering::new(model, (!software).then(StepTime::default))?))
 }
 
-/// Loads a model; gives how long its steps may take, where that is limited.
+/// Loads a model.
 #[cfg(feature = "web-cpu")]
 pub(super) async fn load(
     file: ModelFile,
     options: &Options,
     _: &std::sync::Arc<exec::SelfTestResults>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<(LanguageModel<WebExecutor>, Option<StepTime>)> {
-    let model = Model::open(file).await?;
+) -> Result<Loaded> {
+    let model = Model::open_whole(file).await?;
     let run = exec::Options { prefill_tokens: 256, ..common(&model, options)? };
+    if let Some(how) = embedding(&model, options) {
+        let info = described(&model);
+        return vectors(info, Embedder::open_on_cpu(model, &how, &run, progress).await?);
+    }
     let model = LanguageModel::open_on_cpu(model, &run, progress).await?;
-    Ok((model, Some(StepTime::default())))
+    Ok(Loaded::Answers(Answering::new(model, Some(StepTime::default()))?))
 }
 
 /// What the KV cache holds, where all of it does not fit on the GPU.

@@ -5,6 +5,7 @@
 //! Requests come as JSON with OpenAI's field names, events go back as JSON. Files are JavaScript objects with a `read`
 //! method, so that fetching and aborting are written in JavaScript, where they belong.
 
+mod answers;
 mod executor;
 mod request;
 mod source;
@@ -14,16 +15,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wasm_bindgen::prelude::*;
 
+use self::answers::Answering;
 use self::executor::WebExecutor;
-use self::request::ChatRequest;
 use self::source::{JsFile, JsSource};
-use crate::chat::Transcript;
-use crate::driver::{Driver, GenerateRequest, Generation, GenerationEvent, ServeOptions};
-use crate::engine::{Finish, Request};
+use crate::engine::Embedder;
 use crate::exec::{Numerics, Progress, SelfTestResults};
 use crate::file::ModelFile;
-use crate::language_model::ServedModel;
-use crate::text::ChatTemplate;
 use crate::{Error, Result};
 
 #[wasm_bindgen]
@@ -36,8 +33,10 @@ extern "C" {
 #[derive(Debug, serde::Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Options {
-    /// Positions of context, at most the model's.
-    context: u32,
+    /// Positions of context, at most the model's; for vectors, tokens of a text. None: 4096, at most what the model is meant for.
+    context: Option<u32>,
+    /// None: what the model was made for.
+    task: Option<Task>,
     /// `fast` (16-bit cache) or `exact`.
     numerics: String,
     /// Whether the GPU's kernels are tested on known data before the model is loaded. None: only on a real GPU; a software
@@ -47,9 +46,23 @@ struct Options {
     self_test_results: String,
 }
 
+/// What a model is loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Task {
+    Answer,
+    Embed,
+}
+
 impl Default for Options {
     fn default() -> Self {
-        Self { context: 4096, numerics: "fast".to_owned(), self_test: None, self_test_results: String::new() }
+        Self {
+            context: None,
+            task: None,
+            numerics: "fast".to_owned(),
+            self_test: None,
+            self_test_results: String::new(),
+        }
     }
 }
 
@@ -63,26 +76,17 @@ impl Options {
     }
 }
 
-/// A model that is loaded and answers.
+/// A model that is loaded.
 #[wasm_bindgen]
 pub struct WebEngine {
-    model: ServedModel,
-    driver: Driver<WebExecutor>,
-    template: Option<ChatTemplate>,
-    /// The last prompt and answer on the model's own sequence, whose cache is kept from one request to the next.
-    transcript: Transcript,
-    answers: Vec<Answer>,
-    last_number: f64,
+    model: Loaded,
     self_test_results: Arc<SelfTestResults>,
 }
 
-/// An answer in flight.
-struct Answer {
-    /// As JavaScript knows it.
-    number: f64,
-    generation: Generation,
-    /// On the conversation's sequence: the ids and the text so far, to be recognised in the next request.
-    reported: Option<(Vec<u32>, String)>,
+#[allow(clippy::large_enum_variant, reason = "there is one of it")]
+enum Loaded {
+    Answers(Answering),
+    Vectors { embedder: Embedder<WebExecutor>, info: Value },
 }
 
 #[wasm_bindgen]
@@ -96,20 +100,17 @@ impl WebEngine {
         Self::open(files, &options, &progress).await.map_err(|e| to_js(&e))
     }
 
-    /// The model: `{name, architecture, parameters, context, chat, faults, smallerCache}`; `faults` of the GPU are those
-    /// worked around, and `smallerCache` says what the cache holds where there is no memory for all of it.
+    /// The model: `{name, architecture, parameters, context, task, chat, tools, thinks, faults, smallerCache}`; `faults` of the GPU
+    /// are those worked around, and `smallerCache` says what the cache holds where there is no memory for all of it.
     pub fn info(&self) -> String {
-        let model = self.model.model();
-        json!({
-            "name": model.name,
-            "architecture": model.arch,
-            "parameters": model.parameters,
-            "context": self.model.context(),
-            "chat": self.template.is_some(),
-            "faults": self.self_test_results.faults(),
-            "smallerCache": executor::smaller_cache(self.driver.engine().executor()),
-        })
-        .to_string()
+        let mut info = match &self.model {
+            Loaded::Answers(answering) => answering.info(),
+            Loaded::Vectors { info, .. } => info.clone(),
+        };
+        if let Value::Object(info) = &mut info {
+            info.insert("faults".to_owned(), self.self_test_results.faults().into());
+        }
+        info.to_string()
     }
 
     /// What the GPU has passed of the self-test, to be given to the next engine.
@@ -119,24 +120,31 @@ impl WebEngine {
 
     /// Starts a request of `/v1/chat/completions`, or one with a `prompt` instead of `messages`; gives its number.
     pub fn submit(&mut self, request: &str) -> std::result::Result<f64, JsValue> {
-        self.start(request).map_err(|e| to_js(&e))
+        self.answering().and_then(|answering| answering.start(request)).map_err(|e| to_js(&e))
     }
 
-    /// Runs a step, and gives what happened: `[{request, text, id} | {request, text, finish, usage, error}, …]`.
+    /// Runs a step, and gives what happened:
+    /// `[{request, thought, text, calls, id} | {request, thought, text, calls, finish, usage, error}, …]`.
     pub async fn step(&mut self) -> std::result::Result<String, JsValue> {
-        self.driver.turn().await;
-        Ok(Value::from(self.report()).to_string())
+        let answering = self.answering().map_err(|e| to_js(&e))?;
+        Ok(Value::from(answering.step().await).to_string())
     }
 
     /// Ends a request; its last event comes with the next step.
     pub fn cancel(&mut self, request: f64) {
-        let answer = self.answers.iter().find(|answer| answer.number == request);
-        answer.into_iter().for_each(|answer| answer.generation.cancel());
+        if let Loaded::Answers(answering) = &self.model {
+            answering.cancel(request);
+        }
     }
 
     /// Whether there is anything to do.
     pub fn busy(&self) -> bool {
-        !self.answers.is_empty()
+        matches!(&self.model, Loaded::Answers(answering) if answering.busy())
+    }
+
+    /// The vectors of texts, one after another, and how many tokens the texts have: `[Float32Array, number]`.
+    pub async fn embed(&mut self, texts: Vec<String>) -> std::result::Result<js_sys::Array, JsValue> {
+        self.vectors(&texts).await.map_err(|e| to_js(&e))
     }
 
     /// Buffers on the device that are alive: 0 once every engine was freed.
@@ -162,65 +170,28 @@ impl WebEngine {
             Progress::Loading(done, all) => report("load", done as f64, all as f64),
             Progress::Compiling(done, all) => report("compile", done as f64, all as f64),
         };
-        let (model, step_time) = executor::load(file, &options, &self_test_results, &mut report).await?;
-        let (driver, model) = model.driver(ServeOptions { step_time, ..ServeOptions::default() });
-        let template = model.chat_template()?;
-        let transcript = Transcript::default();
-        Ok(Self { model, driver, template, transcript, answers: Vec::new(), last_number: 0.0, self_test_results })
+        let model = executor::load(file, &options, &self_test_results, &mut report).await?;
+        Ok(Self { model, self_test_results })
     }
 
-    fn start(&mut self, request: &str) -> Result<f64> {
-        let request = ChatRequest::parse(request)?;
-        let on_conversation = self.answers.iter().all(|answer| answer.reported.is_none());
-        let mut apart = Transcript::default();
-        let transcript = if on_conversation { &mut self.transcript } else { &mut apart };
-        let prompt = request.prompt(self.template.as_ref(), self.model.tokenizer(), transcript)?;
-        let ours = if on_conversation { self.model.kept_request(prompt) } else { self.model.request(prompt) };
-        let sampling = request.sampling(&self.model.model().sampling);
-        let ours = Request { sampling, max_tokens: request.max_tokens(), ..ours };
-        let asked = GenerateRequest { request: ours, stop: request.stops().to_vec() };
-        let generation = self.model.handle().generate(asked)?;
-        self.last_number += 1.0;
-        let reported = on_conversation.then(Default::default);
-        self.answers.push(Answer { number: self.last_number, generation, reported });
-        Ok(self.last_number)
-    }
-
-    /// Events as JavaScript gets them.
-    fn report(&mut self) -> Vec<Value> {
-        let mut events = Vec::new();
-        self.answers.retain_mut(|answer| {
-            let number = answer.number;
-            while let Some(event) = answer.generation.try_next() {
-                match event {
-                    GenerationEvent::Token { id, text, .. } => {
-                        if let Some((ids, all)) = &mut answer.reported {
-                            ids.push(id);
-                            all.push_str(&text);
-                        }
-                        events.push(json!({ "request": number, "text": text, "id": id }));
-                    }
-                    GenerationEvent::Finished { text, reason, usage, .. } => {
-                        // Where a string ended it, the ids say more than the text.
-                        let stopped = matches!(reason, Finish::StopString(_));
-                        if let Some((ids, all)) = answer.reported.take().filter(|_| !stopped) {
-                            self.transcript.hear(&ids, &(all + &text));
-                        }
-                        let error = if let Finish::Error(error) = &reason { Some(describe(error)) } else { None };
-                        events.push(json!({
-                            "request": number,
-                            "text": text,
-                            "finish": reason.name(),
-                            "usage": { "prompt": usage.prompt, "reused": usage.reused, "generated": usage.generated },
-                            "error": error,
-                        }));
-                        return false;
-                    }
-                }
+    fn answering(&mut self) -> Result<&mut Answering> {
+        match &mut self.model {
+            Loaded::Answers(answering) => Ok(answering),
+            Loaded::Vectors { .. } => {
+                Err(Error::unsupported("text from a model that gives vectors", "engine.embeddings works"))
             }
-            true
-        });
-        events
+        }
+    }
+
+    async fn vectors(&mut self, texts: &[String]) -> Result<js_sys::Array> {
+        let Loaded::Vectors { embedder, .. } = &mut self.model else {
+            let instead = "an engine that was made with `task: \"embed\"` works";
+            return Err(Error::unsupported("vectors from a model that answers", instead));
+        };
+        let inputs = texts.iter().map(|text| embedder.text(text)).collect::<Result<Vec<_>>>()?;
+        let tokens: usize = inputs.iter().map(|input| input.ids.len()).sum();
+        let vectors = embedder.run(&inputs).await?.concat();
+        Ok(js_sys::Array::of2(&js_sys::Float32Array::from(vectors.as_slice()), &(tokens as f64).into()))
     }
 }
 

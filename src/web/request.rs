@@ -3,18 +3,22 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::chat::{self, Transcript};
+use super::answers::Language;
+use crate::chat::{self, Splitter, Transcript};
 use crate::language_model::now;
 use crate::model::SamplingDefaults;
 use crate::ops::Penalties;
 use crate::sample::Sampling;
-use crate::text::{ChatTemplate, Tokenizer};
+use crate::text::Tokenizer;
 use crate::{Error, Result};
 
 /// The fields of `/v1/chat/completions` that are understood, and `prompt`, `top_k`, `min_p`, `repetition_penalty` besides.
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatRequest {
+    /// As templates read them: contents are texts, and arguments of calls objects.
     messages: Option<Vec<Map<String, Value>>>,
+    #[serde(default)]
+    tools: Vec<Value>,
     prompt: Option<String>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -31,6 +35,12 @@ pub(super) struct ChatRequest {
     chat_template_kwargs: Map<String, Value>,
 }
 
+/// What is asked, and what takes its answer apart.
+pub(super) struct Prompt {
+    pub(super) ids: Vec<u32>,
+    pub(super) splitter: Splitter,
+}
+
 /// One stop string or several.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
@@ -44,28 +54,42 @@ impl ChatRequest {
         serde_json::from_str(json).map_err(|e| Error::argument("request", e.to_string()))
     }
 
-    /// The prompt's ids: the messages as the model's template writes them, or the prompt as it is.
+    /// The prompt: the messages as the model's template writes them, or the text as it is.
     pub(super) fn prompt(
         &self,
-        template: Option<&ChatTemplate>,
+        language: &Language,
         tokenizer: &Tokenizer,
         transcript: &mut Transcript,
-    ) -> Result<Vec<u32>> {
+    ) -> Result<Prompt> {
         match (&self.messages, &self.prompt) {
             (Some(messages), None) => {
-                let template = template.ok_or_else(|| {
+                let Language { template, source, format } = language;
+                let template = template.as_ref().ok_or_else(|| {
                     let what = "a conversation with a model that has no chat template";
                     Error::unsupported(what, "a prompt works: it is continued")
                 })?;
-                let messages: Vec<Value> = messages.iter().cloned().map(Value::Object).collect();
-                let segments = chat::render(template, &messages, &self.chat_template_kwargs, now())?;
+                let adapted = |mut message: Map<String, Value>| {
+                    chat::adapt(&mut message, source);
+                    Value::Object(message)
+                };
+                let messages: Vec<Value> = messages.iter().cloned().map(adapted).collect();
+                let mut variables = self.chat_template_kwargs.clone();
+                if !self.tools.is_empty() {
+                    if !format.calls() {
+                        let what = "tools for a model whose chat template knows none";
+                        return Err(Error::unsupported(what, "a request without tools works"));
+                    }
+                    variables.insert("tools".to_owned(), self.tools.clone().into());
+                }
+                let segments = chat::render(template, &messages, &variables, now())?;
                 let ids = transcript.encode(tokenizer, &segments, false)?;
                 transcript.ask(&segments, &ids);
-                Ok(ids)
+                let text: String = segments.iter().map(|segment| segment.text.as_str()).collect();
+                Ok(Prompt { ids, splitter: format.splitter(&text, self.tools.as_slice().into()) })
             }
             (None, Some(prompt)) => {
                 *transcript = Transcript::default();
-                chat::continuation(tokenizer, prompt)
+                Ok(Prompt { ids: chat::continuation(tokenizer, prompt)?, splitter: Splitter::plain() })
             }
             _ => Err(Error::argument("messages", "either messages or a prompt is needed")),
         }

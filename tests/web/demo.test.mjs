@@ -4,6 +4,7 @@ import { createRequire } from "node:module";
 import { join } from "node:path";
 import { launch, PLAIN } from "./chromium.mjs";
 import { address, asked, blank, browser, fresh, limited, ranges, shots, special, tiny } from "./harness.mjs";
+import { scripted } from "./scripted.mjs";
 
 const axe = createRequire(new URL("../../web/", import.meta.url)).resolve("axe-core");
 const timeout = 60_000;
@@ -225,6 +226,28 @@ limited("by keyboard alone: ask, stop, ask again, settings, other chats; all of 
   await page.waitForFunction(() => document.querySelectorAll("#chats li").length === 2);
   await context.close();
   assert.deepEqual(problems.filter((text) => !/ERR_EMPTY_RESPONSE|Failed to load resource|ERR_CONNECTION/.test(text)), []);
+});
+
+limited("thoughts are apart from the answer, also after a reload", async () => {
+  fresh();
+  special.set("/m/thinking.gguf", ranges(scripted({ tools: false })));
+  const { page, context, problems } = await open("?model=m/thinking.gguf&device=cpu");
+  await page.waitForFunction(() => document.getElementById("load").textContent === "Download");
+  await page.click("#load");
+  await page.fill("#input", "How is Rome?");
+  await page.click("#send");
+  await answered(page);
+  const shown = async () => {
+    await page.waitForSelector("#log .assistant .thought");
+    return page.$eval("#log .assistant .text", (text) => [...text.children].map(({ tagName, textContent }) => [tagName, textContent]));
+  };
+  const expected = [["DETAILS", "ThoughtsI look."], ["P", "It is sunny."]];
+  assert.deepEqual(await shown(), expected);
+  await page.reload();
+  await page.click("#chats li >> text=How is Rome?");
+  assert.deepEqual(await shown(), expected);
+  await context.close();
+  assert.deepEqual(problems, []);
 });
 
 limited("a phone: ?model= with a relative address, said before it is fetched, kept, used offline, deleted", async () => {

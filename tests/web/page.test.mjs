@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { request as ask } from "node:http";
 import { launch } from "./chromium.mjs";
 import { asked, blank, fresh, greedy, inPage, limited, ranges, reference, server, SMOLLM2, special, tiny, within } from "./harness.mjs";
+import { elements, scripted } from "./scripted.mjs";
 
 limited("the tests run on SwiftShader", async () => {
   fresh();
@@ -28,7 +29,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
       const whole = await engine.chat.completions.create({ prompt: story, temperature: 0, max_tokens: 24, stop: ["named"] });
       const seeded = async (seed) => (await engine.chat.completions.create({ prompt: story, temperature: 1, max_tokens: 8, seed })).choices[0].message.content;
       const samples = [await seeded(1), await seeded(1), await seeded(2)];
-      const refused = await engine.chat.completions.create({ prompt: story, tools: [{}] }).catch((error) => error.message);
+      const refused = await engine.chat.completions.create({ prompt: story, response_format: { type: "json_object" } }).catch((error) => error.code + ": " + error.message);
       const wrong = await engine.chat.completions.create({ prompt: story, temperature: -1 }).catch((error) => error.code + ": " + error.message);
       const left = await engine.dispose();
       const gone = await engine.chat.completions.create({ prompt: story }).catch((error) => error.code);
@@ -43,7 +44,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
     { story: story.prompt, chat: "Tell me a story about a small fox." },
   );
   const { parameters, ...info } = got.info;
-  assert.deepEqual(info, { name: "wgslm-tiny", architecture: "llama", context: 512, chat: true, faults: [], smallerCache: null, device: "gpu" });
+  assert.deepEqual(info, { name: "wgslm-tiny", architecture: "llama", context: 512, task: "answer", chat: true, tools: false, thinks: false, faults: [], smallerCache: null, device: "gpu" });
   assert.ok(parameters > 1e6);
   assert.deepEqual(got.first.ids, story.greedy_ids.slice(0, 24));
   assert.ok(got.first.pieces > 12, "it came in pieces");
@@ -60,7 +61,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   assert.equal(got.whole.choices[0].finish_reason, "stop");
   assert.equal(got.samples[0], got.samples[1]);
   assert.notEqual(got.samples[0], got.samples[2]);
-  assert.match(got.refused, /tools is not supported/);
+  assert.match(got.refused, /^unsupported: response_format is not supported/);
   assert.match(got.wrong, /^argument: temperature: -1; 0 to 100 works/);
   assert.equal(got.left.buffers, 0);
   assert.equal(got.gone, "disposed");
@@ -153,6 +154,130 @@ limited("texts are continued by OpenAI's completions, whole and as a stream", as
   assert.ok(parts.every(({ object, id, usage }) => object === "text_completion" && id === parts[0].id && usage === null));
   assert.notDeepEqual(got.penalised.choices[0].token_ids, whole.choices[0].token_ids);
   assert.match(got.refused.join("\n"), /^echo is not supported yet\nsuffix is not supported yet\nn: only 1 works\nprompt: one text works\n.*frequency/);
+});
+
+limited("models think and call tools, and get the results", async () => {
+  for (const device of ["cpu", "gpu"]) {
+    fresh();
+    special.set("/scripted.gguf", ranges(scripted()));
+    const got = await inPage(
+      `async (wgslm, device) => {
+        const engine = await wgslm.createEngine("/scripted.gguf", { device, keep: false });
+        const parameters = { type: "object", properties: { city: { type: "string" }, days: { type: "integer" } } };
+        const tools = [{ type: "function", function: { parameters, name: "weather", description: "It knows." } }];
+        const user = { role: "user", content: [{ type: "text", text: "How is " }, { type: "text", text: "Rome?" }] };
+        const request = { messages: [user], tools, temperature: 0, max_tokens: 50 };
+        const whole = await engine.chat.completions.create(request);
+        const chunks = [];
+        for await (const chunk of await engine.chat.completions.create({ ...request, stream: true })) chunks.push(chunk);
+        const answer = whole.choices[0].message;
+        const result = { role: "tool", tool_call_id: answer.tool_calls[0].id, content: "sunny" };
+        const after = await engine.chat.completions.create({ ...request, messages: [user, answer, result] });
+        const none = await engine.chat.completions.create({ ...request, tool_choice: "none" });
+        const short = await engine.chat.completions.create({ ...request, max_tokens: 6 });
+        const refused = [];
+        const odd = { role: "user", content: [{ type: "image_url", image_url: { url: "x" } }] };
+        for (const wrong of [{ tool_choice: "required" }, { tools: [{}] }, { tools: [{ type: "function", function: { name: "f", strict: true } }] }, { messages: [odd] }, { messages: [{ role: "user", content: null }] }, { reasoning_effort: "much" }]) {
+          refused.push(await engine.chat.completions.create({ ...request, ...wrong }).then(() => "taken", ({ code, message }) => code + ": " + message));
+        }
+        const vectors = await engine.embeddings.create({ input: "a" }).catch(({ code, message }) => code + ": " + message);
+        await engine.dispose();
+        const without = await wgslm.createEngine(wgslm.TINY_MODEL, { device });
+        refused.push(await without.chat.completions.create(request).catch(({ code, message }) => code + ": " + message));
+        await without.dispose();
+        return { info: engine.info, whole, chunks, after, none, short, refused, vectors };
+      }`,
+      device,
+    );
+    assert.deepEqual([got.info.device, got.info.task, got.info.tools, got.info.thinks], [device, "answer", true, true]);
+    const { message, finish_reason } = got.whole.choices[0];
+    assert.deepEqual([message.reasoning_content, message.content, finish_reason], ["I look.", "Let me see.", "tool_calls"]);
+    const read = ({ type, id, function: { name, arguments: values } }) => [type, /^[a-z0-9]{9}$/.test(id), name, JSON.parse(values)];
+    const call = ["function", true, "weather", { city: "Rome", days: 2 }];
+    assert.deepEqual(message.tool_calls.map(read), [call]);
+    const deltas = got.chunks.map(({ choices }) => choices[0].delta);
+    const all = (name) => deltas.map((delta) => delta[name] ?? "").join("");
+    assert.deepEqual([all("reasoning_content"), all("content")], ["I look.", "Let me see."]);
+    assert.deepEqual(deltas.flatMap(({ tool_calls = [] }) => tool_calls).map((one) => [one.index, ...read(one)]), [[0, ...call]]);
+    assert.deepEqual(got.chunks.map(({ choices }) => choices[0].finish_reason).filter(Boolean), ["tool_calls"]);
+    assert.deepEqual(got.chunks.flatMap(({ choices }) => choices[0].token_ids).length, got.whole.usage.completion_tokens);
+    assert.deepEqual(got.after.choices[0].message, { role: "assistant", content: "It is sunny." });
+    assert.deepEqual([got.none.choices[0].message.content, got.none.choices[0].finish_reason], ["It is sunny.", "stop"]);
+    assert.deepEqual([got.short.choices[0].message.tool_calls, got.short.choices[0].finish_reason], [undefined, "length"], "a call that is cut off is none");
+    const expected = [
+      /^unsupported: tool_choice: .* auto and none work$/,
+      /^argument: tools\[0\]: /,
+      /^unsupported: tools\[0\]\.function\.strict/,
+      /^argument: messages\[0\]\.content: a part of type "image_url"; text works/,
+      /^argument: messages\[0\]\.content: it is null/,
+      /^argument: reasoning_effort: "much"/,
+      /^unsupported: tools for a model whose chat template knows none/,
+    ];
+    assert.equal(got.refused.length, expected.length);
+    expected.forEach((text, i) => assert.match(got.refused[i], text));
+    assert.match(got.vectors, /^unsupported: .*`task: "embed"` works/);
+  }
+});
+
+limited("texts become vectors, and nothing else where a model was loaded for them", async () => {
+  for (const device of ["cpu", "gpu"]) {
+    fresh();
+    special.set("/scripted.gguf", ranges(scripted()));
+    const got = await inPage(
+      `async (wgslm, device) => {
+        const engine = await wgslm.createEngine("/scripted.gguf", { device, keep: false, task: "embed", numerics: "exact" });
+        const one = await engine.embeddings.create({ input: "abb" });
+        const texts = Array.from({ length: 40 }, (_, i) => "a".repeat(i + 1) + "b");
+        const many = await engine.embeddings.create({ input: texts });
+        const packed = await engine.embeddings.create({ input: texts.slice(0, 2), encoding_format: "base64" });
+        const refused = [];
+        for (const wrong of [{ input: [] }, { input: ["a", ""] }, { input: "x".repeat(5000) }, { input: "a", dimensions: 3 }, { input: "a", encoding_format: "hex" }]) {
+          refused.push(await engine.embeddings.create(wrong).then(() => "taken", ({ code, message }) => code + ": " + message));
+        }
+        refused.push(await engine.chat.completions.create({ prompt: "a" }).catch(({ code, message }) => code + ": " + message));
+        const abort = new AbortController();
+        const stopped = engine.embeddings.create({ input: Array(4000).fill("a".repeat(200)) }, { signal: abort.signal }).catch(({ name }) => name);
+        setTimeout(() => abort.abort(), 200);
+        const began = performance.now();
+        const name = await stopped;
+        await engine.embeddings.create({ input: "a" });
+        const ms = performance.now() - began;
+        const left = await engine.dispose();
+        const task = await wgslm.createEngine(wgslm.TINY_MODEL, { device, task: "sing" }).catch(({ code, message }) => code + ": " + message);
+        return { info: engine.info, one, many, packed, refused, name, ms, left, task };
+      }`,
+      device,
+    );
+    assert.deepEqual([got.info.device, got.info.task, got.info.width, got.info.context], [device, "embed", elements, 2048]);
+    // The mean of one element a byte, at length 1.
+    const expected = (as, bs) => {
+      const vector = new Array(elements).fill(0);
+      vector["a".charCodeAt(0)] = as / Math.hypot(as, bs);
+      vector["b".charCodeAt(0)] = bs / Math.hypot(as, bs);
+      return vector;
+    };
+    const close = (vector, wanted) => {
+      assert.equal(vector.length, wanted.length);
+      vector.forEach((x, i) => assert.ok(Math.abs(x - wanted[i]) < 1e-6, `${i}: ${x}, ${wanted[i]}`));
+    };
+    assert.deepEqual([got.one.object, got.one.model, got.one.usage], ["list", "scripted", { prompt_tokens: 3, total_tokens: 3 }]);
+    close(got.one.data[0].embedding, expected(1, 2));
+    got.many.data.forEach(({ object, index, embedding }, i) => {
+      assert.deepEqual([object, index], ["embedding", i]);
+      close(embedding, expected(i + 1, 1));
+    });
+    assert.equal(got.many.data.length, 40);
+    assert.equal(got.many.usage.prompt_tokens, 40 * 41 / 2 + 40);
+    const unpacked = (text) => Array.from(new Float32Array(new Uint8Array(Buffer.from(text, "base64")).buffer));
+    got.packed.data.forEach(({ embedding }, i) => assert.deepEqual(unpacked(embedding), got.many.data[i].embedding));
+    const refusals = [/^argument: input: /, /^argument: input\[1\]: /, /^limit: .*5000 tokens/, /^unsupported: dimensions/, /^argument: encoding_format/, /^unsupported: text from a model that gives vectors/];
+    assert.equal(got.refused.length, refusals.length);
+    refusals.forEach((text, i) => assert.match(got.refused[i], text));
+    assert.equal(got.name, "AbortError");
+    assert.ok(got.ms < 20_000, `the next one began after ${got.ms} ms`);
+    assert.equal(got.left.buffers, 0);
+    assert.match(got.task, /^argument: options: .*`answer` or `embed`/);
+  }
 });
 
 limited("a GPU that does not work is left for the processor, unless it was asked for", async () => {

@@ -3,6 +3,7 @@ import type { ChatMessage } from "./openai.js";
 
 /** A message, and what was said of its making. */
 export interface Message extends ChatMessage {
+  content: string;
   /** Below an answer: how fast it was. */
   note?: string;
   error?: boolean;

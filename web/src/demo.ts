@@ -409,6 +409,11 @@ function small(label: string, name: string, act: () => void): HTMLButtonElement 
   return button;
 }
 
+/** An answer as it is shown: thoughts come first, and are open while there is nothing else. */
+function withThoughts({ content, reasoning_content: thought }: Message, running = false): string {
+  return thought ? `<think>${thought}${running && !content ? "" : "</think>"}${content}` : content;
+}
+
 /** A message of a chat, with what can be done about it. */
 function entry(chat: Chat, message: Message, index: number): HTMLElement {
   const article = document.createElement("article");
@@ -420,7 +425,7 @@ function entry(chat: Chat, message: Message, index: number): HTMLElement {
   const view = new MarkdownView(text);
   // What a person writes is shown as it was written.
   if (mine) text.textContent = message.content;
-  else view.update(message.content);
+  else view.update(withThoughts(message));
   article.append(text);
   views.set(message, { article, view });
   if (!mine && running.has(chat.id) && index === chat.messages.length - 1) article.setAttribute("aria-busy", "true");
@@ -489,7 +494,7 @@ function ask(chat: Chat, content: string): void {
 }
 
 function request(chat: Chat, ready: Engine): ChatRequest {
-  const said: ChatMessage[] = chat.messages.filter(({ content }) => content).map(({ role, content }) => ({ role, content }));
+  const said: ChatMessage[] = chat.messages.filter(({ content }) => content).map(({ role, content, reasoning_content }) => ({ role, content, ...(reasoning_content ? { reasoning_content } : {}) }));
   const { temperature, top_p, top_k, min_p, repetition_penalty, seed, max_tokens = 1024 } = settings;
   const sampling = { temperature, top_p, top_k, min_p, repetition_penalty, seed };
   const set = Object.fromEntries(Object.entries(sampling).filter(([, value]) => value !== undefined));
@@ -520,7 +525,7 @@ async function answer(chat: Chat): Promise<void> {
     const shown = views.get(reply);
     if (!shown?.article.isConnected) return;
     const atEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 60;
-    shown.view.update(reply.content);
+    shown.view.update(withThoughts(reply, true));
     if (atEnd) main.scrollTop = main.scrollHeight;
   };
 
@@ -532,9 +537,10 @@ async function answer(chat: Chat): Promise<void> {
     began = performance.now();
     const stream = await loaded.chat.completions.create({ ...request(chat, loaded), stream: true, stream_options: { include_usage: true } }, { signal: abort.signal });
     for await (const chunk of stream) {
-      const piece = chunk.choices[0]?.delta.content;
-      if (piece) {
-        reply.content += piece;
+      const { content, reasoning_content: thought } = chunk.choices[0]?.delta ?? {};
+      if (content || thought) {
+        if (content) reply.content += content;
+        if (thought) reply.reasoning_content = (reply.reasoning_content ?? "") + thought;
         if (!scheduled) {
           scheduled = true;
           // A page that is not seen has no frames.
@@ -569,7 +575,7 @@ async function answer(chat: Chat): Promise<void> {
   const shown = views.get(reply);
   if (shown?.article.isConnected) {
     const atEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 60;
-    shown.view.update(reply.content);
+    shown.view.update(withThoughts(reply));
     shown.article.removeAttribute("aria-busy");
     shown.article.classList.toggle("failed", reply.error === true);
     shown.article.append(foot(chat, reply, chat.messages.indexOf(reply)));

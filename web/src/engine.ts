@@ -1,9 +1,24 @@
 /** The engine as a page sees it: a worker behind promises and iterators. */
-import { check, type ChatCompletion, type ChatCompletionChunk, type ChatRequest, type ChunkChoice, type Completion, type CompletionRequest, type CompletionUsage, type FinishReason, type Timings } from "./openai.js";
+import {
+  forEngine,
+  type AnswerMessage,
+  type ChatCompletion,
+  type ChatCompletionChunk,
+  type ChatRequest,
+  type ChunkChoice,
+  type Completion,
+  type CompletionRequest,
+  type CompletionUsage,
+  type EmbeddingRequest,
+  type Embeddings,
+  type FinishReason,
+  type Timings,
+  type ToolCall,
+} from "./openai.js";
 import { EngineError } from "./error.js";
 import { locate, type ModelSource } from "./models.js";
 import { checkSupport, type Device } from "./support.js";
-import type { DeviceState, EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Times, ToWorker, Usage } from "./protocol.js";
+import type { DeviceState, EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Parts, Times, ToWorker, Usage } from "./protocol.js";
 
 export interface Progress {
   /**
@@ -45,14 +60,15 @@ interface Started {
 }
 
 type AnswerEvent = FromWorker & { type: "text" | "finish" };
+type Vectors = FromWorker & { type: "vectors" };
 
 /** Where the events of an answer arrive, and wait to be read. */
 class Inbox {
-  #events: AnswerEvent[] = [];
+  #events: (AnswerEvent | Vectors)[] = [];
   #failure: unknown;
   #wake: (() => void) | undefined;
 
-  push(event: AnswerEvent): void {
+  push(event: AnswerEvent | Vectors): void {
     this.#events.push(event);
     this.#wake?.();
   }
@@ -62,7 +78,7 @@ class Inbox {
     this.#wake?.();
   }
 
-  async next(): Promise<AnswerEvent> {
+  async next(): Promise<AnswerEvent | Vectors> {
     for (;;) {
       if (this.#failure) throw this.#failure;
       const event = this.#events.shift();
@@ -111,6 +127,7 @@ export async function createEngine(model: ModelSource, options: CreateOptions = 
 export class Engine {
   readonly chat = { completions: new ChatCompletions(this) };
   readonly completions = new Completions(this);
+  readonly embeddings = new EmbeddingsOf(this);
   #answers = new Map<number, Inbox>();
   #disposed: ((left: Leftovers) => void) | undefined;
   #left: Promise<Leftovers> | undefined;
@@ -147,11 +164,21 @@ export class Engine {
 
   /** @internal */
   start(request: ChatRequest): Started {
+    const asked = forEngine(request);
+    return this.#ask((id) => ({ type: "create", id, request: asked }));
+  }
+
+  /** @internal */
+  embed(texts: string[]): Started {
+    return this.#ask((id) => ({ type: "embed", id, texts }));
+  }
+
+  #ask(message: (id: number) => ToWorker): Started {
     if (this.#gone) throw this.#gone;
     const id = ++this.#last;
     const inbox = new Inbox();
     this.#answers.set(id, inbox);
-    this.#post({ type: "create", id, request });
+    this.#post(message(id));
     return { id, inbox };
   }
 
@@ -193,7 +220,7 @@ async function* events(engine: Engine, { id, inbox }: Started, signal: AbortSign
   if (signal?.aborted) abort();
   try {
     for (;;) {
-      const event = await inbox.next();
+      const event = (await inbox.next()) as AnswerEvent;
       yield event;
       if (event.type === "finish") return;
     }
@@ -205,21 +232,30 @@ async function* events(engine: Engine, { id, inbox }: Started, signal: AbortSign
 
 /** Starts a request, once it is known that it can be honoured. */
 function begin(engine: Engine, request: ChatRequest, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
-  check(request);
   signal?.throwIfAborted();
   return events(engine, engine.start(request), signal);
 }
 
-/** What an answer is in all: its text, its tokens and its last event. */
-async function whole(events: AsyncGenerator<AnswerEvent, void>): Promise<{ text: string; ids: number[]; end: FromWorker & { type: "finish" } }> {
-  let text = "";
+/** What an answer is in all: its parts, its tokens and its last event. */
+async function whole(events: AsyncGenerator<AnswerEvent, void>): Promise<Parts & { ids: number[]; end: FromWorker & { type: "finish" } }> {
+  let [thought, text] = ["", ""];
+  const calls: Parts["calls"] = [];
   const ids: number[] = [];
   for await (const event of events) {
+    thought += event.thought;
     text += event.text;
-    if (event.type === "finish") return { text, ids, end: event };
+    calls.push(...event.calls);
+    if (event.type === "finish") return { thought, text, calls, ids, end: event };
     ids.push(event.token);
   }
   throw new Error("the answer has no end");
+}
+
+/** A call by the name by which its result is sent back: nine letters and digits, since some templates take no other names. */
+function named({ name, arguments: values }: Parts["calls"][number]): ToolCall {
+  const letters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  const id = Array.from(crypto.getRandomValues(new Uint32Array(9)), (random) => letters[random % letters.length]).join("");
+  return { id, type: "function", function: { name, arguments: JSON.stringify(values) } };
 }
 
 /** What all parts of an answer say. */
@@ -238,8 +274,14 @@ class ChatCompletions {
     const running = begin(this.engine, request, signal);
     const said = head(this.engine, "chatcmpl");
     if (request.stream) return chatChunks(running, said, request.stream_options?.include_usage ?? false);
-    const { text: content, end } = await whole(running);
-    const choice = { index: 0, message: { role: "assistant", content }, finish_reason: reason(end.finish), logprobs: null } as const;
+    const { thought, text, calls, end } = await whole(running);
+    const message: AnswerMessage = {
+      role: "assistant",
+      content: text || !calls.length ? text : null,
+      ...(thought ? { reasoning_content: thought } : {}),
+      ...(calls.length ? { tool_calls: calls.map(named) } : {}),
+    };
+    const choice = { index: 0, message, finish_reason: reason(end.finish), logprobs: null } as const;
     return { ...said, object: "chat.completion", choices: [choice], ...figures(end.usage, end.times) };
   }
 }
@@ -260,6 +302,44 @@ class Completions {
     const choice = { index: 0, text, finish_reason: reason(end.finish), logprobs: null, token_ids: ids } as const;
     return { ...said, object: "text_completion", choices: [choice], ...figures(end.usage, end.times) };
   }
+}
+
+class EmbeddingsOf {
+  constructor(private readonly engine: Engine) {}
+
+  /** Vectors of texts, of a model that was loaded for them. */
+  async create({ input, encoding_format = "float", ...rest }: EmbeddingRequest, { signal }: RequestOptions = {}): Promise<Embeddings> {
+    const wrong = (message: string): EngineError => new EngineError({ code: "argument", message });
+    if ("dimensions" in rest) throw new EngineError({ code: "unsupported", message: "dimensions: vectors are as long as the model makes them" });
+    if (encoding_format !== "float" && encoding_format !== "base64") throw wrong("encoding_format: float and base64 work");
+    const texts = typeof input === "string" ? [input] : input;
+    if (!Array.isArray(texts) || !texts.length) throw wrong("input: a text, or a list of texts, works");
+    const odd = texts.findIndex((text) => typeof text !== "string" || !text);
+    if (odd >= 0) throw wrong(`input[${odd}]: a text of one character or more works`);
+    signal?.throwIfAborted();
+    const { id, inbox } = this.engine.embed(texts);
+    const abort = (): void => inbox.fail(signal?.reason);
+    signal?.addEventListener("abort", abort);
+    try {
+      const { vectors, tokens } = (await inbox.next()) as Vectors;
+      const width = vectors.length / texts.length;
+      const data = texts.map((_, index) => {
+        const vector = vectors.subarray(index * width, (index + 1) * width);
+        return { object: "embedding" as const, index, embedding: encoding_format === "float" ? Array.from(vector) : base64(vector) };
+      });
+      return { object: "list", data, model: this.engine.info.name, usage: { prompt_tokens: tokens, total_tokens: tokens } };
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      this.engine.cancel(id);
+    }
+  }
+}
+
+/** Numbers as OpenAI's API sends them: 32 bits each, the lowest byte first, whatever the processor's order. */
+function base64(vector: Float32Array): string {
+  const bytes = new DataView(new ArrayBuffer(vector.length * 4));
+  vector.forEach((x, i) => bytes.setFloat32(i * 4, x, true));
+  return btoa(Array.from(new Uint8Array(bytes.buffer), (byte) => String.fromCharCode(byte)).join(""));
 }
 
 async function* textChunks(events: AsyncGenerator<AnswerEvent, void>, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<Completion, void> {
@@ -283,6 +363,7 @@ async function* textChunks(events: AsyncGenerator<AnswerEvent, void>, said: Retu
 
 async function* chatChunks(events: AsyncGenerator<AnswerEvent, void>, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<ChatCompletionChunk, void> {
   let ids: number[] = [];
+  let called = 0;
   const chunk = (delta: ChunkChoice["delta"], finish_reason: FinishReason | null = null): ChatCompletionChunk => {
     const choice = { index: 0, delta, finish_reason, logprobs: null, token_ids: ids };
     ids = [];
@@ -291,7 +372,14 @@ async function* chatChunks(events: AsyncGenerator<AnswerEvent, void>, said: Retu
   yield chunk({ role: "assistant", content: "" });
   for await (const event of events) {
     if (event.type === "text") ids.push(event.token);
-    if (event.text) yield chunk({ content: event.text });
+    const { thought, text, calls } = event;
+    if (thought || text || calls.length) {
+      yield chunk({
+        ...(thought ? { reasoning_content: thought } : {}),
+        ...(text ? { content: text } : {}),
+        ...(calls.length ? { tool_calls: calls.map((call) => ({ index: called++, ...named(call) })) } : {}),
+      });
+    }
     if (event.type === "finish") {
       const { usage: counts, timings } = figures(event.usage, event.times);
       yield { ...chunk({}, reason(event.finish)), timings };
@@ -301,7 +389,7 @@ async function* chatChunks(events: AsyncGenerator<AnswerEvent, void>, said: Retu
 }
 
 function reason(finish: string): FinishReason {
-  return finish === "stop" ? "stop" : "length";
+  return finish === "stop" || finish === "tool_calls" ? finish : "length";
 }
 
 function figures(usage: Usage, times: Times): { usage: CompletionUsage; timings: Timings } {

@@ -1,13 +1,50 @@
-/** The part of OpenAI's completions that is understood, by its own names. */
+/** The part of OpenAI's API that is understood, by its own names. */
+import { EngineError } from "./error.js";
+
+/** A function that the model may ask the program to call. */
+export interface Tool {
+  type: "function";
+  function: {
+    name: string;
+    description?: string;
+    /** A JSON schema of an object. */
+    parameters?: Record<string, unknown>;
+  };
+}
+
+/** A call that the model asks for. */
+export interface ToolCall {
+  id: string;
+  type: "function";
+  function: {
+    name: string;
+    /** An object, as JSON. */
+    arguments: string;
+  };
+}
 
 export interface ChatMessage {
   role: "system" | "user" | "assistant" | "developer" | "tool";
-  content: string;
+  /** A text, or parts of one; null of an answer that only calls tools. */
+  content: string | { type: "text"; text: string }[] | null;
+  name?: string;
+  /** What the model thought before it answered. */
+  reasoning_content?: string;
+  /** Calls that an answer asked for. */
+  tool_calls?: ToolCall[];
+  /** Which call a tool's message is the result of. */
+  tool_call_id?: string;
 }
 
 export interface ChatRequest {
   /** The conversation so far. */
   messages?: ChatMessage[];
+  /** What the model may call, where its template knows tools (`ModelInfo.tools`). */
+  tools?: Tool[];
+  /** `none`: the tools are not shown to the model. */
+  tool_choice?: "auto" | "none";
+  /** How much a model that can think is to think, where its template knows it. */
+  reasoning_effort?: "none" | "minimal" | "low" | "medium" | "high" | "xhigh";
   /** Instead of messages: a text that is continued as it is. */
   prompt?: string;
   stream?: boolean;
@@ -29,7 +66,17 @@ export interface ChatRequest {
   chat_template_kwargs?: Record<string, unknown>;
 }
 
-export type FinishReason = "stop" | "length";
+export type FinishReason = "stop" | "length" | "tool_calls";
+
+/** An answer. */
+export interface AnswerMessage {
+  role: "assistant";
+  /** Null where the model only calls tools. */
+  content: string | null;
+  /** What it thought before, if it did. */
+  reasoning_content?: string;
+  tool_calls?: ToolCall[];
+}
 
 export interface CompletionUsage {
   prompt_tokens: number;
@@ -51,17 +98,18 @@ export interface ChatCompletion {
   object: "chat.completion";
   created: number;
   model: string;
-  choices: [{ index: 0; message: { role: "assistant"; content: string }; finish_reason: FinishReason; logprobs: null }];
+  choices: [{ index: 0; message: AnswerMessage; finish_reason: FinishReason; logprobs: null }];
   usage: CompletionUsage;
   timings: Timings;
 }
 
 export interface ChunkChoice {
   index: number;
-  delta: { role?: "assistant"; content?: string };
+  /** A call comes whole, in one piece. */
+  delta: { role?: "assistant"; content?: string; reasoning_content?: string; tool_calls?: (ToolCall & { index: number })[] };
   finish_reason: FinishReason | null;
   logprobs: null;
-  /** The tokens whose text is `delta.content`; not OpenAI's. */
+  /** The tokens whose text it is; not OpenAI's. */
   token_ids: number[];
 }
 
@@ -76,7 +124,7 @@ export interface ChatCompletionChunk {
 }
 
 /** A text that is continued as it is. */
-export type CompletionRequest = Omit<ChatRequest, "messages" | "chat_template_kwargs"> & { prompt: string };
+export type CompletionRequest = Omit<ChatRequest, "messages" | "tools" | "tool_choice" | "reasoning_effort" | "chat_template_kwargs"> & { prompt: string };
 
 export interface CompletionChoice {
   index: 0;
@@ -99,14 +147,94 @@ export interface Completion {
   timings?: Timings;
 }
 
-/** Fields of OpenAI's that would change the answer, and that are not there yet: better refused than ignored. */
-const UNSUPPORTED = ["tools", "functions", "response_format", "logprobs", "top_logprobs", "logit_bias", "audio", "modalities", "suffix", "echo", "best_of"];
+export interface EmbeddingRequest {
+  /** A text, or several; none of them empty. */
+  input: string | string[];
+  /** `base64`: 32-bit numbers, the lowest byte first. Default `float`. */
+  encoding_format?: "float" | "base64";
+}
 
-/** Throws on what cannot be honoured. */
-export function check(request: ChatRequest): void {
+export interface Embedding {
+  object: "embedding";
+  index: number;
+  /** As long as `ModelInfo.width` says; a string by `base64`. */
+  embedding: number[] | string;
+}
+
+export interface Embeddings {
+  object: "list";
+  data: Embedding[];
+  model: string;
+  usage: { prompt_tokens: number; total_tokens: number };
+}
+
+const wrong = (message: string): EngineError => new EngineError({ code: "argument", message });
+
+/** Fields of OpenAI's that would change the answer, and that are not there yet: better refused than ignored. */
+const UNSUPPORTED = ["functions", "function_call", "response_format", "logprobs", "top_logprobs", "logit_bias", "audio", "modalities", "suffix", "echo", "best_of"];
+
+/** A request as the engine reads it: contents are texts, arguments of calls are objects. Throws on what cannot be honoured. */
+export function forEngine(request: ChatRequest): object {
   const fields = request as unknown as Record<string, unknown>;
   const set = (name: string) => fields[name] !== undefined && fields[name] !== null && fields[name] !== false && fields[name] !== 0;
   const found = UNSUPPORTED.find(set);
-  if (found) throw new TypeError(`${found} is not supported yet`);
-  if (fields["n"] !== undefined && fields["n"] !== 1) throw new TypeError("n: only 1 works");
+  if (found) throw new EngineError({ code: "unsupported", message: `${found} is not supported yet` });
+  if (fields["n"] !== undefined && fields["n"] !== 1) throw wrong("n: only 1 works");
+  const { messages, tools, tool_choice, reasoning_effort, chat_template_kwargs, ...rest } = request;
+  if (tool_choice !== undefined && tool_choice !== "auto" && tool_choice !== "none") {
+    throw new EngineError({ code: "unsupported", message: "tool_choice: calls cannot be held to a grammar yet; auto and none work" });
+  }
+  const variables = { ...thinking(reasoning_effort), ...chat_template_kwargs };
+  return {
+    ...rest,
+    ...(messages ? { messages: messages.map(readable) } : {}),
+    ...(tools && tool_choice !== "none" ? { tools: tools.map(shown) } : {}),
+    chat_template_kwargs: variables,
+  };
+}
+
+/** How much is to be thought, as templates are asked. */
+function thinking(effort: ChatRequest["reasoning_effort"]): object {
+  if (effort === undefined) return {};
+  if (effort === "none") return { enable_thinking: false };
+  if (!["minimal", "low", "medium", "high", "xhigh"].includes(effort)) throw wrong(`reasoning_effort: ${JSON.stringify(effort)}; none, minimal, low, medium, high and xhigh work`);
+  return { enable_thinking: true, reasoning_effort: effort };
+}
+
+/** A message as templates read it. */
+function readable({ content, tool_calls, ...rest }: ChatMessage, index: number): object {
+  const at = `messages[${index}]`;
+  let text = content ?? "";
+  if (Array.isArray(text)) {
+    const odd = text.find((part) => part.type !== "text");
+    if (odd) throw wrong(`${at}.content: a part of type ${JSON.stringify(odd.type)}; text works`);
+    text = text.map((part) => part.text).join("");
+  }
+  if (typeof text !== "string") throw wrong(`${at}.content: a text works`);
+  if (content === null && rest.role !== "assistant") throw wrong(`${at}.content: it is null; a text works`);
+  const calls = tool_calls?.map((call, i) => {
+    if (typeof call?.function?.name !== "string") throw wrong(`${at}.tool_calls[${i}]: it has no function with a name`);
+    return { ...call, function: { ...call.function, arguments: object(call.function.arguments) } };
+  });
+  return { ...rest, content: text, ...(calls?.length ? { tool_calls: calls } : {}) };
+}
+
+/** The object that a text is the JSON of, as templates want arguments; any other text as it is. */
+function object(text: unknown): unknown {
+  if (typeof text !== "string") return text ?? {};
+  if (!text.trim()) return {};
+  try {
+    const value: unknown = JSON.parse(text);
+    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : text;
+  } catch {
+    return text;
+  }
+}
+
+/** A tool as models have seen them: name, description, parameters. */
+function shown(tool: Tool, index: number): object {
+  const { name, description, parameters, ...rest } = tool?.function ?? {};
+  if (tool?.type !== "function" || typeof name !== "string") throw wrong(`tools[${index}]: { type: "function", function: { name: … } } works`);
+  if ("strict" in rest && rest.strict) throw new EngineError({ code: "unsupported", message: `tools[${index}].function.strict: calls cannot be held to a grammar yet` });
+  return { type: "function", function: { name, ...(description !== undefined ? { description } : {}), ...(parameters !== undefined ? { parameters } : {}), ...rest } };
 }

@@ -1,7 +1,6 @@
 /** What the page and the worker send each other. */
 import type { Wanted } from "./download.js";
 import type { RemoteFile } from "./hub.js";
-import type { ChatRequest } from "./openai.js";
 import type { Device } from "./support.js";
 
 /** What has become of the GPU. */
@@ -12,8 +11,10 @@ export type DeviceState =
   | { state: "restored" };
 
 export interface EngineOptions {
-  /** Positions of context; at most the model's. Default 4096. */
+  /** Positions of context; at most the model's. Default 4096. For vectors, tokens of a text; default what the model is meant for. */
   context?: number;
+  /** `embed`: vectors of texts, of a model that was made for answers, too. Default: what the model was made for. */
+  task?: "answer" | "embed";
   /** `fast` (16-bit cache, the default) or `exact`. */
   numerics?: "fast" | "exact";
   /**
@@ -29,8 +30,16 @@ export interface ModelInfo {
   architecture: string;
   parameters: number;
   context: number;
+  /** What it does: `chat.completions` and `completions`, or `embeddings`. */
+  task: "answer" | "embed";
+  /** Numbers of a vector. */
+  width?: number;
   /** Whether the model has a chat template. */
   chat: boolean;
+  /** Whether its template knows tools. */
+  tools: boolean;
+  /** Whether its template knows thoughts. */
+  thinks: boolean;
   /** Features of the GPU that compute wrongly and are not used. */
   faults: string[];
   /** What the KV cache holds, where all of it does not fit on the GPU. */
@@ -58,16 +67,26 @@ export type ToWorker =
    * processor.
    */
   | { type: "load"; parts: (RemoteFile | Blob)[]; keep?: Wanted; device: Device; fallback: boolean; options: EngineOptions }
-  | { type: "create"; id: number; request: ChatRequest }
+  /** `request`: what `forEngine` makes of one. */
+  | { type: "create"; id: number; request: object }
+  | { type: "embed"; id: number; texts: string[] }
   | { type: "cancel"; id: number }
   | { type: "dispose" };
+
+/** What became certain of an answer. */
+export interface Parts {
+  thought: string;
+  text: string;
+  calls: { name: string; arguments: object }[];
+}
 
 export type FromWorker =
   | { type: "progress"; phase: "download" | "test" | "load" | "compile"; done: number; total: number }
   | { type: "loaded"; info: ModelInfo; notKept?: string }
   | { type: "device"; state: DeviceState }
-  | { type: "text"; id: number; text: string; token: number }
-  | { type: "finish"; id: number; text: string; finish: string; usage: Usage; times: Times }
+  | ({ type: "text"; id: number; token: number } & Parts)
+  | ({ type: "finish"; id: number; finish: string; usage: Usage; times: Times } & Parts)
+  | { type: "vectors"; id: number; vectors: Float32Array; tokens: number }
   | { type: "error"; id?: number; error: Failure }
   | { type: "disposed"; left: Leftovers };
 

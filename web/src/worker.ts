@@ -2,13 +2,13 @@
 import type { default as Init, InitOutput, WebEngine } from "./wgslm.js";
 import { open, type Opened } from "./download.js";
 import { EngineError } from "./error.js";
-import type { FromWorker, ToWorker, Usage, Failure } from "./protocol.js";
+import type { Failure, FromWorker, Parts, ToWorker, Usage } from "./protocol.js";
 import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
 import { remove } from "./store.js";
 import type { Device } from "./support.js";
 
 /** An event of `WebEngine.step`. */
-type StepEvent = { request: number; text: string } & (
+type StepEvent = { request: number } & Parts & (
   | { id: number; finish?: undefined }
   | { finish: string; usage: Usage; error: Failure | null }
 );
@@ -22,7 +22,7 @@ interface Answer {
 }
 
 const scope = self as unknown as DedicatedWorkerGlobalScope;
-const post = (message: FromWorker): void => scope.postMessage(message);
+const post = (message: FromWorker, moved: Transferable[] = []): void => scope.postMessage(message, moved);
 
 /** The two modules have the same functions. */
 interface Module {
@@ -76,6 +76,14 @@ async function handle(message: ToWorker): Promise<void> {
         const request = engine?.submit(json);
         if (request === undefined) post({ type: "error", id: message.id, error: broken });
         else answers.set(request, { id: message.id, json, started: performance.now() });
+      } catch (error) {
+        post({ type: "error", id: message.id, error: failure(error) });
+      }
+      return;
+    case "embed":
+      try {
+        const { vectors, tokens } = await embed(message);
+        post({ type: "vectors", id: message.id, vectors, tokens }, [vectors.buffer]);
       } catch (error) {
         post({ type: "error", id: message.id, error: failure(error) });
       }
@@ -217,7 +225,42 @@ async function step(current: WebEngine): Promise<void> {
   } catch (error) {
     why = failure(error);
   }
-  if (!why) return;
+  if (why) await lose(current, why);
+}
+
+/** Vectors of texts, a few at a time: messages that came meanwhile may end it. */
+async function embed({ id, texts }: ToWorker & { type: "embed" }): Promise<{ vectors: Float32Array<ArrayBuffer>; tokens: number }> {
+  const AT_ONCE = 16;
+  const all: Float32Array[] = [];
+  let tokens = 0;
+  while (all.length * AT_ONCE < texts.length) {
+    const current = engine;
+    if (!current) throw new EngineError(broken);
+    const from = all.length * AT_ONCE;
+    try {
+      const [vectors, counted] = (await current.embed(texts.slice(from, from + AT_ONCE))) as [Float32Array, number];
+      all.push(vectors);
+      tokens += counted;
+    } catch (error) {
+      const why = failure(error);
+      if (why.code !== "device_lost") throw error;
+      await lose(current, why);
+    }
+    await breath();
+    const ended = inbox.some((message) => message.type === "dispose" || (message.type === "cancel" && message.id === id));
+    if (ended) throw new EngineError({ code: "canceled", message: "nobody waits for it" });
+  }
+  const vectors = new Float32Array(all.reduce((length, part) => length + part.length, 0));
+  let at = 0;
+  for (const part of all) {
+    vectors.set(part, at);
+    at += part.length;
+  }
+  return { vectors, tokens };
+}
+
+/** Gives up an engine that is broken; one whose GPU was lost is made again. */
+async function lose(current: WebEngine, why: Failure): Promise<void> {
   engine = undefined;
   try {
     current.free();
@@ -275,7 +318,8 @@ function report(event: StepEvent): void {
   const now = performance.now();
   if (event.finish === undefined) {
     answer.first ??= now;
-    post({ type: "text", id: answer.id, text: event.text, token: event.id });
+    const { thought, text, calls } = event;
+    post({ type: "text", id: answer.id, thought, text, calls, token: event.id });
     return;
   }
   answers.delete(event.request);
@@ -285,7 +329,8 @@ function report(event: StepEvent): void {
   }
   const { id, started, first = now } = answer;
   const times = { first: first - started, rest: now - first };
-  post({ type: "finish", id, text: event.text, finish: event.finish, usage: event.usage, times });
+  const { thought, text, calls, finish, usage } = event;
+  post({ type: "finish", id, thought, text, calls, finish, usage, times });
 }
 
 /** What went wrong, as a message can carry it. Rust's errors come as JSON. */
