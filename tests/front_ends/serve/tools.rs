@@ -1,5 +1,8 @@
 //! Thoughts and calls of tools by all APIs, streamed and at once, in each way in which templates have models write calls.
 
+use std::path::Path;
+use std::process::Command;
+
 use serde_json::{Value, json};
 
 use super::client::Server;
@@ -33,6 +36,20 @@ fn tools_are_called_by_all_apis() {
         ollama(&server);
         let shown = server.post("/api/show", &json!({ "model": "scripted" })).json();
         assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]), "{name}");
+    }
+}
+
+/// examples/tools.rs, in which the program's own function is called.
+#[test]
+fn the_example_calls_tools() {
+    let program = Path::new(env!("CARGO_BIN_EXE_wgslm")).with_file_name("examples").join("tools");
+    for (name, call, hint) in scripted::FORMATS {
+        let folder = scripted::model(&format!("example-{name}"), call, hint);
+        let run = Command::new(&program).arg(&folder).output().unwrap();
+        let (said, problem) = (String::from_utf8(run.stdout).unwrap(), String::from_utf8_lossy(&run.stderr));
+        let call = "weather({\"city\":\"Rome\",\"days\":2}) -> Rome: sunny, 24 degrees";
+        assert_eq!(said, format!("Let me see.\n{call}\nIt is sunny.\n"), "{name}: {problem}");
+        assert!(run.status.success(), "{name}: {problem}");
     }
 }
 
