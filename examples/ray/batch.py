@@ -4,10 +4,13 @@ IN has a column `prompt`. OUT gets all columns of IN and `answer`; where a promp
 """
 
 import argparse
+import logging
 from typing import Any, Optional
 
 import pyarrow as pa
 import ray
+
+logger = logging.getLogger(__name__)
 
 
 class Answers:
@@ -60,13 +63,18 @@ def answer(
     **wanted: Any,
 ) -> ray.data.Dataset:
     """`data` with the columns `answer` and `error`. `wanted` goes to `wgslm.Engine.stream`; greedy unless it says otherwise."""
+    # Files are read and written by tasks of one CPU each. If engines reserved all there are, these would wait for ever.
+    reserved = threads - 1 if threads > 1 else 0.5
+    if ray.cluster_resources().get("CPU", 0) < replicas * reserved + 1:
+        logger.warning("%s engines of %s threads leave no CPU to read files with: this waits for more", replicas, threads)
     engine = {"device": device, "threads": threads, "context": context, "parallel": parallel, "queue": batch}
     return data.map_batches(
         Answers,
         fn_constructor_args=(model, engine, {"temperature": 0, **wanted}),
         compute=ray.data.ActorPoolStrategy(size=replicas),
-        num_cpus=threads,
+        num_cpus=reserved,
         num_gpus=gpus,
+        scheduling_strategy="SPREAD",
         batch_size=batch,
         batch_format="pyarrow",
     )

@@ -117,8 +117,8 @@ class Replica:
     async def model(self) -> str:
         return self.engine.name
 
-    async def metrics(self, key: str = "") -> dict[str, float]:
-        return self.engine.metrics
+    async def metrics(self, key: str = "") -> dict[str, Any]:
+        return {"replica": self.name, **self.engine.metrics}
 
     async def answer(self, request: dict[str, Any], key: str) -> AsyncIterator[dict[str, Any]]:
         """Pieces of text, then how it ended. `key` is for the router. Errors are events: not all of them can be pickled."""

@@ -189,17 +189,33 @@ def test_a_replica_that_is_killed_loses_nothing(two, engine):
         time.sleep(0.2)
 
 
-def test_who_goes_away_leaves_nothing(two):
-    body = {"prompt": "Once upon a time", "max_tokens": 450, "temperature": 1.0, "stream": True}
+def metrics():
+    """Of each replica, by its name. Sixteen keys: both replicas are asked."""
     handle = serve.get_deployment_handle("Replica", "default")
-    for _ in range(4):
-        with requests.post(f"{URL}/completions", json=body, stream=True, timeout=60) as response:
+    found = [handle.metrics.remote(key=str(i)).result() for i in range(16)]
+    assert len(found := {each.pop("replica"): each for each in found}) == 2
+    return list(found.values())
+
+
+def test_who_goes_away_leaves_nothing(two):
+    wanted = [{"prompt": f"{i}. Once", "max_tokens": 450, "temperature": 1.0, "seed": i} for i in range(8)]
+
+    def generated():
+        return sum(each["generation_tokens"] for each in metrics())
+
+    began = generated()
+    for body in wanted:
+        post("completions", **body)
+    whole, began = generated() - began, generated()
+    for body in wanted:
+        with requests.post(f"{URL}/completions", json={**body, "stream": True}, stream=True, timeout=60) as response:
             next(response.iter_lines())
     until = time.monotonic() + 10
-    # Eight keys: each of the two replicas is asked.
-    while any(handle.metrics.remote(key=str(i)).result()["requests_running"] for i in range(8)):
+    while any(each["requests_running"] for each in metrics()):
         assert time.monotonic() < until
         time.sleep(0.05)
+    print(f"{generated() - began} of {whole} tokens after callers have gone")
+    assert generated() - began < whole / 2
 
 
 def test_load_adds_a_replica(cluster):
@@ -240,6 +256,28 @@ def test_batches_are_single_answers(cluster, engine, tmp_path):
     for row in rows[12:]:
         assert (row["answer"] is None) != (row["error"] is None), row
     assert "prompt" in rows[13]["error"] and rows[14]["error"]
+
+
+def test_a_batch_whose_engine_is_killed_is_done_again(cluster, engine):
+    prompts = [f"{i}. {name} had a {thing}" for i in range(40) for name in ("Tom", "Lily") for thing in ("ball", "hat")]
+    data = ray.data.from_arrow(pa.table({"prompt": prompts})).repartition(20)
+    options = {"threads": 1, "context": CONTEXT, "batch": 8, "max_tokens": 200}
+    before = workers()
+    rows, killed = [], None
+    for row in batch.answer(data, replicas=2, **options).iter_rows():
+        rows.append(row)
+        if killed is None:
+            killed = (workers() - before).pop()
+            os.kill(killed, signal.SIGKILL)
+    assert sorted(row["prompt"] for row in rows) == sorted(prompts) and killed
+    for row in rows:
+        assert row["answer"] == engine.generate(row["prompt"], max_tokens=200, temperature=0).text
+
+
+def workers():
+    """The processes of Ray Data's actors."""
+    actors = list_actors(filters=[("state", "=", "ALIVE")], limit=1000)
+    return {actor.pid for actor in actors if "Answers" in actor.class_name}
 
 
 def test_the_readme_names_what_there_is():
