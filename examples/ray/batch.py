@@ -1,4 +1,4 @@
-"""Answers the prompts of Parquet files with Ray Data: python batch.py IN OUT --model ORG/REPO:Q4_K_M --replicas 2 --threads 4
+"""Answers the prompts of Parquet files with Ray Data: python batch.py IN OUT --model ORG/REPO:Q4_K_M --replicas 2
 
 IN has a column `prompt`. OUT gets all columns of IN and `answer`; where a prompt has none, `error` says why.
 """
@@ -62,11 +62,11 @@ def answer(
     batch: int = 64,
     **wanted: Any,
 ) -> ray.data.Dataset:
-    """`data` with the columns `answer` and `error`. `wanted` goes to `wgslm.Engine.stream`; greedy unless it says otherwise."""
-    # Files are read and written by tasks of one CPU each. If engines reserved all there are, these would wait for ever.
+    """`data` with the columns `answer` and `error`. `wanted` goes to `wgslm.Engine.stream`; greedy otherwise."""
+    # Files are read and written by tasks of one CPU each. If engines reserved all, these would wait for ever.
     reserved = threads - 1 if threads > 1 else 0.5
     if ray.cluster_resources().get("CPU", 0) < replicas * reserved + 1:
-        logger.warning("%s engines of %s threads leave no CPU to read files with: this waits for more", replicas, threads)
+        logger.warning("%s engines of %s threads leave no CPU to read with: this waits for more", replicas, threads)
     engine = {"device": device, "threads": threads, "context": context, "parallel": parallel, "queue": batch}
     return data.map_batches(
         Answers,

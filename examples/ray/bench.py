@@ -1,6 +1,6 @@
 """Tokens a second of two replicas and of one, over HTTP: python bench.py --model ORG/REPO:Q4_K_M
 
-Callers ask as soon as they have an answer, twice as many as a replica generates together, so that two replicas are busy.
+Callers ask as soon as they have an answer. There are twice as many as a replica generates together.
 """
 
 import argparse

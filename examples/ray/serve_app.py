@@ -29,7 +29,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    #: A path that is the same on every machine, a reference to Hugging Face's hub, or nothing: a small model that is built in.
+    #: A path that all machines have, a reference to Hugging Face's hub, or nothing: a small model that is built in.
     model: Optional[str] = None
     #: `cpu`, `gpu`, `auto` or the number of an adapter.
     device: str = "cpu"
@@ -63,7 +63,7 @@ BLOCK = 64
 
 
 def prefix_key(text: str, blocks: int) -> str:
-    """The same for all texts whose first `blocks` blocks are the same. Of shorter texts, the blocks that are complete count."""
+    """The same for texts whose first `blocks` blocks are the same. Of shorter texts, blocks that are complete count."""
     complete = min(len(text) // BLOCK, blocks) * BLOCK
     return hashlib.blake2b((text[:complete] or text).encode(), digest_size=8).hexdigest()
 
@@ -71,8 +71,8 @@ def prefix_key(text: str, blocks: int) -> str:
 class PrefixRouter(RequestRouter):
     """Sends a request to the replica that its key ranks first; to the next while that one is full or gone.
 
-    Each replica has a hash with each key, and the highest one wins (rendezvous hashing). So a replica that comes or goes
-    changes the place of its own share of the keys only, and all ingresses agree without asking each other.
+    Each replica has a hash with each key, and the highest one wins (rendezvous hashing). So a replica that comes or
+    goes moves its own share of the keys only, and all ingresses agree without asking each other.
     """
 
     # Ray's 0.1 s is short for a replica whose cores are all busy: its prefixes would move to others.
@@ -121,7 +121,7 @@ class Replica:
         return {"replica": self.name, **self.engine.metrics}
 
     async def answer(self, request: dict[str, Any], key: str) -> AsyncIterator[dict[str, Any]]:
-        """Pieces of text, then how it ended. `key` is for the router. Errors are events: not all of them can be pickled."""
+        """Pieces of text, then how it ended. `key` is for the router. Errors are events: not all can be pickled."""
         try:
             if "messages" in request:
                 stream = self.engine.stream_chat(request["messages"], **request["options"])
@@ -188,6 +188,8 @@ class Chat(Wanted):
 LOST = (RayActorError, NodeDiedError, ObjectLostError, WorkerCrashedError, ReplicaUnavailableError)
 #: Ray refuses: too many requests wait, or the deployment is being replaced.
 BUSY = (BackPressureError, DeploymentUnavailableError)
+#: Fields that an engine takes as they are.
+OPTIONS = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "stop")
 STATUS = {"argument": 400, "limit": 400, "refused": 503, "lost": 503}
 
 # `serve.ingress` pickles what it finds, so what the ingress uses comes before it.
@@ -267,7 +269,7 @@ class Ingress:
         return await self.respond(body, {"messages": messages}, start, chat=True)
 
     async def events(self, request: dict[str, Any], key: str) -> AsyncIterator[dict[str, Any]]:
-        """The events of an answer. Where its replica dies it is asked again, and what was delivered already is skipped."""
+        """The events of an answer. Where its replica dies it is asked again; what was delivered already is skipped."""
         delivered = ""
         for attempt in range(self.options.attempts):
             at = 0  # how much of the text this replica has given
@@ -298,8 +300,7 @@ class Ingress:
         yield {"error": f"{self.options.attempts} replicas died over this request", "code": "lost"}
 
     async def respond(self, body: Wanted, source: dict[str, Any], start: str, chat: bool) -> Response:
-        names = ["max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "stop"]
-        options = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+        options = {name: getattr(body, name) for name in OPTIONS if getattr(body, name) is not None}
         # With a seed, and with the same bits whatever a cache holds, an answer can be asked for again.
         options["seed"] = random.getrandbits(63) if body.seed is None else body.seed
         options["exact"] = True
