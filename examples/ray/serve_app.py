@@ -121,7 +121,7 @@ class Replica:
         return {"replica": self.name, **self.engine.metrics}
 
     async def answer(self, request: dict[str, Any], key: str) -> AsyncIterator[dict[str, Any]]:
-        """Pieces of text, then how it ended. `key` is for the router. Errors are events: not all can be pickled."""
+        """Pieces of text, then how it ended. `key` is for the router. What an engine refuses is an event: its replica did not fail."""
         try:
             if "messages" in request:
                 stream = self.engine.stream_chat(request["messages"], **request["options"])

@@ -53,14 +53,21 @@ def post(route, **body):
     return response.json()
 
 
-def chunks(route, **body):
-    """The events of a stream, without the last line."""
+def stream(route, **body):
+    """The events of a stream as they come, without the last line."""
     with requests.post(f"{URL}/{route}", json={**body, "stream": True}, stream=True, timeout=120) as response:
         response.raise_for_status()
         assert response.headers["content-type"].startswith("text/event-stream")
-        lines = [line.decode() for line in response.iter_lines() if line]
-    assert lines[-1] == "data: [DONE]", lines[-1]
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+        for line in response.iter_lines():
+            if line == b"data: [DONE]":
+                return
+            if line:
+                yield json.loads(line.removeprefix(b"data: "))
+    raise AssertionError("a stream without an end")
+
+
+def chunks(route, **body):
+    return list(stream(route, **body))
 
 
 def text_of(events):
@@ -165,17 +172,27 @@ def test_a_replica_that_is_killed_loses_nothing(two, engine):
     before = running()
     assert len(before) == 2
 
+    open_on = {}  # who computes a stream that is not at its end
+
     def ask(i):
         if i % 4 == 3:
             return [post("completions", **wanted[i])]
-        return chunks("completions", **wanted[i])
+        return list(watch(i, stream("completions", **wanted[i])))
+
+    def watch(i, events):
+        for event in events:
+            open_on[i] = event["replica"]
+            yield event
+        del open_on[i]
 
     with ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(ask, i) for i in range(len(wanted))]
-        while sum(answer.done() for answer in answers) < 4:
-            time.sleep(0.01)
-        victim, pid = next(iter(before.items()))
-        os.kill(pid, signal.SIGKILL)
+        until = time.monotonic() + 60
+        while not (streams := list(open_on.values())):
+            assert time.monotonic() < until, "no stream has begun"
+            time.sleep(0.001)
+        victim = streams[0]
+        os.kill(before[victim], signal.SIGKILL)
         answers = [answer.result() for answer in answers]
     assert [text_of(events) for events in answers] == expected
     replicas = [[event["replica"] for event in events] for events in answers]
@@ -190,11 +207,16 @@ def test_a_replica_that_is_killed_loses_nothing(two, engine):
 
 
 def metrics():
-    """Of each replica, by its name. Sixteen keys: both replicas are asked."""
+    """Of both replicas. Sixteen keys: each is asked. One that is new takes a while until the handle knows it."""
     handle = serve.get_deployment_handle("Replica", "default")
-    found = [handle.metrics.remote(key=str(i)).result() for i in range(16)]
-    assert len(found := {each.pop("replica"): each for each in found}) == 2
-    return list(found.values())
+    until = time.monotonic() + 60
+    while True:
+        found = [handle.metrics.remote(key=str(i)).result() for i in range(16)]
+        by_name = {each.pop("replica"): each for each in found}
+        if len(by_name) == 2:
+            return list(by_name.values())
+        assert time.monotonic() < until, list(by_name)
+        time.sleep(0.2)
 
 
 def test_who_goes_away_leaves_nothing(two):

@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -130,6 +131,14 @@ def test_errors_say_what_works(engine):
         engine.generate("Once", priority="soon")
     with pytest.raises(wgslm.ArgumentError, match="deadline"):
         engine.generate("Once", deadline=-1.0)
+
+
+def test_errors_reach_other_processes():
+    made = [wgslm.Error("io", "no file"), wgslm.ArgumentError("argument", "no"), wgslm.RefusedError("refused", "later", 2.5)]
+    for error in made:
+        error.__dict__["where"] = "here"
+        got = pickle.loads(pickle.dumps(error))
+        assert type(got) is type(error) and str(got) == str(error) and vars(got) == vars(error)
 
 
 def test_too_much_is_refused():

@@ -51,6 +51,10 @@ class Error(Exception):
         super().__init__(message)
         self.code = code
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # What pickle takes by itself is the text alone; an error goes to other processes whole.
+        return type(self), (self.code, str(self)), self.__dict__
+
 
 class ArgumentError(Error, ValueError):
     """Something that was given does not work; the text says what does."""
@@ -62,6 +66,9 @@ class RefusedError(Error):
     def __init__(self, code: str, message: str, retry_after: float) -> None:
         super().__init__(code, message)
         self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.code, str(self), self.retry_after), self.__dict__
 
 
 class _Errors:
