@@ -1,5 +1,17 @@
 // What a user of the package writes, in strict TypeScript.
-import { checkSupport, createEngine, EngineError, models, TINY_MODEL, type Device, type Plan } from "@wgslm/web";
+import { checkSupport, createEngine, EngineError, models, TINY_MODEL, type Device, type Engine, type Plan, type Tool, type ToolCall } from "@wgslm/web";
+
+/** A call of a tool, as programs read it; the small model makes none. */
+export async function call(engine: Engine, tools: Tool[]): Promise<ToolCall | undefined> {
+  const { choices } = await engine.chat.completions.create({ messages: [{ role: "user", content: "Hello" }], tools, tool_choice: "auto" });
+  return choices[0].message.tool_calls?.[0];
+}
+
+/** The first number of a text's vector. */
+export async function first(engine: Engine, text: string): Promise<number | string | undefined> {
+  const { data } = await engine.embeddings.create({ input: [text] });
+  return data[0]?.embedding[0];
+}
 
 const said: unknown[] = [];
 try {
