@@ -3,7 +3,7 @@
 //! To use it in one: `app.manage(Models::default())`, `#[tauri::command]` above each function, `State<'_, Models>` for `&Models`,
 //! and a `tauri::ipc::Channel<Event>`, whose `send` is the `emit` here. Everything that crosses is serde's.
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use wgslm::chat;
@@ -20,6 +20,16 @@ struct Models {
     open: Mutex<Option<ServedModel>>,
     /// Answers in flight, by the window's own number.
     running: Mutex<HashMap<u32, Canceller>>,
+}
+
+impl Models {
+    fn open(&self) -> MutexGuard<'_, Option<ServedModel>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn running(&self) -> MutexGuard<'_, HashMap<u32, Canceller>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What the window hears.
@@ -68,8 +78,8 @@ struct Question {
 /// Opens a model; none: the small one that is compiled in. Answers of the one before end as cancelled.
 async fn open(models: &Models, path: Option<String>, emit: impl Fn(Event) + Send + Sync) -> Result<String, Failure> {
     // First, so that there is memory for the new one.
-    models.running.lock().unwrap_or_else(PoisonError::into_inner).drain().for_each(|(_, answer)| answer.cancel());
-    *models.open.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    models.running().drain().for_each(|(_, answer)| answer.cancel());
+    *models.open() = None;
     let source: ModelSource = path.map_or_else(|| wgslm::TINY.into(), ModelSource::from);
     let mut progress = |progress| {
         if let Progress::Loading(done, all) = progress {
@@ -79,13 +89,13 @@ async fn open(models: &Models, path: Option<String>, emit: impl Fn(Event) + Send
     let options = Options { seqs: 2, ..Options::default() };
     let (model, _) = LanguageModel::open(source, &options, &mut progress).await?.serve(ServeOptions::default());
     let name = model.model().name.clone();
-    *models.open.lock().unwrap_or_else(PoisonError::into_inner) = Some(model);
+    *models.open() = Some(model);
     Ok(name)
 }
 
 /// Answers a conversation. What it shares with earlier ones is not computed again, so the window keeps the messages.
 async fn ask(models: &Models, question: Question, emit: impl Fn(Event) + Send + Sync) -> Result<(), Failure> {
-    let model = models.open.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let model = models.open().clone();
     let model = model.ok_or(Failure { code: "closed".into(), message: "no model is open".into() })?;
     let template = model.chat_template()?;
     let template =
@@ -97,15 +107,14 @@ async fn ask(models: &Models, question: Question, emit: impl Fn(Event) + Send + 
     let sampling = Sampling { temperature: question.temperature.unwrap_or(own.temperature), ..own };
     let request = Request { sampling, max_tokens: question.max_tokens, ..model.request(prompt) };
     let mut generation = model.handle().generate(request)?;
-    let running = || models.running.lock().unwrap_or_else(PoisonError::into_inner);
-    running().insert(question.answer, generation.canceller());
+    models.running().insert(question.answer, generation.canceller());
     let mut result = Ok(());
     while let Some(event) = generation.next_event().await {
         match event {
             GenerationEvent::Token { text, .. } if text.is_empty() => {}
             GenerationEvent::Token { text, .. } => emit(Event::Text { text }),
             GenerationEvent::Finished { reason: Finish::Error(error), .. } => {
-                result = Err(Failure { code: error.code().to_owned(), message: error.to_string() });
+                result = Err(wgslm::Error::from_shared(error).into());
             }
             GenerationEvent::Finished { text, reason, usage, .. } => {
                 if !text.is_empty() {
@@ -115,13 +124,13 @@ async fn ask(models: &Models, question: Question, emit: impl Fn(Event) + Send + 
             }
         }
     }
-    running().remove(&question.answer);
+    models.running().remove(&question.answer);
     result
 }
 
 /// Ends an answer; its `End` still comes. Of one that has ended nothing happens.
 fn stop(models: &Models, answer: u32) {
-    if let Some(answer) = models.running.lock().unwrap_or_else(PoisonError::into_inner).get(&answer) {
+    if let Some(answer) = models.running().get(&answer) {
         answer.cancel();
     }
 }

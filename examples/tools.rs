@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use wgslm::chat::{self, AnswerFormat, Parts, ToolCall};
 use wgslm::driver::{GenerationEvent, ServeOptions};
 use wgslm::engine::{Finish, Request};
-use wgslm::{Options, ServedModel, block_on};
+use wgslm::{Error, Options, ServedModel, block_on};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -72,8 +72,10 @@ fn answer(model: &ServedModel, messages: &[Value], tools: &Arc<[Value]>) -> Resu
     let mut parts = Parts::default();
     while let Some(event) = generation.wait() {
         match event {
-            GenerationEvent::Token { id, text, .. } => parts.extend(splitter.push_token(model.tokenizer(), id, &text)),
-            GenerationEvent::Finished { reason: Finish::Error(error), .. } => return Err(error.to_string().into()),
+            GenerationEvent::Token { id, text, .. } => parts.extend(splitter.push_token(model.tokenizer(), id, text)),
+            GenerationEvent::Finished { reason: Finish::Error(error), .. } => {
+                return Err(Error::from_shared(error).into());
+            }
             GenerationEvent::Finished { text, .. } => {
                 parts.extend(splitter.push(&text));
                 parts.extend(splitter.finish());

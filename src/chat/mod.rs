@@ -20,4 +20,4 @@ pub use calls::ToolCall;
 pub use conversation::{ContextPolicy, Conversation, Message, Prompt};
 pub use prompt::{adapt, continuation, messages, render, stops};
 pub use split::{AnswerFormat, Parts, Splitter};
-pub use transcript::Transcript;
+pub use transcript::{Transcript, text};

@@ -142,8 +142,18 @@ impl Splitter {
         Self { state: State::Text, ..Self::new("", ("", ""), None) }
     }
 
-    /// The text of a control token that takes part here. All others are no text.
-    pub fn mark<'a>(&self, tokenizer: &'a Tokenizer, id: u32) -> Option<&'a str> {
+    /// Adds what a token's text leaves out: the mark that a control token is, where it says what the text around it is. False for
+    /// all other control tokens, of which no text is known.
+    pub fn spell(&self, tokenizer: &Tokenizer, id: u32, text: &mut String) -> bool {
+        if !tokenizer.is_control(id) {
+            return true;
+        }
+        let mark = self.mark(tokenizer, id);
+        text.push_str(mark.unwrap_or_default());
+        mark.is_some()
+    }
+
+    fn mark<'a>(&self, tokenizer: &'a Tokenizer, id: u32) -> Option<&'a str> {
         let mark = tokenizer.piece(id).and_then(|piece| std::str::from_utf8(piece).ok())?;
         let channels = self.channels() && (mark == MESSAGE || mark == "<|constrain|>" || ENDS.contains(&mark));
         (is_mark(mark) || channels).then_some(mark)
@@ -165,14 +175,9 @@ impl Splitter {
     }
 
     /// Adds a token with its text, as a generation gives them, and gives what became certain.
-    pub fn push_token(&mut self, tokenizer: &Tokenizer, id: u32, text: &str) -> Parts {
-        let mut parts = self.push(text);
-        if tokenizer.is_control(id)
-            && let Some(mark) = self.mark(tokenizer, id)
-        {
-            parts.extend(self.push(mark));
-        }
-        parts
+    pub fn push_token(&mut self, tokenizer: &Tokenizer, id: u32, mut text: String) -> Parts {
+        self.spell(tokenizer, id, &mut text);
+        self.push(&text)
     }
 
     /// Adds text, gives what became certain.

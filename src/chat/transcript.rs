@@ -95,7 +95,7 @@ impl Transcript {
 }
 
 /// Their text.
-pub(super) fn text(segments: &[Segment]) -> String {
+pub fn text(segments: &[Segment]) -> String {
     segments.iter().map(|s| s.text.as_str()).collect()
 }
 

@@ -6,7 +6,7 @@ use crate::exec::{
 use crate::file::{self, ModelFile};
 use crate::gpu::Device;
 use crate::kv::Kv;
-use crate::model::{Embedding, Model, ModelSource, Out, Program, Task};
+use crate::model::{Embedding, Model, ModelSource, Program, Task};
 use crate::text::{Special, Tokenizer};
 use crate::{Error, Result};
 
@@ -213,7 +213,7 @@ impl<E: Executor> Embedder<E> {
 
     /// Whether it gives scores of pairs of texts, and not vectors.
     pub fn scores(&self) -> bool {
-        self.program.outs.iter().any(|out| matches!(out, Out::Score(_)))
+        self.program.scores()
     }
 
     /// Whether texts that are too long are truncated from now on; else they are errors.

@@ -235,6 +235,11 @@ impl Program {
         })
     }
 
+    /// Whether it gives scores of pairs of texts.
+    pub fn scores(&self) -> bool {
+        self.outs.iter().any(|out| matches!(out, Out::Score(_)))
+    }
+
     /// Whether a sequence must come in one step: attention is bidirectional, or all rows are pooled.
     pub fn needs_full_sequence(&self) -> bool {
         let packed = |node: &Node| matches!(node.op, Op::Attend(Attend { kv: Kv::Packed { .. }, .. }));

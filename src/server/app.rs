@@ -449,7 +449,7 @@ impl Language {
                 let segments = chat::render(template, messages, &variables, now())?;
                 let found = self.answers.lock().unwrap_or_else(PoisonError::into_inner).find(&segments, salt);
                 let ids = found.unwrap_or_default().encode(tokenizer, &segments, false)?;
-                Ok((ids, Some(segments.iter().map(|segment| segment.text.as_str()).collect())))
+                Ok((ids, Some(chat::text(&segments))))
             }
         }
     }

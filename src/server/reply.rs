@@ -129,12 +129,9 @@ impl Reply {
                     self.logprobs.push(TokenLogprobs { id: first.token, logprob: first.logprob, top: top.to_vec() });
                 }
                 let tokenizer = self.language.model.tokenizer();
-                if tokenizer.is_control(id) {
-                    // Control tokens are no text, but some of them say what the text is.
-                    match self.splitter.mark(tokenizer, id) {
-                        Some(mark) => text.push_str(mark),
-                        None => self.asked = None,
-                    }
+                if !self.splitter.spell(tokenizer, id, &mut text) {
+                    // What the template writes of it is not known.
+                    self.asked = None;
                 }
                 self.raw.push_str(&text);
                 let parts = self.splitter.push(&text);

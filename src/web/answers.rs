@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::Task;
 use super::executor::{self, WebExecutor};
 use super::request::ChatRequest;
 use crate::Result;
@@ -52,18 +53,15 @@ impl Answering {
     }
 
     pub(super) fn info(&self) -> Value {
-        let (model, Language { template, format, .. }) = (self.model.model(), &self.language);
-        json!({
-            "name": model.name,
-            "architecture": model.arch,
-            "parameters": model.parameters,
-            "context": self.model.context(),
-            "task": "answer",
-            "chat": template.is_some(),
-            "tools": template.is_some() && format.calls(),
-            "thinks": template.is_some() && format.thinks(),
-            "smallerCache": executor::smaller_cache(self.driver.engine().executor()),
-        })
+        let mut info = super::described(self.model.model(), Task::Answer);
+        info["context"] = self.model.context().into();
+        info["smallerCache"] = executor::smaller_cache(self.driver.engine().executor()).into();
+        if self.language.template.is_some() {
+            info["chat"] = true.into();
+            info["tools"] = self.language.format.calls().into();
+            info["thinks"] = self.language.format.thinks().into();
+        }
+        info
     }
 
     pub(super) fn start(&mut self, request: &str) -> Result<f64> {
@@ -134,13 +132,9 @@ impl Answering {
 
 impl Answer {
     fn hear(&mut self, id: u32, mut text: String, tokenizer: &Tokenizer) -> Parts {
-        if tokenizer.is_control(id) {
-            // Control tokens are no text, but some of them say what the text is.
-            match self.splitter.mark(tokenizer, id) {
-                Some(mark) => text.push_str(mark),
-                // What the template writes of it is not known.
-                None => self.reported = None,
-            }
+        if !self.splitter.spell(tokenizer, id, &mut text) {
+            // What the template writes of it is not known.
+            self.reported = None;
         }
         if let Some((ids, all)) = &mut self.reported {
             ids.push(id);

@@ -1,9 +1,9 @@
 //! What a module runs models on: WebGPU, or in a module of its own the processor, without any code for WebGPU.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::answers::Answering;
-use super::{Loaded, Options, Task};
+use super::{Loaded, Options, Task, described};
 use crate::engine::{EmbedOptions, Embedder, StepTime};
 use crate::exec::{self, CacheSize, Progress};
 #[cfg(not(feature = "web-cpu"))]
@@ -38,26 +38,23 @@ fn common(model: &Model, options: &Options) -> Result<exec::Options> {
 }
 
 /// Options for vectors, if it is vectors that the model is to give.
-fn embedding(model: &Model, options: &Options) -> Option<EmbedOptions> {
+fn embedding(model: &Model, options: &Options) -> Result<Option<EmbedOptions>> {
     let own = if model.program.logits().is_some() { Task::Answer } else { Task::Embed };
-    (options.task.unwrap_or(own) == Task::Embed)
-        .then(|| EmbedOptions { context: options.context, ..EmbedOptions::default() })
-}
-
-fn described(model: &Model) -> Value {
-    json!({ "name": model.name, "architecture": model.arch, "parameters": model.parameters, "task": "embed", "chat": false,
-        "tools": false, "thinks": false, "smallerCache": null })
-}
-
-/// An engine for vectors, with what `info` says of the model.
-fn vectors(mut info: Value, embedder: Embedder<WebExecutor>) -> Result<Loaded> {
-    if embedder.scores() {
-        let what = format!("{}, which gives scores of pairs of texts,", info["name"]);
+    if options.task.unwrap_or(own) == Task::Answer {
+        return Ok(None);
+    }
+    if model.program.scores() {
+        let what = format!("{}, which gives scores of pairs of texts,", model.name);
         return Err(Error::unsupported(what, "a model that gives vectors or answers works"));
     }
+    Ok(Some(EmbedOptions { context: options.context, ..EmbedOptions::default() }))
+}
+
+/// An engine for vectors, with what is known of the model.
+fn vectors(mut info: Value, embedder: Embedder<WebExecutor>) -> Loaded {
     info["width"] = embedder.width().into();
     info["context"] = embedder.longest().into();
-    Ok(Loaded::Vectors { embedder, info })
+    Loaded::Vectors { embedder, info }
 }
 
 /// Loads a model.
@@ -77,9 +74,9 @@ pub(super) async fn load(
         self_test_results: options.self_test.unwrap_or(!software).then(|| results.clone()),
         ..common(&model, options)?
     };
-    if let Some(how) = embedding(&model, options) {
-        let info = described(&model);
-        return vectors(info, Embedder::open_on(&device, model, &how, &run, progress).await?);
+    if let Some(how) = embedding(&model, options)? {
+        let info = described(&model, Task::Embed);
+        return Ok(vectors(info, Embedder::open_on(&device, model, &how, &run, progress).await?));
     }
     let model = LanguageModel::open_on(&device, model, &run, progress).await?;
     // The steps of a software adapter take long whatever is in them, and have few rows already.
@@ -96,9 +93,9 @@ pub(super) async fn load(
 ) -> Result<Loaded> {
     let model = Model::open_whole(file).await?;
     let run = exec::Options { prefill_tokens: 256, ..common(&model, options)? };
-    if let Some(how) = embedding(&model, options) {
-        let info = described(&model);
-        return vectors(info, Embedder::open_on_cpu(model, &how, &run, progress).await?);
+    if let Some(how) = embedding(&model, options)? {
+        let info = described(&model, Task::Embed);
+        return Ok(vectors(info, Embedder::open_on_cpu(model, &how, &run, progress).await?));
     }
     let model = LanguageModel::open_on_cpu(model, &run, progress).await?;
     Ok(Loaded::Answers(Answering::new(model, Some(StepTime::default()))?))

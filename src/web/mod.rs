@@ -21,6 +21,7 @@ use self::source::{JsFile, JsSource};
 use crate::engine::Embedder;
 use crate::exec::{Numerics, Progress, SelfTestResults};
 use crate::file::ModelFile;
+use crate::model::Model;
 use crate::{Error, Result};
 
 #[wasm_bindgen]
@@ -47,7 +48,7 @@ struct Options {
 }
 
 /// What a model is loaded for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Task {
     Answer,
@@ -107,9 +108,7 @@ impl WebEngine {
             Loaded::Answers(answering) => answering.info(),
             Loaded::Vectors { info, .. } => info.clone(),
         };
-        if let Value::Object(info) = &mut info {
-            info.insert("faults".to_owned(), self.self_test_results.faults().into());
-        }
+        info["faults"] = self.self_test_results.faults().into();
         info.to_string()
     }
 
@@ -193,6 +192,20 @@ impl WebEngine {
         let vectors = embedder.run(&inputs).await?.concat();
         Ok(js_sys::Array::of2(&js_sys::Float32Array::from(vectors.as_slice()), &(tokens as f64).into()))
     }
+}
+
+/// What [`WebEngine::info`] says of any model; of one that answers there is more to say.
+fn described(model: &Model, task: Task) -> Value {
+    json!({
+        "name": model.name,
+        "architecture": model.arch,
+        "parameters": model.parameters,
+        "task": task,
+        "chat": false,
+        "tools": false,
+        "thinks": false,
+        "smallerCache": null,
+    })
 }
 
 /// What JavaScript receives of an error: `{code, message}`.

@@ -84,8 +84,7 @@ impl ChatRequest {
                 let segments = chat::render(template, &messages, &variables, now())?;
                 let ids = transcript.encode(tokenizer, &segments, false)?;
                 transcript.ask(&segments, &ids);
-                let text: String = segments.iter().map(|segment| segment.text.as_str()).collect();
-                Ok(Prompt { ids, splitter: format.splitter(&text, self.tools.as_slice().into()) })
+                Ok(Prompt { ids, splitter: format.splitter(&chat::text(&segments), self.tools.as_slice().into()) })
             }
             (None, Some(prompt)) => {
                 *transcript = Transcript::default();

@@ -9,7 +9,7 @@ use crate::model::arch::Arch;
 use crate::model::config::Config;
 use crate::model::config::keys;
 use crate::model::files::names::Names;
-use crate::model::program::{CacheSpec, Node, Out, Program};
+use crate::model::program::{CacheSpec, Node, Program};
 use crate::ops::{Attend, Divide, Mask, Op, Pooling, RowWise, Score};
 use crate::{Error, Result};
 
@@ -361,7 +361,7 @@ fn latent(program: &Program, pairs: &mut Pairs) {
 
 /// How vectors are made of a sequence's rows, and the dense layers after them.
 fn pooling(program: &Program, pairs: &mut Pairs) {
-    let score = program.outs.iter().any(|out| matches!(out, Out::Score(_)));
+    let score = program.scores();
     for node in &program.nodes {
         if let Op::Pool(op) = &node.op {
             let pooling = match op.pooling {
