@@ -1,4 +1,5 @@
 // A model of which each token is known before, as a GGUF file: thoughts and calls of tools, which no small model makes by itself.
+// tests/front_ends/serve/scripted.rs makes one for the server, as a folder and in several formats of calls.
 
 /** Before the pieces of an answer each byte has a token. */
 const BYTES = 256;

@@ -1,6 +1,7 @@
 /** The engine as a page sees it: a worker behind promises and iterators. */
 import {
   forEngine,
+  textsOf,
   type AnswerMessage,
   type ChatCompletion,
   type ChatCompletionChunk,
@@ -61,14 +62,15 @@ interface Started {
 
 type AnswerEvent = FromWorker & { type: "text" | "finish" };
 type Vectors = FromWorker & { type: "vectors" };
+type Arrived = AnswerEvent | Vectors;
 
 /** Where the events of an answer arrive, and wait to be read. */
 class Inbox {
-  #events: (AnswerEvent | Vectors)[] = [];
+  #events: Arrived[] = [];
   #failure: unknown;
   #wake: (() => void) | undefined;
 
-  push(event: AnswerEvent | Vectors): void {
+  push(event: Arrived): void {
     this.#events.push(event);
     this.#wake?.();
   }
@@ -78,7 +80,7 @@ class Inbox {
     this.#wake?.();
   }
 
-  async next(): Promise<AnswerEvent | Vectors> {
+  async next(): Promise<Arrived> {
     for (;;) {
       if (this.#failure) throw this.#failure;
       const event = this.#events.shift();
@@ -214,15 +216,15 @@ export interface RequestOptions {
 }
 
 /** The events of a request; leaving the loop early ends it. */
-async function* events(engine: Engine, { id, inbox }: Started, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
+async function* events<Event extends Arrived>(engine: Engine, { id, inbox }: Started, signal: AbortSignal | undefined): AsyncGenerator<Event, void> {
   const abort = (): void => inbox.fail(signal?.reason);
   signal?.addEventListener("abort", abort);
   if (signal?.aborted) abort();
   try {
     for (;;) {
-      const event = (await inbox.next()) as AnswerEvent;
+      const event = (await inbox.next()) as Event;
       yield event;
-      if (event.type === "finish") return;
+      if (event.type !== "text") return;
     }
   } finally {
     signal?.removeEventListener("abort", abort);
@@ -308,30 +310,18 @@ class EmbeddingsOf {
   constructor(private readonly engine: Engine) {}
 
   /** Vectors of texts, of a model that was loaded for them. */
-  async create({ input, encoding_format = "float", ...rest }: EmbeddingRequest, { signal }: RequestOptions = {}): Promise<Embeddings> {
-    const wrong = (message: string): EngineError => new EngineError({ code: "argument", message });
-    if ("dimensions" in rest) throw new EngineError({ code: "unsupported", message: "dimensions: vectors are as long as the model makes them" });
-    if (encoding_format !== "float" && encoding_format !== "base64") throw wrong("encoding_format: float and base64 work");
-    const texts = typeof input === "string" ? [input] : input;
-    if (!Array.isArray(texts) || !texts.length) throw wrong("input: a text, or a list of texts, works");
-    const odd = texts.findIndex((text) => typeof text !== "string" || !text);
-    if (odd >= 0) throw wrong(`input[${odd}]: a text of one character or more works`);
+  async create(request: EmbeddingRequest, { signal }: RequestOptions = {}): Promise<Embeddings> {
+    const texts = textsOf(request);
     signal?.throwIfAborted();
-    const { id, inbox } = this.engine.embed(texts);
-    const abort = (): void => inbox.fail(signal?.reason);
-    signal?.addEventListener("abort", abort);
-    try {
-      const { vectors, tokens } = (await inbox.next()) as Vectors;
+    for await (const { vectors, tokens } of events<Vectors>(this.engine, this.engine.embed(texts), signal)) {
       const width = vectors.length / texts.length;
       const data = texts.map((_, index) => {
         const vector = vectors.subarray(index * width, (index + 1) * width);
-        return { object: "embedding" as const, index, embedding: encoding_format === "float" ? Array.from(vector) : base64(vector) };
+        return { object: "embedding" as const, index, embedding: request.encoding_format === "base64" ? base64(vector) : Array.from(vector) };
       });
       return { object: "list", data, model: this.engine.info.name, usage: { prompt_tokens: tokens, total_tokens: tokens } };
-    } finally {
-      signal?.removeEventListener("abort", abort);
-      this.engine.cancel(id);
     }
+    throw new Error("the vectors have not come");
   }
 }
 

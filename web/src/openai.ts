@@ -169,6 +169,7 @@ export interface Embeddings {
 }
 
 const wrong = (message: string): EngineError => new EngineError({ code: "argument", message });
+const unsupported = (message: string): EngineError => new EngineError({ code: "unsupported", message });
 
 /** Fields of OpenAI's that would change the answer, and that are not there yet: better refused than ignored. */
 const UNSUPPORTED = ["functions", "function_call", "response_format", "logprobs", "top_logprobs", "logit_bias", "audio", "modalities", "suffix", "echo", "best_of"];
@@ -178,11 +179,11 @@ export function forEngine(request: ChatRequest): object {
   const fields = request as unknown as Record<string, unknown>;
   const set = (name: string) => fields[name] !== undefined && fields[name] !== null && fields[name] !== false && fields[name] !== 0;
   const found = UNSUPPORTED.find(set);
-  if (found) throw new EngineError({ code: "unsupported", message: `${found} is not supported yet` });
+  if (found) throw unsupported(`${found} is not supported yet`);
   if (fields["n"] !== undefined && fields["n"] !== 1) throw wrong("n: only 1 works");
   const { messages, tools, tool_choice, reasoning_effort, chat_template_kwargs, ...rest } = request;
   if (tool_choice !== undefined && tool_choice !== "auto" && tool_choice !== "none") {
-    throw new EngineError({ code: "unsupported", message: "tool_choice: calls cannot be held to a grammar yet; auto and none work" });
+    throw unsupported("tool_choice: calls cannot be held to a grammar yet; auto and none work");
   }
   const variables = { ...thinking(reasoning_effort), ...chat_template_kwargs };
   return {
@@ -191,6 +192,17 @@ export function forEngine(request: ChatRequest): object {
     ...(tools && tool_choice !== "none" ? { tools: tools.map(shown) } : {}),
     chat_template_kwargs: variables,
   };
+}
+
+/** The texts of which vectors are wanted. Throws on what cannot be honoured. */
+export function textsOf({ input, encoding_format, ...rest }: EmbeddingRequest): string[] {
+  if ("dimensions" in rest) throw unsupported("dimensions: vectors are as long as the model makes them");
+  if (!["float", "base64", undefined].includes(encoding_format)) throw wrong("encoding_format: float and base64 work");
+  const texts = typeof input === "string" ? [input] : input;
+  if (!Array.isArray(texts) || !texts.length) throw wrong("input: a text, or a list of texts, works");
+  const odd = texts.findIndex((text) => typeof text !== "string" || !text);
+  if (odd >= 0) throw wrong(`input[${odd}]: a text of one character or more works`);
+  return texts;
 }
 
 /** How much is to be thought, as templates are asked. */
@@ -235,6 +247,6 @@ function object(text: unknown): unknown {
 function shown(tool: Tool, index: number): object {
   const { name, description, parameters, ...rest } = tool?.function ?? {};
   if (tool?.type !== "function" || typeof name !== "string") throw wrong(`tools[${index}]: { type: "function", function: { name: … } } works`);
-  if ("strict" in rest && rest.strict) throw new EngineError({ code: "unsupported", message: `tools[${index}].function.strict: calls cannot be held to a grammar yet` });
+  if ("strict" in rest && rest.strict) throw unsupported(`tools[${index}].function.strict: calls cannot be held to a grammar yet`);
   return { type: "function", function: { name, ...(description !== undefined ? { description } : {}), ...(parameters !== undefined ? { parameters } : {}), ...rest } };
 }
