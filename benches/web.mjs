@@ -33,11 +33,12 @@ const measure = `async (start, tokens) => {
   return { first: first - began, rest: last - first, prompt: usage?.prompt_tokens, generated: usage?.completion_tokens ?? tokens };
 }`;
 
-const ours = `async ({ model, device, warm, prompt, tokens }) => {
+const ours = `async ({ model, device, warm, prompt, tokens, threads }) => {
   const measure = ${measure};
   const { createEngine } = await import("/index.js");
   const began = performance.now();
-  const engine = await createEngine(model, { context: 1024, device });
+  const engine = await createEngine(model, { context: 1024, device, threads });
+  if (engine.info.threads !== threads) throw new Error("the page computes on " + engine.info.threads + " threads");
   const load = performance.now() - began;
   const answer = (prompt, max_tokens) =>
     measure(() => engine.chat.completions.create({ prompt, max_tokens, temperature: 0, stream: true, stream_options: { include_usage: true } }), max_tokens);
@@ -68,7 +69,8 @@ const theirs = `async ({ model, warm, prompt, tokens, threads }) => {
 const root = fileURLToPath(new URL("..", import.meta.url));
 const only = new RegExp(option("--only", ""));
 const contenders = [
-  { name: "page, processor", run: ours, device: "cpu", folder: join(root, "web/dist"), threads: 1 },
+  { name: "page, processor, 1 thread", run: ours, device: "cpu", folder: join(root, "web/dist"), threads: 1 },
+  { name: "page, processor, 2 threads", run: ours, device: "cpu", folder: join(root, "web/dist"), threads: 2 },
   { name: "page, SwiftShader", run: ours, device: "gpu", folder: join(root, "web/dist"), threads: 1 },
   { name: "wllama, 1 thread", run: theirs, folder: join(peer, "esm"), threads: 1 },
   { name: "wllama, 2 threads", run: theirs, folder: join(peer, "esm"), threads: 2 },
@@ -76,16 +78,11 @@ const contenders = [
 
 async function once({ run, device, folder, threads }) {
   const first = (path, _, response) => {
-    // Without these headers a page gets no threads.
-    if (threads > 1) {
-      response.setHeader("cross-origin-opener-policy", "same-origin");
-      response.setHeader("cross-origin-embedder-policy", "require-corp");
-    }
     if (path !== "/blank.html") return false;
     response.writeHead(200, { "content-type": "text/html" }).end("<!doctype html>");
     return true;
   };
-  const server = await serve({ folder, models: dirname(model), first });
+  const server = await serve({ folder, models: dirname(model), first, isolated: threads > 1 }); // others get no threads
   const browser = await launch();
   try {
     const page = await browser.newPage();

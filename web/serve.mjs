@@ -1,6 +1,6 @@
 // Serves the built page, and models if asked to, with range requests, on this machine only:
-//   scripts/serve-web [--port 8080] [--models FOLDER]
-// Models appear under /models/. Without a port, any that is free.
+//   scripts/serve-web [--port 8080] [--models FOLDER] [--isolated]
+// Models appear under /models/. Without a port, any that is free. Isolated pages may share memory between threads.
 import { createReadStream } from "node:fs";
 import { stat } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -25,9 +25,13 @@ function pathOf(address) {
   }
 }
 
+/** What makes a page cross-origin isolated. */
+const ISOLATED = { "cross-origin-opener-policy": "same-origin", "cross-origin-embedder-policy": "require-corp" };
+
 /** Serves `folder`, and `models` under /models/. `first`, if given, sees each request and may answer it: then it says true. */
-export function serve({ folder, models, port = 0, first }) {
+export function serve({ folder, models, port = 0, first, isolated = false }) {
   const server = createServer(async (request, response) => {
+    for (const [name, value] of Object.entries(isolated ? ISOLATED : {})) response.setHeader(name, value);
     const path = pathOf(request.url);
     if (path === undefined) return response.writeHead(400).end("malformed address\n");
     if (first?.(path, request, response)) return;
@@ -56,6 +60,6 @@ export function serve({ folder, models, port = 0, first }) {
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const option = (name) => (process.argv.includes(name) ? process.argv[process.argv.indexOf(name) + 1] : undefined);
   const folder = fileURLToPath(new URL("dist", import.meta.url));
-  const server = await serve({ folder, models: option("--models"), port: Number(option("--port") ?? 8080) });
+  const server = await serve({ folder, models: option("--models"), port: Number(option("--port") ?? 8080), isolated: process.argv.includes("--isolated") });
   console.log(`http://localhost:${server.address().port}/`);
 }

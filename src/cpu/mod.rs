@@ -16,4 +16,6 @@ pub(crate) use memory::is_answered;
 pub(crate) use memory::zeros;
 pub(crate) use pages::{FloatRows, Kind, PageShape, Pages};
 pub(crate) use shared::Shared;
-pub(crate) use thread_pool::{Job, MOST_SHARES, Share, ThreadPool};
+#[cfg(all(target_arch = "wasm32", target_feature = "atomics", feature = "web-cpu"))]
+pub(crate) use thread_pool::lent;
+pub(crate) use thread_pool::{Job, MOST_SHARES, Share, ThreadPool, offered};

@@ -27,14 +27,14 @@ pub(crate) struct Job<'a> {
     pub(crate) work: &'a Work<'a>,
 }
 
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(any(not(target_arch = "wasm32"), target_feature = "atomics"))]
 type Shares<'a> = dyn Fn(usize, usize) -> usize + Sync + 'a;
-#[cfg(not(target_arch = "wasm32"))]
+#[cfg(any(not(target_arch = "wasm32"), target_feature = "atomics"))]
 type Work<'a> = dyn Fn(usize, &Share) + Sync + 'a;
-// There is one thread here, so that nothing need be shared.
-#[cfg(target_arch = "wasm32")]
+// WebAssembly whose memory is not shared has one thread, so that nothing need be shared.
+#[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
 type Shares<'a> = dyn Fn(usize, usize) -> usize + 'a;
-#[cfg(target_arch = "wasm32")]
+#[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
 type Work<'a> = dyn Fn(usize, &Share) + 'a;
 
 /// A share of a region, and who does it.
@@ -67,14 +67,53 @@ impl Share {
     }
 }
 
-/// Iterations of a spin before a thread sleeps: some 50 µs. The next step of a decoding loop comes sooner.
-const SPINS: u32 = 1500;
+/// Iterations of a spin before a thread sleeps: some 50 µs. The next step of a decoding loop comes sooner. WebAssembly's spins
+/// do not pause.
+const SPINS: u32 = if cfg!(target_arch = "wasm32") { 30_000 } else { 1500 };
 /// Bits of a share's number.
 const BITS: u32 = 12;
 /// The most shares of a region.
 pub(crate) const MOST_SHARES: usize = (1 << BITS) - 1;
 /// The most threads of a pool.
 const MOST_THREADS: usize = 1024;
+
+/// Threads that computations may use here: cores of this process, or workers of the page that were promised.
+pub(crate) fn offered() -> usize {
+    #[cfg(not(target_arch = "wasm32"))]
+    return std::thread::available_parallelism().map_or(1, usize::from);
+    #[cfg(all(target_arch = "wasm32", target_feature = "atomics"))]
+    return lent::pool().map_or(1, |pool| pool.count());
+    #[cfg(all(target_arch = "wasm32", not(target_feature = "atomics")))]
+    1
+}
+
+/// WebAssembly cannot start threads. A page's workers, which run the same module on the same memory, lend theirs.
+#[cfg(all(target_arch = "wasm32", target_feature = "atomics"))]
+pub(crate) mod lent {
+    use std::sync::{Arc, OnceLock};
+
+    use super::{SHARED, ThreadPool, locked};
+
+    /// The module's thread pool, which lasts as long as the page's workers.
+    static POOL: OnceLock<Arc<ThreadPool>> = OnceLock::new();
+
+    pub(super) fn pool() -> Option<&'static Arc<ThreadPool>> {
+        POOL.get()
+    }
+
+    /// Promises so many threads, the caller's among them; once, before anything is computed.
+    pub(crate) fn promise(threads: usize) {
+        let pool = POOL.get_or_init(|| Arc::new(ThreadPool::new(threads)));
+        *locked(&SHARED) = Arc::downgrade(pool);
+    }
+
+    /// Lends the calling thread to the pool, for good. The caller's own has index 0, and each index is lent once.
+    pub(crate) fn lend(index: usize) {
+        if let Some(pool) = pool().filter(|pool| index > 0 && index < pool.state.places.len()) {
+            pool.state.live(index);
+        }
+    }
+}
 
 /// Threads that do jobs together. They end when nobody has the pool any more.
 pub(crate) struct ThreadPool {
@@ -143,7 +182,7 @@ impl Claims {
 impl ThreadPool {
     /// A thread pool for up to `count` threads, callers among them; of fewer where the system gives no more.
     fn new(count: usize) -> Self {
-        let count = if cfg!(target_arch = "wasm32") { 1 } else { count.clamp(1, MOST_THREADS) };
+        let count = count.clamp(1, MOST_THREADS);
         let state = State {
             job: AtomicPtr::new(std::ptr::null_mut()),
             active: AtomicUsize::new(0),
@@ -164,8 +203,7 @@ impl ThreadPool {
     pub(crate) fn shared(count: usize) -> Arc<Self> {
         let mut shared = locked(&SHARED);
         let pool = shared.upgrade().filter(|pool| count <= pool.state.places.len()).unwrap_or_else(|| {
-            let offered = std::thread::available_parallelism().map_or(1, usize::from);
-            let pool = Arc::new(Self::new(count.max(offered)));
+            let pool = Arc::new(Self::new(count.max(offered())));
             *shared = Arc::downgrade(&pool);
             pool
         });
@@ -195,7 +233,8 @@ impl ThreadPool {
 
     /// Threads, the caller among them.
     pub(crate) fn count(&self) -> usize {
-        locked(&self.workers).len() + 1
+        // Those that were lent are not the pool's to end.
+        if cfg!(target_arch = "wasm32") { self.state.places.len() } else { locked(&self.workers).len() + 1 }
     }
 
     /// Does a job with up to `threads` threads, the caller among them, and returns when it is complete. Allocates nothing. The

@@ -47,7 +47,7 @@ pub(crate) use random::random_model;
 pub use shape::Shape;
 #[cfg(not(target_arch = "wasm32"))]
 pub use source::PlainFile;
-pub use source::{ByteSource, Bytes, CountFn, ReadFuture, Shareable};
+pub use source::{ByteSource, Bytes, CountFn, ReadFuture};
 pub use tensor::{TensorInfo, TensorType};
 internal!(use write::{NewTensor, gguf_header, padding});
 

@@ -7,26 +7,15 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// What may be shared between threads; in a browser, where there is one thread, anything.
-#[cfg(not(target_arch = "wasm32"))]
-pub trait Shareable: Send + Sync {}
-#[cfg(not(target_arch = "wasm32"))]
-impl<T: Send + Sync + ?Sized> Shareable for T {}
-/// What may be shared between threads; in a browser, where there is one thread, anything.
-#[cfg(target_arch = "wasm32")]
-pub trait Shareable {}
-#[cfg(target_arch = "wasm32")]
-impl<T: ?Sized> Shareable for T {}
-
 /// A read in flight. Native sources are done at the first poll; a browser waits for its network.
 #[cfg(not(target_arch = "wasm32"))]
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
-/// A read in flight. Native sources are done at the first poll; a browser waits for its network.
+/// A read in flight. Native sources are done at the first poll; a browser waits for its network, on one thread.
 #[cfg(target_arch = "wasm32")]
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
 
 /// Receives how much is done, and how much there is in all. Must be `Send`, since the work that reports to it may move
-/// between threads; in a browser, which has one thread, it need not.
+/// between threads; in a browser, where it does not, it need not.
 #[cfg(not(target_arch = "wasm32"))]
 pub type CountFn<'a> = dyn FnMut(u64, u64) + Send + 'a;
 /// Receives how much is done, and how much there is in all.
@@ -34,7 +23,7 @@ pub type CountFn<'a> = dyn FnMut(u64, u64) + Send + 'a;
 pub type CountFn<'a> = dyn FnMut(u64, u64) + 'a;
 
 /// Random access to the bytes of one file.
-pub trait ByteSource: Shareable {
+pub trait ByteSource: Send + Sync {
     /// What messages call it: a path or an address.
     fn name(&self) -> &str;
 

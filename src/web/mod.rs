@@ -1,6 +1,6 @@
 //! The front end for browsers, which the package in web/ calls. It runs in a worker of the page; a [`driver`](crate::driver)
-//! does the work, a turn with each call. There are two modules of it: one for WebGPU, and one for the processor (the feature
-//! `web-cpu`), of which a page loads the one that it needs.
+//! does the work, a turn with each call. There are three modules of it, of which a page loads the one that it needs: for
+//! WebGPU, for the processor (the feature `web-cpu`), and for the processor's threads, where the page may share memory.
 //!
 //! Requests come as JSON with OpenAI's field names, events go back as JSON. Files are JavaScript objects with a `read`
 //! method, so that fetching and aborting are written in JavaScript, where they belong.
@@ -75,6 +75,23 @@ impl Options {
             other => Err(Error::argument("numerics", format!("{other:?}; \"fast\" and \"exact\" work"))),
         }
     }
+}
+
+/// Promises that so many threads will compute together, the engine's among them: before a model is loaded. Gives what the other
+/// workers make their instances of: the module, and the memory that all share.
+#[cfg(all(feature = "web-cpu", target_feature = "atomics"))]
+#[wasm_bindgen]
+pub fn promise_threads(count: usize) -> js_sys::Array {
+    crate::cpu::lent::promise(count);
+    js_sys::Array::of2(&wasm_bindgen::module(), &wasm_bindgen::memory())
+}
+
+/// Computes for the engine from now on, and never returns: what another worker's instance calls. Each index from 1 to before the
+/// number that was promised is called once.
+#[cfg(all(feature = "web-cpu", target_feature = "atomics"))]
+#[wasm_bindgen]
+pub fn lend_thread(index: usize) {
+    crate::cpu::lent::lend(index);
 }
 
 /// A model that is loaded.

@@ -1,6 +1,7 @@
 //! Files that JavaScript reads for us.
 
 use js_sys::Uint8Array;
+use send_wrapper::SendWrapper;
 use wasm_bindgen::prelude::*;
 
 use crate::file::{ByteSource, ReadFuture};
@@ -23,16 +24,16 @@ extern "C" {
     async fn read(this: &JsFile, offset: f64, length: u32) -> std::result::Result<JsValue, JsValue>;
 }
 
-/// A file of JavaScript's as a source of bytes.
+/// A file of JavaScript's as a source of bytes. It is read where it was made: threads that compute have no files.
 pub(super) struct JsSource {
-    file: JsFile,
+    file: SendWrapper<JsFile>,
     name: String,
     len: u64,
 }
 
 impl JsSource {
     pub(super) fn new(file: JsFile) -> Self {
-        Self { name: file.name(), len: file.size() as u64, file }
+        Self { name: file.name(), len: file.size() as u64, file: SendWrapper::new(file) }
     }
 
     async fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<()> {

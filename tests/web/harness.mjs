@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { homedir } from "node:os";
 import { join } from "node:path";
+import { pipeline, Readable } from "node:stream";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { serve } from "../../web/serve.mjs";
@@ -17,6 +18,8 @@ export const SMOLLM2 = "/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 export const limited = (name, run) => test(name, { timeout: 240_000 }, run);
 
 export let server, browser, address, tiny, reference;
+/** The same server, whose pages may share memory between threads. */
+let isolated;
 /** What the server was asked for since the last test began, and what it answers in its own way: by path, or `*` for all. */
 export let asked, special;
 
@@ -30,19 +33,31 @@ before(async () => {
     return answer !== undefined;
   };
   server = await serve({ folder: join(root, "web/dist"), models, first });
+  isolated = await serve({ folder: join(root, "web/dist"), models, first, isolated: true });
   address = `http://127.0.0.1:${server.address().port}`;
   browser = await launch();
 });
 
 after(async () => {
   await browser?.close();
-  server?.closeAllConnections();
-  server?.close();
+  for (const each of [server, isolated]) {
+    each?.closeAllConnections();
+    each?.close();
+  }
 });
 
 /** Runs `run` in an empty page, with the package as `wgslm` and `argument`. */
-export async function inPage(run, argument) {
-  const page = await blank();
+export function inPage(run, argument) {
+  return inPageOf(address, run, argument);
+}
+
+/** The same in a page that may share memory. */
+export function inIsolatedPage(run, argument) {
+  return inPageOf(`http://127.0.0.1:${isolated.address().port}`, run, argument);
+}
+
+async function inPageOf(origin, run, argument) {
+  const page = await blank(browser, origin);
   try {
     return await within(page, run, argument);
   } finally {
@@ -55,12 +70,12 @@ export function within(page, run, argument) {
   return page.evaluate(`import("/index.js").then(wgslm => (${run})(wgslm, ${JSON.stringify(argument)}))`);
 }
 
-export async function blank(context = browser) {
+export async function blank(context = browser, origin = address) {
   [asked, special] = [asked ?? [], special ?? new Map()];
   special.set("/blank.html", (_, response) => response.writeHead(200, { "content-type": "text/html" }).end("<!doctype html>"));
   const page = await context.newPage();
   page.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
-  await page.goto(`${address}/blank.html`);
+  await page.goto(`${origin}/blank.html`);
   asked.length = 0;
   return page;
 }
@@ -77,6 +92,19 @@ export function ranges(bytes, send = (response, part) => response.end(part)) {
     const part = bytes.subarray(Number(start), last + 1);
     response.writeHead(206, { "content-range": `bytes ${start}-${last}/${bytes.length}`, "content-length": part.length, "cache-control": "no-store" });
     send(response, part, Number(start));
+  };
+}
+
+/** Answers range requests from what is too large to be in memory. */
+export function piecewise(file) {
+  return (request, response) => {
+    const [, start, end] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range);
+    const last = Math.min(end ? Number(end) : Infinity, file.length - 1);
+    response.writeHead(206, { "content-range": `bytes ${start}-${last}/${file.length}`, "content-length": last + 1 - start, "cache-control": "no-store" });
+    const pieces = function* () {
+      for (let at = Number(start); at <= last; at += 1 << 20) yield file.subarray(at, Math.min(at + (1 << 20), last + 1));
+    };
+    pipeline(Readable.from(pieces()), response, () => {});
   };
 }
 

@@ -31,22 +31,29 @@ after(() => rmSync(clean, { recursive: true, force: true }));
 const own = () => join(clean, "node_modules/@wgslm/web/dist");
 const page = (script) => `<!doctype html><link rel="icon" href="data:,"><title></title>${script}`;
 
-/** Opens what was built, on each device, and waits for what the program says. */
+/** Opens what was built, on each device and on threads, and waits for what the program says. */
 async function says(folder) {
-  const server = await serve({ folder });
   const context = await browser.newContext();
   try {
-    for (const device of ["cpu", "gpu"]) {
-      const opened = await context.newPage();
-      await opened.goto(`http://127.0.0.1:${server.address().port}/?device=${device}`);
-      await opened.waitForFunction(() => document.title, null, { timeout: 120_000 });
-      const [ok, adapter, used, bytes, text, buffers] = JSON.parse(await opened.title());
-      assert.deepEqual([ok, adapter, used, bytes > 1e6, buffers], [true, "string", device, true, 0], await opened.title());
-      assert.ok(text.length > 4, text);
-      await opened.close();
-    }
+    for (const [device, isolated] of [["cpu", false], ["cpu", true], ["gpu", false]]) await saysOn(context, folder, device, isolated);
   } finally {
     await context.close();
+  }
+}
+
+async function saysOn(context, folder, device, isolated) {
+  const server = await serve({ folder, isolated });
+  try {
+    const opened = await context.newPage();
+    await opened.goto(`http://127.0.0.1:${server.address().port}/?device=${device}`);
+    await opened.waitForFunction(() => document.title, null, { timeout: 120_000 });
+    const [ok, adapter, used, threads, bytes, text, buffers] = JSON.parse(await opened.title());
+    const cores = await opened.evaluate(() => navigator.hardwareConcurrency);
+    const expected = [true, "string", device, isolated ? Math.min(cores, 8) : 1, true, 0];
+    assert.deepEqual([ok, adapter, used, threads, bytes > 1e6, buffers], expected, await opened.title());
+    assert.ok(text.length > 4, text);
+    await opened.close();
+  } finally {
     server.closeAllConnections();
     server.close();
   }
@@ -54,7 +61,7 @@ async function says(folder) {
 
 limited("the package holds what it needs and nothing of the page", () => {
   const files = readdirSync(own());
-  for (const name of ["index.js", "index.d.ts", "worker.js", "wgslm_bg.wasm", "wgslm_cpu_bg.wasm", "tiny.gguf"]) assert.ok(files.includes(name), name);
+  for (const name of ["index.js", "index.d.ts", "worker.js", "wgslm_bg.wasm", "wgslm_cpu_bg.wasm", "wgslm_cpu_threads_bg.wasm", "thread.js", "tiny.gguf"]) assert.ok(files.includes(name), name);
   assert.deepEqual(files.filter((name) => /demo|chats|markdown|\.html|\.css|service-worker|models\.json|files\.json/.test(name)), []);
   assert.deepEqual(readdirSync(join(clean, "node_modules")).filter((name) => !name.startsWith(".")), ["@wgslm"], "no dependencies");
 });
@@ -86,9 +93,9 @@ limited("webpack builds it without a loader", async () => {
   await says(join(clean, "webpack"));
 });
 
-limited("esbuild builds it, with the worker as a second entry and three files beside them", async () => {
-  execFileSync(join(tools, "esbuild/bin/esbuild"), ["app.ts", "worker=@wgslm/web/worker", "--bundle", "--format=esm", "--target=es2022", "--minify", "--outdir=esbuild", "--log-level=error"], { cwd: clean });
-  for (const name of ["wgslm_bg.wasm", "wgslm_cpu_bg.wasm", "tiny.gguf"]) copyFileSync(join(own(), name), join(clean, "esbuild", name));
+limited("esbuild builds it, with the workers as entries and four files beside them", async () => {
+  execFileSync(join(tools, "esbuild/bin/esbuild"), ["app.ts", "worker=@wgslm/web/worker", "thread=@wgslm/web/thread", "--bundle", "--format=esm", "--target=es2022", "--minify", "--outdir=esbuild", "--log-level=error"], { cwd: clean });
+  for (const name of ["wgslm_bg.wasm", "wgslm_cpu_bg.wasm", "wgslm_cpu_threads_bg.wasm", "tiny.gguf"]) copyFileSync(join(own(), name), join(clean, "esbuild", name));
   writeFileSync(join(clean, "esbuild/index.html"), page(`<script type="module" src="app.js"></script>`));
   await says(join(clean, "esbuild"));
 });

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { request as ask } from "node:http";
 import { launch } from "./chromium.mjs";
-import { asked, blank, fresh, greedy, inPage, limited, ranges, reference, server, SMOLLM2, special, tiny, within } from "./harness.mjs";
+import { asked, blank, fresh, greedy, inIsolatedPage, inPage, limited, piecewise, ranges, reference, server, SMOLLM2, special, tiny, within } from "./harness.mjs";
 import { elements, scripted } from "./scripted.mjs";
 
 limited("the tests run on SwiftShader", async () => {
@@ -135,7 +135,7 @@ limited("texts are continued by OpenAI's completions, whole and as a stream", as
       for await (const part of await engine.completions.create({ ...request, stream: true, stream_options: { include_usage: true } })) parts.push(part);
       const penalised = await engine.completions.create({ ...request, frequency_penalty: 2, presence_penalty: 2 });
       const refused = [];
-      for (const wrong of [{ echo: true }, { suffix: "x" }, { n: 2 }, { prompt: ["a", "b"] }, { frequency_penalty: 1e9 }]) {
+      for (const wrong of [{ echo: true }, { suffix: "x" }, { n: 17 }, { prompt: ["a", "b"] }, { frequency_penalty: 1e9 }]) {
         refused.push(await engine.completions.create({ ...request, ...wrong }).then(() => "taken", ({ message }) => message));
       }
       await engine.dispose();
@@ -153,7 +153,48 @@ limited("texts are continued by OpenAI's completions, whole and as a stream", as
   assert.deepEqual(parts.map(({ choices }) => choices[0].finish_reason).filter(Boolean), ["length"]);
   assert.ok(parts.every(({ object, id, usage }) => object === "text_completion" && id === parts[0].id && usage === null));
   assert.notDeepEqual(got.penalised.choices[0].token_ids, whole.choices[0].token_ids);
-  assert.match(got.refused.join("\n"), /^echo is not supported yet\nsuffix is not supported yet\nn: only 1 works\nprompt: one text works\n.*frequency/);
+  assert.match(got.refused.join("\n"), /^echo is not supported yet\nsuffix is not supported yet\nn: 17; 1 to 16 work\nprompt: one text works\n.*frequency/);
+});
+
+limited("a request has several answers, each as it would be alone", async () => {
+  fresh();
+  const got = await inPage(
+    `async (wgslm, prompt) => {
+      const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { numerics: "exact", device: "cpu" });
+      const request = { prompt, temperature: 1, max_tokens: 12, seed: 40 };
+      const alone = [];
+      for (let seed = 40; seed < 45; seed++) alone.push(await engine.completions.create({ ...request, seed }));
+      const together = await engine.completions.create({ ...request, n: 5 });
+      const texts = [], chat = ["", "", ""];
+      let last, roles = 0, timed = 0;
+      const options = { stream: true, stream_options: { include_usage: true } };
+      for await (const part of await engine.completions.create({ ...request, ...options, n: 5 })) {
+        for (const { index, text } of part.choices) texts[index] = (texts[index] ?? "") + text;
+        last = part;
+      }
+      for await (const { choices: [choice], timings } of await engine.chat.completions.create({ ...request, stream: true, n: 3 })) {
+        chat[choice.index] += choice.delta.content ?? "";
+        roles += choice.delta.role === "assistant";
+        timed += timings !== undefined;
+      }
+      // Left in the middle: all of its answers end, and the next ones are not disturbed.
+      for await (const _ of await engine.completions.create({ ...request, max_tokens: 500, stream: true, n: 8 })) break;
+      const after = await engine.chat.completions.create({ ...request, n: 2 });
+      await engine.dispose();
+      return { alone, together, texts, last, chat, roles, timed, after };
+    }`,
+    reference.cases[0].prompt,
+  );
+  const alone = got.alone.map(({ choices }) => choices[0]);
+  assert.ok(new Set(alone.map(({ text }) => text)).size > 2, "they differ");
+  assert.deepEqual(got.together.choices, alone.map((choice, index) => ({ ...choice, index })));
+  const { prompt_tokens, completion_tokens } = got.together.usage;
+  assert.deepEqual([prompt_tokens, completion_tokens], [got.alone[0].usage.prompt_tokens, got.alone.reduce((sum, { usage }) => sum + usage.completion_tokens, 0)]);
+  const texts = alone.map(({ text }) => text);
+  assert.deepEqual(got.texts, texts);
+  assert.deepEqual([got.last.choices, got.last.usage.completion_tokens], [[], completion_tokens]);
+  assert.deepEqual([got.chat, got.roles, got.timed], [texts.slice(0, 3), 3, 3]);
+  assert.deepEqual(got.after.choices.map(({ index, message }) => [index, message.content]), texts.slice(0, 2).map((text, i) => [i, text]));
 });
 
 limited("models think and call tools, and get the results", async () => {
@@ -278,6 +319,52 @@ limited("texts become vectors, and nothing else where a model was loaded for the
     assert.equal(got.left.buffers, 0);
     assert.match(got.task, /^argument: options: .*`answer` or `embed`/);
   }
+});
+
+limited("where a page may share memory, threads of the processor give the same tokens together", async (t) => {
+  fresh();
+  const [story] = reference.cases;
+  const prompt = "The lighthouse keeper climbed the spiral stairs every evening at dusk, because";
+  const argument = { story: story.prompt, prompt, url: SMOLLM2 };
+  const run = `async (wgslm, { story, prompt, url }) => {
+    const greedy = ${greedy};
+    const answers = [];
+    for (const [source, text, max_tokens, threads] of [[wgslm.TINY_MODEL, story, 24, 3], [url, prompt, 32, undefined], [url, prompt, 32, 1]]) {
+      const engine = await wgslm.createEngine(source, { device: "cpu", numerics: "exact", ...(threads ? { threads } : {}) });
+      const both = await Promise.all([1, 2].map(() => greedy(engine, { prompt: text, max_tokens })));
+      const { memory } = await engine.dispose();
+      answers.push({ threads: engine.info.threads, ids: both.map(({ ids }) => ids), rate: both[0].timings.tokens_per_second, memory });
+    }
+    const wrong = await wgslm.createEngine(wgslm.TINY_MODEL, { threads: 0 }).catch(({ code }) => code);
+    return { isolated: crossOriginIsolated, cores: navigator.hardwareConcurrency, answers, wrong };
+  }`;
+  const got = await inIsolatedPage(run, argument);
+  const loaded = () => [...new Set(asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm")))].sort();
+  assert.equal(got.isolated, true);
+  const here = Math.min(got.cores, 8);
+  assert.deepEqual(got.answers.map(({ threads }) => threads), [Math.min(3, here), here, 1]);
+  assert.deepEqual(got.answers[0].ids, Array(2).fill(story.greedy_ids.slice(0, 24)));
+  assert.deepEqual(got.answers[1].ids, got.answers[2].ids, "the number of threads changes nothing");
+  assert.deepEqual(got.answers[1].ids[0].slice(0, 8), [502, 592, 260, 805, 970, 288, 1446, 260]);
+  assert.ok(got.answers.every(({ memory }) => memory > 1e6));
+  assert.equal(got.wrong, "argument");
+  assert.deepEqual(loaded(), here > 1 ? ["/wgslm_cpu_bg.wasm", "/wgslm_cpu_threads_bg.wasm"] : ["/wgslm_cpu_bg.wasm"]);
+  t.diagnostic(`tokens/s of SmolLM2, two answers at once: ${got.answers.slice(1).map(({ threads, rate }) => `${rate.toFixed(1)} on ${threads}`).join(", ")}`);
+
+  // Without the headers, and where the module for threads is not there.
+  const small = `async (wgslm, { story }) => {
+    const engine = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "cpu", numerics: "exact", threads: 2 });
+    const { ids } = await (${greedy})(engine, { prompt: story, max_tokens: 8 });
+    await engine.dispose();
+    return { threads: engine.info.threads, ids };
+  }`;
+  const expected = { threads: 1, ids: story.greedy_ids.slice(0, 8) };
+  fresh();
+  assert.deepEqual(await inPage(small, argument), expected);
+  assert.deepEqual(loaded(), ["/wgslm_cpu_bg.wasm"]);
+  fresh();
+  special.set("/wgslm_cpu_threads_bg.wasm", (_, response) => response.writeHead(404).end());
+  assert.deepEqual(await inIsolatedPage(small, argument), expected);
 });
 
 limited("a GPU that does not work is left for the processor, unless it was asked for", async () => {
@@ -424,6 +511,30 @@ limited("SmolLM2 streams from a server to the GPU and gives the reference's toke
       `first token after ${(first_token_ms / 1000).toFixed(2)} s, then ${tokens_per_second.toFixed(2)} tokens/s; ` +
       `stopped in ${got.stopped.toFixed(1)} ms, disposed in ${got.idle.toFixed(0)} ms`,
   );
+});
+
+limited("of a file of more than 4 GB what is needed is read", async () => {
+  const gap = 5 * 2 ** 30;
+  const file = scripted({ gap });
+  for (const device of ["gpu", "cpu"]) {
+    fresh();
+    special.set("/large.gguf", piecewise(file));
+    const got = await inPage(
+      `async (wgslm, device) => {
+        const plan = await wgslm.models.plan("/large.gguf");
+        const engine = await wgslm.createEngine("/large.gguf", { device, numerics: "exact", keep: false });
+        const { choices } = await engine.chat.completions.create({ messages: [{ role: "user", content: "And tomorrow?" }], temperature: 0 });
+        const { memory } = await engine.dispose();
+        return { bytes: plan.bytes, text: choices[0].message.content, memory };
+      }`,
+      device,
+    );
+    assert.deepEqual([got.bytes, got.text], [file.length, "It is sunny."]);
+    assert.ok(got.memory < 64 << 20, `${got.memory} bytes of WebAssembly memory`);
+    const read = asked.filter(({ path, range }) => path === "/large.gguf" && range).map(({ range }) => range);
+    const starts = read.map((range) => Number(/=(\d+)-/.exec(range)[1]));
+    assert.ok(starts.some((start) => start > gap), `what lies beyond the gap is read: ${read}`);
+  }
 });
 
 limited("what cannot be loaded is said clearly", async () => {

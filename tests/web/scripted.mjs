@@ -18,9 +18,10 @@ const letters = (() => {
 /**
  * Asked with tools, it thinks `I look.`, says `Let me see.` and calls `weather` with `{"city": "Rome", "days": 2}`; otherwise, and
  * with a result, it says `It is sunny.` The vector of a text is the mean of one element a byte, at length 1.
- * `tools: false`: it knows none, thinks and then says that it is sunny.
+ * `tools: false`: it knows none, thinks and then says that it is sunny. `gap`: so many bytes of nothing lie in the file after the first
+ * tensor; they are made when they are asked for.
  */
-export function scripted({ tools = true } = {}) {
+export function scripted({ tools = true, gap = 0 } = {}) {
   const call = ["\n{\"name\": \"weather\", ", "\"arguments\": {\"city\": \"Rome\", \"days\": 2}}\n"];
   const sunny = ["It is ", "sunny.", "<eos>"];
   const thought = ["<think>", "I look.", "</think>"];
@@ -81,14 +82,14 @@ export function scripted({ tools = true } = {}) {
     ...["ffn_gate", "ffn_up"].map((name) => [`blk.0.${name}.weight`, [TOKENS, 32], zeros(32 * TOKENS)]),
     ["blk.0.ffn_down.weight", [32, TOKENS], zeros(32 * TOKENS)],
   ];
-  return gguf(metadata, tensors);
+  return gguf(metadata, tensors, gap);
 }
 
 /** Numbers of a vector; a byte is the index of its own. */
 export const elements = TOKENS;
 
-/** A GGUF file of tensors in f32, with their shapes innermost first. */
-function gguf(metadata, tensors) {
+/** A GGUF file of tensors in f32, with their shapes innermost first: bytes, or with a gap what has a length and gives parts of them. */
+function gguf(metadata, tensors, gap) {
   const ALIGNMENT = 32;
   const parts = [];
   const number = (size, set, value) => {
@@ -131,9 +132,19 @@ function gguf(metadata, tensors) {
     shape.forEach(u64);
     u32(0);
     u64(offset);
-    offset += Math.ceil(values.byteLength / ALIGNMENT) * ALIGNMENT;
+    offset += Math.ceil(values.byteLength / ALIGNMENT) * ALIGNMENT + (offset === 0 ? gap : 0);
   }
   const aligned = (bytes) => Buffer.concat([bytes, Buffer.alloc((ALIGNMENT - (bytes.length % ALIGNMENT)) % ALIGNMENT)]);
   const data = tensors.map(([, , values]) => aligned(Buffer.from(values.buffer)));
-  return Buffer.concat([aligned(Buffer.concat(parts)), ...data]);
+  const head = Buffer.concat([aligned(Buffer.concat(parts)), data[0]]);
+  const tail = Buffer.concat(data.slice(1));
+  if (gap === 0) return Buffer.concat([head, tail]);
+  return {
+    length: head.length + gap + tail.length,
+    subarray(start, end) {
+      const within = (bytes, at) => bytes.subarray(Math.max(start - at, 0), Math.max(end - at, 0));
+      const nothing = Math.max(Math.min(end, head.length + gap) - Math.max(start, head.length), 0);
+      return Buffer.concat([within(head, 0), Buffer.alloc(nothing), within(tail, head.length + gap)]);
+    },
+  };
 }

@@ -1,6 +1,5 @@
 // Keeps the page itself, so that it opens without a network; models are kept elsewhere (src/store.ts).
-// The network comes first: what is kept serves only where it does not answer. The query says what models run on here: `gpu` or
-// `cpu`, each with a module of its own.
+// The network comes first: what is kept serves only where it does not answer. The query names the module that models run by here.
 const CACHE = "wgslm-page";
 /** Milliseconds that the network has where there is a copy. */
 const PATIENCE = 4000;
@@ -9,8 +8,9 @@ self.addEventListener("install", (event) => event.waitUntil(install()));
 
 async function install() {
   const files = await (await fetch("files.json")).json();
-  const other = location.search === "?cpu" ? /^wgslm(_bg)?\.(js|wasm)$/ : /^wgslm_cpu/;
-  await (await caches.open(CACHE)).addAll(["./", ...files.filter((name) => !other.test(name))]);
+  const module = (name) => /^(wgslm\w*?)(_bg)?\.(js|wasm)$/.exec(name)?.[1];
+  const own = location.search.slice(1);
+  await (await caches.open(CACHE)).addAll(["./", ...files.filter((name) => (module(name) ?? own) === own)]);
   await self.skipWaiting();
 }
 

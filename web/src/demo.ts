@@ -154,7 +154,8 @@ async function load(model: Chosen): Promise<Engine> {
     if (model.name === "") element("model-name").textContent = name;
     meter();
     // The page opens without a network from now on; before, nothing is fetched that was not asked for.
-    void navigator.serviceWorker?.register(`service-worker.js?${loaded.info.device}`).catch(() => {});
+    const module = loaded.info.device === "gpu" ? "wgslm" : loaded.info.threads > 1 ? "wgslm_cpu_threads" : "wgslm_cpu";
+    void navigator.serviceWorker?.register(`service-worker.js?${module}`).catch(() => {});
     if (typeof model.source === "string" && model.source !== TINY_MODEL) void models.persist();
     return loaded;
   } catch (error) {

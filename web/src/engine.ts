@@ -18,8 +18,8 @@ import {
 } from "./openai.js";
 import { EngineError } from "./error.js";
 import { locate, type ModelSource } from "./models.js";
-import { checkSupport, type Device } from "./support.js";
-import type { DeviceState, EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Parts, Times, ToWorker, Usage } from "./protocol.js";
+import { checkSupport, threadsHere, type Device } from "./support.js";
+import type { DeviceState, EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Parts, ToWorker } from "./protocol.js";
 
 export interface Progress {
   /**
@@ -37,6 +37,11 @@ export interface CreateOptions extends EngineOptions {
    * lacks what the model needs. `gpu` takes an adapter that is a program on the processor, too.
    */
   device?: Device | "auto";
+  /**
+   * Threads on the processor at most, where the page is cross-origin isolated (headers COOP and COEP); elsewhere there is one. Default
+   * what the processor has, up to 8.
+   */
+  threads?: number;
   onProgress?: (progress: Progress) => void;
   /** Ends the download, and frees all there is. What has arrived is kept, and the next time goes on from there. */
   signal?: AbortSignal;
@@ -54,17 +59,20 @@ export interface CreateOptions extends EngineOptions {
 /** The small model that comes with the package: it tells short stories. */
 export const TINY_MODEL: string = new URL("./tiny.gguf", import.meta.url).href;
 
-/** An answer that was asked for: its number, and where its events arrive. */
+/** Answers that were asked for: the number of the first, how many follow one another, and where their events arrive. */
 interface Started {
-  id: number;
+  first: number;
+  count: number;
   inbox: Inbox;
 }
 
 type AnswerEvent = FromWorker & { type: "text" | "finish" };
+/** An event of one of a request's answers. */
+type Indexed = AnswerEvent & { index: number };
 type Vectors = FromWorker & { type: "vectors" };
 type Arrived = AnswerEvent | Vectors;
 
-/** Where the events of an answer arrive, and wait to be read. */
+/** Where the events of a request's answers arrive, and wait to be read. */
 class Inbox {
   #events: Arrived[] = [];
   #failure: unknown;
@@ -92,12 +100,13 @@ class Inbox {
 
 /** Loads a model into a worker of its own. */
 export async function createEngine(model: ModelSource, options: CreateOptions = {}): Promise<Engine> {
-  const { onProgress, signal, keep, hub, onDevice, device = "auto", ...rest } = options;
+  const { onProgress, signal, keep, hub, onDevice, device = "auto", threads = threadsHere(), ...rest } = options;
   if (!["auto", "gpu", "cpu"].includes(device)) throw new EngineError({ code: "argument", message: `device: ${JSON.stringify(device)}; "auto", "gpu" and "cpu" work` });
+  if (!Number.isInteger(threads) || threads < 1) throw new EngineError({ code: "argument", message: `threads: ${threads}; integers from 1 on work` });
   signal?.throwIfAborted();
   const support = await checkSupport();
   if (!support.ok) throw new EngineError({ code: "unsupported", message: `${support.reason} ${support.advice}` });
-  const on = { device: device === "auto" ? support.device! : device, fallback: device === "auto" };
+  const on = { device: device === "auto" ? support.device! : device, fallback: device === "auto", threads: Math.min(threads, threadsHere()) };
   const { parts, remote } = await locate(model, { ...(hub ? { hub } : {}), ...(signal ? { signal } : {}) });
   signal?.throwIfAborted();
   // What comes with the package is the package's to keep, and changes with it.
@@ -166,22 +175,24 @@ export class Engine {
 
   /** @internal */
   start(request: ChatRequest): Started {
-    const asked = forEngine(request);
-    return this.#ask((id) => ({ type: "create", id, request: asked }));
+    return this.#ask(forEngine(request).map((request) => (id) => ({ type: "create", id, request })));
   }
 
   /** @internal */
   embed(texts: string[]): Started {
-    return this.#ask((id) => ({ type: "embed", id, texts }));
+    return this.#ask([(id) => ({ type: "embed", id, texts })]);
   }
 
-  #ask(message: (id: number) => ToWorker): Started {
+  #ask(messages: ((id: number) => ToWorker)[]): Started {
     if (this.#gone) throw this.#gone;
-    const id = ++this.#last;
     const inbox = new Inbox();
-    this.#answers.set(id, inbox);
-    this.#post(message(id));
-    return { id, inbox };
+    const first = this.#last + 1;
+    for (const message of messages) {
+      const id = ++this.#last;
+      this.#answers.set(id, inbox);
+      this.#post(message(id));
+    }
+    return { first, count: messages.length, inbox };
   }
 
   /** Ends an answer; nothing more comes of it. @internal */
@@ -216,41 +227,53 @@ export interface RequestOptions {
 }
 
 /** The events of a request; leaving the loop early ends it. */
-async function* events<Event extends Arrived>(engine: Engine, { id, inbox }: Started, signal: AbortSignal | undefined): AsyncGenerator<Event, void> {
+async function* events<Event extends Arrived>(engine: Engine, { first, count, inbox }: Started, signal: AbortSignal | undefined): AsyncGenerator<Event & { index: number }, void> {
   const abort = (): void => inbox.fail(signal?.reason);
   signal?.addEventListener("abort", abort);
   if (signal?.aborted) abort();
   try {
-    for (;;) {
+    for (let left = count; left > 0; ) {
       const event = (await inbox.next()) as Event;
-      yield event;
-      if (event.type !== "text") return;
+      if (event.type !== "text") left--;
+      yield { ...event, index: event.id - first };
     }
   } finally {
     signal?.removeEventListener("abort", abort);
-    engine.cancel(id);
+    for (let i = 0; i < count; i++) engine.cancel(first + i);
   }
 }
 
 /** Starts a request, once it is known that it can be honoured. */
-function begin(engine: Engine, request: ChatRequest, signal: AbortSignal | undefined): AsyncGenerator<AnswerEvent, void> {
+function begin(engine: Engine, request: ChatRequest, signal: AbortSignal | undefined): AsyncGenerator<Indexed, void> {
   signal?.throwIfAborted();
   return events(engine, engine.start(request), signal);
 }
 
-/** What an answer is in all: its parts, its tokens and its last event. */
-async function whole(events: AsyncGenerator<AnswerEvent, void>): Promise<Parts & { ids: number[]; end: FromWorker & { type: "finish" } }> {
-  let [thought, text] = ["", ""];
-  const calls: Parts["calls"] = [];
-  const ids: number[] = [];
+/** What an answer is so far: its parts, its tokens and, when it is over, its last event. */
+interface Gathered extends Parts {
+  ids: number[];
+  end?: End;
+}
+
+type End = FromWorker & { type: "finish" };
+
+/** What the answers are in all. */
+async function whole(events: AsyncGenerator<Indexed, void>): Promise<[Required<Gathered>, ...Required<Gathered>[]]> {
+  const answers: Gathered[] = [];
   for await (const event of events) {
-    thought += event.thought;
-    text += event.text;
-    calls.push(...event.calls);
-    if (event.type === "finish") return { thought, text, calls, ids, end: event };
-    ids.push(event.token);
+    const answer = (answers[event.index] ??= { thought: "", text: "", calls: [], ids: [] });
+    answer.thought += event.thought;
+    answer.text += event.text;
+    answer.calls.push(...event.calls);
+    if (event.type === "finish") answer.end = event;
+    else answer.ids.push(event.token);
   }
-  throw new Error("the answer has no end");
+  return answers as [Required<Gathered>, ...Required<Gathered>[]];
+}
+
+/** As many as there are, for each its own. */
+function each<T, U>([first, ...rest]: [T, ...T[]], of: (value: T, index: number) => U): [U, ...U[]] {
+  return [of(first, 0), ...rest.map((value, i) => of(value, i + 1))];
 }
 
 /** A call by the name by which its result is sent back: nine letters and digits, since some templates take no other names. */
@@ -275,16 +298,18 @@ class ChatCompletions {
   async create(request: ChatRequest, { signal }: RequestOptions = {}): Promise<ChatCompletion | AsyncGenerator<ChatCompletionChunk, void>> {
     const running = begin(this.engine, request, signal);
     const said = head(this.engine, "chatcmpl");
-    if (request.stream) return chatChunks(running, said, request.stream_options?.include_usage ?? false);
-    const { thought, text, calls, end } = await whole(running);
-    const message: AnswerMessage = {
-      role: "assistant",
-      content: text || !calls.length ? text : null,
-      ...(thought ? { reasoning_content: thought } : {}),
-      ...(calls.length ? { tool_calls: calls.map(named) } : {}),
-    };
-    const choice = { index: 0, message, finish_reason: reason(end.finish), logprobs: null } as const;
-    return { ...said, object: "chat.completion", choices: [choice], ...figures(end.usage, end.times) };
+    if (request.stream) return chatChunks(running, request.n ?? 1, said, request.stream_options?.include_usage ?? false);
+    const answers = await whole(running);
+    const choices = each(answers, ({ thought, text, calls, end }, index) => {
+      const message: AnswerMessage = {
+        role: "assistant",
+        content: text || !calls.length ? text : null,
+        ...(thought ? { reasoning_content: thought } : {}),
+        ...(calls.length ? { tool_calls: calls.map(named) } : {}),
+      };
+      return { index, message, finish_reason: reason(end.finish), logprobs: null };
+    });
+    return { ...said, object: "chat.completion", choices, ...figures(answers.map(({ end }) => end)) };
   }
 }
 
@@ -300,9 +325,9 @@ class Completions {
     const running = begin(this.engine, request, signal);
     const said = head(this.engine, "cmpl");
     if (request.stream) return textChunks(running, said, request.stream_options?.include_usage ?? false);
-    const { text, ids, end } = await whole(running);
-    const choice = { index: 0, text, finish_reason: reason(end.finish), logprobs: null, token_ids: ids } as const;
-    return { ...said, object: "text_completion", choices: [choice], ...figures(end.usage, end.times) };
+    const answers = await whole(running);
+    const choices = answers.map(({ text, ids, end }, index) => ({ index, text, finish_reason: reason(end.finish), logprobs: null, token_ids: ids }));
+    return { ...said, object: "text_completion", choices, ...figures(answers.map(({ end }) => end)) };
   }
 }
 
@@ -332,58 +357,65 @@ function base64(vector: Float32Array): string {
   return btoa(Array.from(new Uint8Array(bytes.buffer), (byte) => String.fromCharCode(byte)).join(""));
 }
 
-async function* textChunks(events: AsyncGenerator<AnswerEvent, void>, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<Completion, void> {
-  let ids: number[] = [];
-  const chunk = (text: string, finish_reason: FinishReason | null = null): Completion => {
-    const choice = { index: 0, text, finish_reason, logprobs: null, token_ids: ids } as const;
-    ids = [];
+async function* textChunks(events: AsyncGenerator<Indexed, void>, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<Completion, void> {
+  const ids: number[][] = [];
+  const ends: End[] = [];
+  const chunk = (index: number, text: string, finish_reason: FinishReason | null = null): Completion => {
+    const choice = { index, text, finish_reason, logprobs: null, token_ids: ids[index] ?? [] };
+    ids[index] = [];
     return { ...said, object: "text_completion", choices: [choice], ...(usage ? { usage: null } : {}) };
   };
   for await (const event of events) {
+    const { index, text } = event;
     if (event.type === "text") {
-      ids.push(event.token);
-      if (event.text) yield chunk(event.text);
+      (ids[index] ??= []).push(event.token);
+      if (text) yield chunk(index, text);
     } else {
-      const { usage: counts, timings } = figures(event.usage, event.times);
-      yield { ...chunk(event.text, reason(event.finish)), timings };
-      if (usage) yield { ...chunk(""), choices: [], usage: counts };
+      ends.push(event);
+      yield { ...chunk(index, text, reason(event.finish)), timings: figures(ends).timings };
     }
   }
+  if (usage) yield { ...chunk(0, ""), choices: [], usage: figures(ends).usage };
 }
 
-async function* chatChunks(events: AsyncGenerator<AnswerEvent, void>, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<ChatCompletionChunk, void> {
-  let ids: number[] = [];
-  let called = 0;
-  const chunk = (delta: ChunkChoice["delta"], finish_reason: FinishReason | null = null): ChatCompletionChunk => {
-    const choice = { index: 0, delta, finish_reason, logprobs: null, token_ids: ids };
-    ids = [];
+async function* chatChunks(events: AsyncGenerator<Indexed, void>, count: number, said: ReturnType<typeof head>, usage: boolean): AsyncGenerator<ChatCompletionChunk, void> {
+  /** Of each answer: tokens since its last chunk, and calls so far. */
+  const answers = Array.from({ length: count }, () => ({ ids: [] as number[], called: 0 }));
+  const ends: End[] = [];
+  const chunk = (index: number, delta: ChunkChoice["delta"], finish_reason: FinishReason | null = null): ChatCompletionChunk => {
+    const choice = { index, delta, finish_reason, logprobs: null, token_ids: answers[index]?.ids.splice(0) ?? [] };
     return { ...said, object: "chat.completion.chunk", choices: [choice], ...(usage ? { usage: null } : {}) };
   };
-  yield chunk({ role: "assistant", content: "" });
+  for (const index of answers.keys()) yield chunk(index, { role: "assistant", content: "" });
   for await (const event of events) {
-    if (event.type === "text") ids.push(event.token);
-    const { thought, text, calls } = event;
+    const { index, thought, text, calls } = event;
+    const answer = answers[index]!;
+    if (event.type === "text") answer.ids.push(event.token);
     if (thought || text || calls.length) {
-      yield chunk({
+      yield chunk(index, {
         ...(thought ? { reasoning_content: thought } : {}),
         ...(text ? { content: text } : {}),
-        ...(calls.length ? { tool_calls: calls.map((call) => ({ index: called++, ...named(call) })) } : {}),
+        ...(calls.length ? { tool_calls: calls.map((call) => ({ index: answer.called++, ...named(call) })) } : {}),
       });
     }
     if (event.type === "finish") {
-      const { usage: counts, timings } = figures(event.usage, event.times);
-      yield { ...chunk({}, reason(event.finish)), timings };
-      if (usage) yield { ...chunk({}), choices: [], usage: counts };
+      ends.push(event);
+      yield { ...chunk(index, {}, reason(event.finish)), timings: figures(ends).timings };
     }
   }
+  if (usage) yield { ...chunk(0, {}), choices: [], usage: figures(ends).usage };
 }
 
 function reason(finish: string): FinishReason {
   return finish === "stop" || finish === "tool_calls" ? finish : "length";
 }
 
-function figures(usage: Usage, times: Times): { usage: CompletionUsage; timings: Timings } {
-  const { prompt, reused, generated } = usage;
+/** What the answers of a request that are over took together. */
+function figures(ends: End[]): { usage: CompletionUsage; timings: Timings } {
+  const { prompt, reused } = ends[0]!.usage;
+  const generated = ends.reduce((sum, { usage }) => sum + usage.generated, 0);
+  const first = Math.min(...ends.map(({ times }) => times.first));
+  const rest = Math.max(...ends.map(({ times }) => times.first + times.rest)) - first;
   return {
     usage: {
       prompt_tokens: prompt,
@@ -391,6 +423,6 @@ function figures(usage: Usage, times: Times): { usage: CompletionUsage; timings:
       total_tokens: prompt + generated,
       prompt_tokens_details: { cached_tokens: reused },
     },
-    timings: { first_token_ms: times.first, tokens_per_second: times.rest > 0 ? ((generated - 1) / times.rest) * 1000 : 0 },
+    timings: { first_token_ms: first, tokens_per_second: rest > 0 ? ((generated - ends.length) / rest) * 1000 : 0 },
   };
 }

@@ -62,6 +62,8 @@ export interface ChatRequest {
   max_tokens?: number;
   max_completion_tokens?: number;
   stop?: string | string[];
+  /** Answers, each sampled by itself: 1 (the default) to 16. What they share is computed once. */
+  n?: number;
   /** Given to the model's chat template. */
   chat_template_kwargs?: Record<string, unknown>;
 }
@@ -93,12 +95,20 @@ export interface Timings {
   tokens_per_second: number;
 }
 
+export interface ChatChoice {
+  index: number;
+  message: AnswerMessage;
+  finish_reason: FinishReason;
+  logprobs: null;
+}
+
 export interface ChatCompletion {
   id: string;
   object: "chat.completion";
   created: number;
   model: string;
-  choices: [{ index: 0; message: AnswerMessage; finish_reason: FinishReason; logprobs: null }];
+  /** One; with `n`, as many, in their order. */
+  choices: [ChatChoice, ...ChatChoice[]];
   usage: CompletionUsage;
   timings: Timings;
 }
@@ -127,7 +137,7 @@ export interface ChatCompletionChunk {
 export type CompletionRequest = Omit<ChatRequest, "messages" | "tools" | "tool_choice" | "reasoning_effort" | "chat_template_kwargs"> & { prompt: string };
 
 export interface CompletionChoice {
-  index: 0;
+  index: number;
   text: string;
   /** Null of a part of a stream that is not the last. */
   finish_reason: FinishReason | null;
@@ -174,24 +184,32 @@ const unsupported = (message: string): EngineError => new EngineError({ code: "u
 /** Fields of OpenAI's that would change the answer, and that are not there yet: better refused than ignored. */
 const UNSUPPORTED = ["functions", "function_call", "response_format", "logprobs", "top_logprobs", "logit_bias", "audio", "modalities", "suffix", "echo", "best_of"];
 
-/** A request as the engine reads it: contents are texts, arguments of calls are objects. Throws on what cannot be honoured. */
-export function forEngine(request: ChatRequest): object {
+/** Answers of a request at most. */
+const MOST_ANSWERS = 16;
+
+/**
+ * A request as the engine reads it, once for each answer: contents are texts, arguments of calls are objects. Throws on what cannot be
+ * honoured.
+ */
+export function forEngine(request: ChatRequest): object[] {
   const fields = request as unknown as Record<string, unknown>;
   const set = (name: string) => fields[name] !== undefined && fields[name] !== null && fields[name] !== false && fields[name] !== 0;
   const found = UNSUPPORTED.find(set);
   if (found) throw unsupported(`${found} is not supported yet`);
-  if (fields["n"] !== undefined && fields["n"] !== 1) throw wrong("n: only 1 works");
-  const { messages, tools, tool_choice, reasoning_effort, chat_template_kwargs, ...rest } = request;
+  const { messages, tools, tool_choice, reasoning_effort, chat_template_kwargs, n, seed, ...rest } = request;
+  const count = n ?? 1;
+  if (!Number.isInteger(count) || count < 1 || count > MOST_ANSWERS) throw wrong(`n: ${JSON.stringify(n)}; 1 to ${MOST_ANSWERS} work`);
   if (tool_choice !== undefined && tool_choice !== "auto" && tool_choice !== "none") {
     throw unsupported("tool_choice: calls cannot be held to a grammar yet; auto and none work");
   }
   const variables = { ...thinking(reasoning_effort), ...chat_template_kwargs };
-  return {
+  const all = {
     ...rest,
     ...(messages ? { messages: messages.map(readable) } : {}),
     ...(tools && tool_choice !== "none" ? { tools: tools.map(shown) } : {}),
     chat_template_kwargs: variables,
   };
+  return Array.from({ length: count }, (_, i) => (seed === undefined || seed === null ? all : { ...all, seed: seed + i }));
 }
 
 /** The texts of which vectors are wanted. Throws on what cannot be honoured. */

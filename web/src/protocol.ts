@@ -46,6 +46,8 @@ export interface ModelInfo {
   smallerCache: string | null;
   /** What it runs on. */
   device: Device;
+  /** Threads that may compute on the processor; 1 where the page may not share memory, and on a GPU. */
+  threads: number;
   /** Why it does not run on the GPU that was to be used: what was wrong there. */
   fallback?: string;
 }
@@ -66,12 +68,19 @@ export type ToWorker =
    * `keep`: what the browser is to keep of a model; its files are the parts. `fallback`: a GPU that does not work is left for the
    * processor.
    */
-  | { type: "load"; parts: (RemoteFile | Blob)[]; keep?: Wanted; device: Device; fallback: boolean; options: EngineOptions }
+  | { type: "load"; parts: (RemoteFile | Blob)[]; keep?: Wanted; device: Device; fallback: boolean; threads: number; options: EngineOptions }
   /** `request`: what `forEngine` makes of one. */
   | { type: "create"; id: number; request: object }
   | { type: "embed"; id: number; texts: string[] }
   | { type: "cancel"; id: number }
   | { type: "dispose" };
+
+/** What a worker that lends its thread is made of; `index` from 1 on. */
+export interface ToThread {
+  compiled: WebAssembly.Module;
+  memory: WebAssembly.Memory;
+  index: number;
+}
 
 /** What became certain of an answer. */
 export interface Parts {

@@ -17,6 +17,14 @@ export interface Support {
   software?: boolean;
 }
 
+/** Threads beyond which small models get no faster, and large ones do not fit into WebAssembly's memory. */
+const MOST_THREADS = 8;
+
+/** Threads that may compute on the processor: more than one where the page is cross-origin isolated, since only such may share memory. */
+export function threadsHere(): number {
+  return globalThis.crossOriginIsolated ? Math.min(navigator.hardwareConcurrency || 1, MOST_THREADS) : 1;
+}
+
 /** The least module with an instruction on vectors: `() => i8x16.splat(0)`, looked at by `i8x16.popcnt`. */
 const VECTORS = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]);
 

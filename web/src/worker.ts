@@ -6,6 +6,7 @@ import type { Failure, FromWorker, Parts, ToWorker, Usage } from "./protocol.js"
 import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
 import { remove } from "./store.js";
 import type { Device } from "./support.js";
+import { withThreads } from "./threads.js";
 
 /** An event of `WebEngine.step`. */
 type StepEvent = { request: number } & Parts & (
@@ -24,21 +25,16 @@ interface Answer {
 const scope = self as unknown as DedicatedWorkerGlobalScope;
 const post = (message: FromWorker, moved: Transferable[] = []): void => scope.postMessage(message, moved);
 
-/** The two modules have the same functions. */
+/** The modules have the same functions. */
 interface Module {
   default: typeof Init;
   WebEngine: Pick<typeof WebEngine, "load" | "live_buffers">;
 }
 
-/** A module is fetched when it is needed. */
-const modules: Record<Device, () => Promise<Module>> = {
-  gpu: () => import("./wgslm.js"),
-  cpu: () => import("./wgslm_cpu.js") as Promise<unknown> as Promise<Module>,
-};
-
 /** The module of a device, and its memory. */
 interface Running {
   device: Device;
+  threads: number;
   module: Module;
   wasm: InitOutput;
 }
@@ -120,7 +116,7 @@ async function load(message: Load): Promise<void> {
       notKept = await make(message, progress);
     }
     made = message;
-    const info = { ...JSON.parse(engine!.info()), device: message.device, ...(fallback !== undefined ? { fallback } : {}) };
+    const info = { ...JSON.parse(engine!.info()), device: message.device, threads: running!.threads, ...(fallback !== undefined ? { fallback } : {}) };
     post({ type: "loaded", info, ...(notKept !== undefined ? { notKept } : {}) });
   } catch (error) {
     post({ type: "error", error: failure(error) });
@@ -131,21 +127,28 @@ function fallsBack({ device, fallback }: Load): boolean {
   return device === "gpu" && fallback;
 }
 
-/** The module of a device, ready. */
-async function ready(device: Device): Promise<Running> {
-  if (running?.device !== device) {
-    const module = await modules[device]();
-    running = { device, module, wasm: await module.default() };
+/** The module of a device, ready. It is fetched when it is needed. */
+async function ready(device: Device, threads: number): Promise<Running> {
+  if (running?.device === device) return running;
+  if (device === "cpu" && threads > 1) {
+    try {
+      const module = (await withThreads(threads)) as unknown as Module;
+      return (running = { device, threads, module, wasm: await module.default() });
+    } catch (error) {
+      // A browser that gives no memory to share, or a package built without: one thread does it, too.
+      console.warn("wgslm: one thread,", error);
+    }
   }
-  return running;
+  const module = (await (device === "gpu" ? import("./wgslm.js") : import("./wgslm_cpu.js"))) as unknown as Module;
+  return (running = { device, threads: 1, module, wasm: await module.default() });
 }
 
 type Report = (phase: "download" | "test" | "load" | "compile", done: number, total: number) => void;
 
 /** Makes the engine; gives why its files are not kept. */
 async function make(message: Load, progress: Report): Promise<string | undefined> {
-  const { parts, keep, device, options } = message;
-  const { module } = await ready(device);
+  const { parts, keep, device, threads, options } = message;
+  const { module } = await ready(device, threads);
   let opened: Opened | undefined;
   const sources: ByteSource[] = [];
   try {

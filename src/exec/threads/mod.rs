@@ -9,9 +9,11 @@ mod probe;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::cpu::{Job, Share, ThreadPool};
+use web_time::Instant;
+
+use crate::cpu::{Job, Share, ThreadPool, offered};
 use crate::ops::{CpuWeights, PerPhase, Phase};
 use crate::quant::Simd;
 use choice::ThreadChoice;
@@ -47,7 +49,7 @@ pub(super) struct Threads {
 impl Threads {
     /// At most so many threads, and no more than there are cores; none: as many as suit the model.
     pub(super) fn new(threads: Option<usize>, weights: &CpuWeights, int8: Option<Simd>) -> Self {
-        let cores = cores();
+        let cores = offered();
         let wanted = threads.unwrap_or(cores).max(1);
         let most = wanted.min(cores);
         let pool = ThreadPool::shared(most);
@@ -88,11 +90,6 @@ impl Threads {
     pub(super) fn learns(&self, phase: Phase) -> bool {
         self.choices[phase].learns()
     }
-}
-
-/// Cores that this process may use.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Which of the counts suit prefill and decode rows of a model. Takes some 30 ms.

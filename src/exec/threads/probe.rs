@@ -1,7 +1,9 @@
 //! A short stretch of a model's matmuls, for timing numbers of threads.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use web_time::Instant;
 
 use crate::Result;
 use crate::cpu::{Job, Share, Shared, ThreadPool, zeros};

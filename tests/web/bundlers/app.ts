@@ -23,7 +23,7 @@ try {
   let text = "";
   for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? "";
   const { buffers } = await engine.dispose();
-  said.push(ok, typeof adapter, engine.info.device, plan.bytes, text, buffers);
+  said.push(ok, typeof adapter, engine.info.device, engine.info.threads, plan.bytes, text, buffers);
 } catch (error) {
   said.push(error instanceof EngineError ? error.code : "", String(error));
 }
