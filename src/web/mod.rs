@@ -1,6 +1,6 @@
 //! The front end for browsers, which the package in web/ calls. It runs in a worker of the page; a [`driver`](crate::driver)
-//! does the work, a turn with each call. There are three modules of it, of which a page loads the one that it needs: for
-//! WebGPU, for the processor (the feature `web-cpu`), and for the processor's threads, where the page may share memory.
+//! does the work, a turn with each call. There are modules of it for WebGPU, for the processor (the feature `web-cpu`), and
+//! for the processor's threads, of which a page loads the one that it needs: see docs/gpu.md.
 //!
 //! Requests come as JSON with OpenAI's field names, events go back as JSON. Files are JavaScript objects with a `read`
 //! method, so that fetching and aborting are written in JavaScript, where they belong.

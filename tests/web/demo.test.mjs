@@ -90,7 +90,7 @@ limited("without WebGPU models run on the processor, and nothing is asked for be
     assert.match(await page.innerText("#device"), /^1\.8M · processor$/);
     // By the page, and by what keeps the page for later, in either order; never the other module.
     const modules = asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm"));
-    assert.deepEqual([...new Set(modules)], ["/wgslm_cpu_bg.wasm"]);
+    assert.deepEqual([...new Set(modules)], ["/wgslm_cpu_relaxed_bg.wasm"]);
   } finally {
     await plain.close();
   }

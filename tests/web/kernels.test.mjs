@@ -2,6 +2,7 @@
 //
 // The cases are those of tests/device/kernels, compiled to WebAssembly; natively they run on more adapters, in more forms.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { serve } from "../../web/serve.mjs";
@@ -102,16 +103,21 @@ test("the processor's products and whole models agree with the oracle", { timeou
   // No WebGPU is needed.
   const browser = await launch(PLAIN);
   try {
-    const page = await browser.newPage();
-    const failed = new Promise((_, reject) => page.on("console", (message) => message.type() === "error" && reject(new Error(message.text()))));
-    failed.catch(() => {});
-    await page.goto(`http://127.0.0.1:${server.address().port}/blank.html`);
-    const run = page.evaluate(`import("/kernels.js").then(async ({ default: init, Kernels }) => {
-      await init();
-      return { products: Kernels.products(), models: JSON.parse(await Kernels.on_processor()) };
-    })`);
-    const { products, models } = await Promise.race([run, failed]);
+    /** What the code gives, run with `init` and `Kernels` in a page of its own. */
+    const inPage = async (code) => {
+      const page = await browser.newPage();
+      const failed = new Promise((_, reject) => page.on("console", (message) => message.type() === "error" && reject(new Error(message.text()))));
+      failed.catch(() => {});
+      await page.goto(`http://127.0.0.1:${server.address().port}/blank.html`);
+      return Promise.race([page.evaluate(`import("/kernels.js").then(async ({ default: init, Kernels }) => { ${code} })`), failed]);
+    };
+    const { products, models } = await inPage("await init(); return { products: Kernels.products(), models: JSON.parse(await Kernels.on_processor()) };");
     assert.ok(products > 150 && models.length > 40, `${products} products, ${models.length} models`);
+    // What browsers without relaxed SIMD get.
+    const plain = "/kernels_plain_bg.wasm";
+    assert.equal(await inPage(`await init({ module_or_path: "${plain}" }); return Kernels.products();`), products);
+    // Node.js 20 has no relaxed SIMD, either.
+    assert.ok(WebAssembly.validate(await readFile(new URL(`dist${plain}`, import.meta.url))));
     const wrong = models.filter(({ distance, bound }) => !(distance <= bound));
     assert.deepEqual(wrong, []);
     t.diagnostic(`${products} products, ${models.length} models; the worst has ${Math.max(...models.map(({ distance, bound }) => distance / bound)).toPrecision(2)} of its bound`);

@@ -1,5 +1,6 @@
 // The package in Chromium, on WebGPU by SwiftShader, and on the processor: node --test tests/web/page.test.mjs, after scripts/build-web.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { request as ask } from "node:http";
 import { launch } from "./chromium.mjs";
 import { asked, blank, fresh, greedy, inIsolatedPage, inPage, limited, piecewise, ranges, reference, server, SMOLLM2, special, tiny, within } from "./harness.mjs";
@@ -119,7 +120,7 @@ limited("the processor gives the reference's tokens, beside others, and stops at
   assert.equal(got.left.buffers, 0);
   assert.equal(got.wrong, 'argument: device: "tpu"; "auto", "gpu" and "cpu" work');
   const modules = asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm"));
-  assert.deepEqual([...new Set(modules)], ["/wgslm_cpu_bg.wasm"], "the other module is not loaded");
+  assert.deepEqual([...new Set(modules)], ["/wgslm_cpu_relaxed_bg.wasm"], "the other modules are not loaded");
   t.diagnostic(`${got.words.timings.tokens_per_second.toFixed(1)} tokens/s of SmolLM2, stops after ${got.stops.map((ms) => ms.toFixed(0))} ms`);
 });
 
@@ -329,11 +330,11 @@ limited("where a page may share memory, threads of the processor give the same t
   const run = `async (wgslm, { story, prompt, url }) => {
     const greedy = ${greedy};
     const answers = [];
-    for (const [source, text, max_tokens, threads] of [[wgslm.TINY_MODEL, story, 24, 3], [url, prompt, 32, undefined], [url, prompt, 32, 1]]) {
+    for (const [source, text, max_tokens, threads] of [[wgslm.TINY_MODEL, story, 24, 3], [url, prompt, 32, 8], [url, prompt, 32, undefined]]) {
       const engine = await wgslm.createEngine(source, { device: "cpu", numerics: "exact", ...(threads ? { threads } : {}) });
       const both = await Promise.all([1, 2].map(() => greedy(engine, { prompt: text, max_tokens })));
       const { memory } = await engine.dispose();
-      answers.push({ threads: engine.info.threads, ids: both.map(({ ids }) => ids), rate: both[0].timings.tokens_per_second, memory });
+      answers.push({ threads: engine.info.threads, notKept: engine.notKept, ids: both.map(({ ids }) => ids), rate: both[0].timings.tokens_per_second, memory });
     }
     const wrong = await wgslm.createEngine(wgslm.TINY_MODEL, { threads: 0 }).catch(({ code }) => code);
     return { isolated: crossOriginIsolated, cores: navigator.hardwareConcurrency, answers, wrong };
@@ -343,12 +344,15 @@ limited("where a page may share memory, threads of the processor give the same t
   assert.equal(got.isolated, true);
   const here = Math.min(got.cores, 8);
   assert.deepEqual(got.answers.map(({ threads }) => threads), [Math.min(3, here), here, 1]);
+  // Nothing is kept beside them; the embedded model never is.
+  const without = "the browser's storage does not work beside threads that share memory";
+  assert.deepEqual(got.answers.map(({ notKept }) => notKept), here > 1 ? [without, without, undefined] : [undefined, undefined, undefined]);
   assert.deepEqual(got.answers[0].ids, Array(2).fill(story.greedy_ids.slice(0, 24)));
   assert.deepEqual(got.answers[1].ids, got.answers[2].ids, "the number of threads changes nothing");
   assert.deepEqual(got.answers[1].ids[0].slice(0, 8), [502, 592, 260, 805, 970, 288, 1446, 260]);
   assert.ok(got.answers.every(({ memory }) => memory > 1e6));
   assert.equal(got.wrong, "argument");
-  assert.deepEqual(loaded(), here > 1 ? ["/wgslm_cpu_bg.wasm", "/wgslm_cpu_threads_bg.wasm"] : ["/wgslm_cpu_bg.wasm"]);
+  assert.deepEqual(loaded(), ["/wgslm_cpu_relaxed_bg.wasm", ...(here > 1 ? ["/wgslm_cpu_threads_bg.wasm"] : [])]);
   t.diagnostic(`tokens/s of SmolLM2, two answers at once: ${got.answers.slice(1).map(({ threads, rate }) => `${rate.toFixed(1)} on ${threads}`).join(", ")}`);
 
   // Without the headers, and where the module for threads is not there.
@@ -361,10 +365,44 @@ limited("where a page may share memory, threads of the processor give the same t
   const expected = { threads: 1, ids: story.greedy_ids.slice(0, 8) };
   fresh();
   assert.deepEqual(await inPage(small, argument), expected);
-  assert.deepEqual(loaded(), ["/wgslm_cpu_bg.wasm"]);
+  assert.deepEqual(loaded(), ["/wgslm_cpu_relaxed_bg.wasm"]);
   fresh();
   special.set("/wgslm_cpu_threads_bg.wasm", (_, response) => response.writeHead(404).end());
   assert.deepEqual(await inIsolatedPage(small, argument), expected);
+});
+
+limited("a browser without relaxed SIMD gets a module without it, which gives the same tokens", async (t) => {
+  fresh();
+  const prompt = "The lighthouse keeper climbed the spiral stairs every evening at dusk, because";
+  const got = await inPage(
+    `async (wgslm, { prompt, url }) => {
+      const greedy = ${greedy};
+      const answer = async () => {
+        const engine = await wgslm.createEngine(url, { device: "cpu" });
+        const { ids, timings } = await greedy(engine, { prompt, max_tokens: 32 });
+        await engine.dispose();
+        return { ids, rate: timings.tokens_per_second };
+      };
+      const relaxed = await answer();
+      // A worker whose browser takes no instruction of it.
+      const Plain = Worker;
+      globalThis.Worker = class extends Plain {
+        constructor(url, options) {
+          const script = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+          const without = script("const all = WebAssembly.validate; WebAssembly.validate = (bytes) => bytes.length !== 40 && all(bytes);");
+          super(script("import " + JSON.stringify(without) + "; import " + JSON.stringify(String(url)) + ";"), options);
+        }
+      };
+      return { relaxed, plain: await answer() };
+    }`,
+    { prompt, url: SMOLLM2 },
+  );
+  assert.deepEqual(got.plain.ids, got.relaxed.ids);
+  assert.equal(got.plain.ids.length, 32);
+  const modules = [...new Set(asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm")))];
+  assert.deepEqual(modules, ["/wgslm_cpu_relaxed_bg.wasm", "/wgslm_cpu_bg.wasm"]);
+  assert.ok(WebAssembly.validate(await readFile(new URL("../../web/dist/wgslm_cpu_bg.wasm", import.meta.url)))); // Node.js 20 has none, either
+  t.diagnostic(`tokens/s of SmolLM2: ${got.relaxed.rate.toFixed(1)} with relaxed SIMD, ${got.plain.rate.toFixed(1)} without`);
 });
 
 limited("a GPU that does not work is left for the processor, unless it was asked for", async () => {

@@ -14,6 +14,7 @@ import {
   type Progress,
 } from "./index.js";
 import { copyButton, MarkdownView } from "./markdown.js";
+import { moduleOf } from "./support.js";
 
 function element<T extends HTMLElement>(id: string): T {
   return document.getElementById(id) as T;
@@ -154,8 +155,7 @@ async function load(model: Chosen): Promise<Engine> {
     if (model.name === "") element("model-name").textContent = name;
     meter();
     // The page opens without a network from now on; before, nothing is fetched that was not asked for.
-    const module = loaded.info.device === "gpu" ? "wgslm" : loaded.info.threads > 1 ? "wgslm_cpu_threads" : "wgslm_cpu";
-    void navigator.serviceWorker?.register(`service-worker.js?${module}`).catch(() => {});
+    void navigator.serviceWorker?.register(`service-worker.js?${moduleOf(loaded.info.device, loaded.info.threads)}`).catch(() => {});
     if (typeof model.source === "string" && model.source !== TINY_MODEL) void models.persist();
     return loaded;
   } catch (error) {

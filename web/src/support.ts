@@ -20,13 +20,27 @@ export interface Support {
 /** Threads beyond which small models get no faster, and large ones do not fit into WebAssembly's memory. */
 const MOST_THREADS = 8;
 
-/** Threads that may compute on the processor: more than one where the page is cross-origin isolated, since only such may share memory. */
+/**
+ * Threads that may compute on the processor: more than one where the page is cross-origin isolated, since only such may share memory, and
+ * the browser has relaxed SIMD, as the module for threads needs.
+ */
 export function threadsHere(): number {
-  return globalThis.crossOriginIsolated ? Math.min(navigator.hardwareConcurrency || 1, MOST_THREADS) : 1;
+  return globalThis.crossOriginIsolated && WebAssembly.validate(RELAXED) ? Math.min(navigator.hardwareConcurrency || 1, MOST_THREADS) : 1;
+}
+
+/** The module that computes on a device: there is one for GPUs, and three for the processor with more and more of WebAssembly's features. */
+export function moduleOf(device: Device, threads: number): "wgslm" | "wgslm_cpu" | "wgslm_cpu_relaxed" | "wgslm_cpu_threads" {
+  if (device === "gpu") return "wgslm";
+  if (threads > 1) return "wgslm_cpu_threads";
+  return WebAssembly.validate(RELAXED) ? "wgslm_cpu_relaxed" : "wgslm_cpu";
 }
 
 /** The least module with an instruction on vectors: `() => i8x16.splat(0)`, looked at by `i8x16.popcnt`. */
 const VECTORS = new Uint8Array([0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11]);
+/** One with an instruction of relaxed SIMD: three such vectors, and `i32x4.relaxed_dot_i8x16_i7x16_add_s` of them. */
+const RELAXED = new Uint8Array([
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 19, 1, 17, 0, 65, 0, 253, 15, 65, 0, 253, 15, 65, 0, 253, 15, 253, 147, 2, 11,
+]);
 
 /** Asks the browser what it has. Nothing is downloaded. */
 export async function checkSupport(): Promise<Support> {

@@ -1,11 +1,11 @@
 /** The worker: owns the WebAssembly module and its engine, and does one thing at a time. */
-import type { default as Init, InitOutput, WebEngine } from "./wgslm.js";
+import type { WebEngine } from "./wgslm.js";
 import { open, type Opened } from "./download.js";
 import { EngineError } from "./error.js";
 import type { Failure, FromWorker, Parts, ToWorker, Usage } from "./protocol.js";
 import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
 import { remove } from "./store.js";
-import type { Device } from "./support.js";
+import { moduleOf, type Device } from "./support.js";
 import { withThreads } from "./threads.js";
 
 /** An event of `WebEngine.step`. */
@@ -27,7 +27,7 @@ const post = (message: FromWorker, moved: Transferable[] = []): void => scope.po
 
 /** The modules have the same functions. */
 interface Module {
-  default: typeof Init;
+  default: () => Promise<{ memory: WebAssembly.Memory }>;
   WebEngine: Pick<typeof WebEngine, "load" | "live_buffers">;
 }
 
@@ -36,7 +36,7 @@ interface Running {
   device: Device;
   threads: number;
   module: Module;
-  wasm: InitOutput;
+  wasm: { memory: WebAssembly.Memory };
 }
 
 let running: Running | undefined;
@@ -127,19 +127,27 @@ function fallsBack({ device, fallback }: Load): boolean {
   return device === "gpu" && fallback;
 }
 
-/** The module of a device, ready. It is fetched when it is needed. */
+/** A module is fetched when it is needed. Bundlers want to see each name. */
+const modules: Record<ReturnType<typeof moduleOf>, () => Promise<Module>> = {
+  wgslm: () => import("./wgslm.js"),
+  wgslm_cpu: () => import("./wgslm_cpu.js"),
+  wgslm_cpu_relaxed: () => import("./wgslm_cpu_relaxed.js"),
+  wgslm_cpu_threads: () => import("./wgslm_cpu_threads.js"),
+};
+
+/** The module of a device, ready. */
 async function ready(device: Device, threads: number): Promise<Running> {
   if (running?.device === device) return running;
-  if (device === "cpu" && threads > 1) {
+  if (moduleOf(device, threads) === "wgslm_cpu_threads") {
     try {
-      const module = (await withThreads(threads)) as unknown as Module;
+      const module: Module = await withThreads(threads);
       return (running = { device, threads, module, wasm: await module.default() });
     } catch (error) {
       // A browser that gives no memory to share, or a package built without: one thread does it, too.
       console.warn("wgslm: one thread,", error);
     }
   }
-  const module = (await (device === "gpu" ? import("./wgslm.js") : import("./wgslm_cpu.js"))) as unknown as Module;
+  const module = await modules[moduleOf(device, 1)]();
   return (running = { device, threads: 1, module, wasm: await module.default() });
 }
 

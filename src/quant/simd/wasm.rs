@@ -1,4 +1,7 @@
 //! WebAssembly with vectors of 128 bits (SIMD128): one part, so four rows at once.
+//!
+//! The module for processors multiplies bytes by an instruction of relaxed SIMD. Where a browser lacks that, it loads the same
+//! module with the instruction spelt in others, which `tools/bindgen` makes.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use std::arch::wasm32::*;
@@ -14,6 +17,9 @@ use super::weighted_sums::{self, Rows};
 #[derive(Clone, Copy)]
 pub(super) struct Simd128(v128);
 
+#[cfg(feature = "web-cpu")]
+super::bodies!("simd128,relaxed-simd", Simd128, floats: 4, 2, 2, sums: 2, 4);
+#[cfg(not(feature = "web-cpu"))]
 super::bodies!("simd128", Simd128, floats: 4, 2, 2, sums: 2, 4);
 
 #[target_feature(enable = "simd128")]
@@ -70,10 +76,11 @@ super::vector_impl! {
             Self(v128_and(i8x16_eq(v128_and(self.0, bits.0), bits.0), u8x16_splat(to)))
         }
         fn dot(sum: Self, q: Self, x: Self) -> Self {
-            // Bytes 0 and 2 of each word, then 1 and 3: the products of pairs of 16 bits are sums of a word.
-            let even = i32x4_dot_i16x8(v128_and(q.0, u16x8_splat(255)), i16x8_shr(i16x8_shl(x.0, 8), 8));
-            let odd = i32x4_dot_i16x8(u16x8_shr(q.0, 8), i16x8_shr(x.0, 8));
-            Self(i32x4_add(i32x4_add(sum.0, even), odd))
+            // All processors give the same where one operand has seven bits, and `q` has six.
+            #[cfg(feature = "web-cpu")]
+            return Self(i32x4_relaxed_dot_i8x16_i7x16_add(x.0, q.0, sum.0));
+            #[cfg(not(feature = "web-cpu"))]
+            Self::dot_signed(sum, q, x)
         }
         fn dot_signed(sum: Self, q: Self, x: Self) -> Self {
             let even = i32x4_dot_i16x8(i16x8_shr(i16x8_shl(q.0, 8), 8), i16x8_shr(i16x8_shl(x.0, 8), 8));

@@ -18,7 +18,7 @@ try {
   const { ok, adapter } = await checkSupport();
   const plan: Plan = await models.plan(TINY_MODEL);
   const device = new URLSearchParams(location.search).get("device") as Device;
-  const engine = await createEngine(TINY_MODEL, { device, onProgress: ({ phase, done, total }) => void [phase, done / total] });
+  const engine = await createEngine(TINY_MODEL, { device, threads: 2, onProgress: ({ phase, done, total }) => void [phase, done / total] });
   const stream = await engine.chat.completions.create({ prompt: "Once", stream: true, temperature: 0, max_tokens: 4 });
   let text = "";
   for await (const chunk of stream) text += chunk.choices[0]?.delta.content ?? "";
