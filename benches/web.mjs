@@ -4,8 +4,7 @@
 // that nothing is compiled later, gives the time from the start to the first token; a second one, of another text, gives the
 // prompt's rate (its tokens by the time to the first one) and the rate of decoding (tokens after the first one by their time).
 //
-// `again` is the second visit of a browser that has kept the model. --frames measures the demo page instead: the times between its
-// frames while nothing happens, and while an answer streams.
+// `again` is the second visit of a browser that has kept the model.
 import { homedir, loadavg } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -112,50 +111,6 @@ function figures(values, digits) {
   const sorted = values.toSorted((a, b) => a - b);
   const middle = (sorted[Math.floor((sorted.length - 1) / 2)] + sorted[Math.ceil((sorted.length - 1) / 2)]) / 2;
   return `${middle.toFixed(digits)} (${sorted[0].toFixed(digits)} - ${sorted.at(-1).toFixed(digits)})`;
-}
-
-/** In the page: the 50th and 99th percentile, and the longest, of the times between frames until `done`. */
-const frames = `(done) => new Promise((resolve) => {
-  const times = [];
-  const next = (at) => {
-    times.push(at);
-    if (!done(at - times[0])) return requestAnimationFrame(next);
-    const gaps = times.slice(1).map((time, i) => time - times[i]).sort((a, b) => a - b);
-    resolve([0.5, 0.99, 1].map((part) => gaps[Math.ceil(part * gaps.length) - 1]));
-  };
-  requestAnimationFrame(next);
-})`;
-
-if (process.argv.includes("--frames")) {
-  console.log(`${basename(model)}; milliseconds between frames of the page: median, 99 %, longest\n`);
-  console.log("| while nothing happens | while an answer streams |\n|---:|---:|");
-  for (let i = 0; i < runs; i++) {
-    const server = await serve({ folder: join(root, "web/dist"), models: dirname(model) });
-    const browser = await launch();
-    try {
-      const page = await browser.newPage();
-      await page.goto(`http://127.0.0.1:${server.address().port}/?device=cpu&model=/models/${basename(model)}`);
-      await page.waitForSelector("#composer:not([hidden])");
-      const ask = async () => {
-        await page.fill("#input", "Explain in many words, with lists and code, how rivers shape the land.");
-        await page.press("#input", "Enter");
-      };
-      // The first answer loads the model.
-      await ask();
-      const answers = `document.querySelectorAll("#log .assistant .foot").length`;
-      await page.waitForFunction(`${answers} === 1`, null, { timeout: 300_000 });
-      const idle = await page.evaluate(`(${frames})((passed) => passed > 5000)`);
-      await ask();
-      const streaming = await page.evaluate(`(${frames})((passed) => passed > 1000 && ${answers} === 2)`);
-      const shown = (gaps) => gaps.map((gap) => gap.toFixed(1)).join(", ");
-      console.log(`| ${shown(idle)} | ${shown(streaming)} |`);
-    } finally {
-      await browser.close();
-      server.closeAllConnections();
-      server.close();
-    }
-  }
-  process.exit();
 }
 
 const results = new Map(contenders.map(({ name }) => [name, []]));
