@@ -86,27 +86,39 @@ export function fresh() {
 
 /** Answers range requests from `bytes`; `send` writes the body. */
 export function ranges(bytes, send = (response, part) => response.end(part)) {
-  return (request, response) => {
-    const [, start, end] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range);
-    const last = Math.min(end ? Number(end) : Infinity, bytes.length - 1);
-    const part = bytes.subarray(Number(start), last + 1);
-    response.writeHead(206, { "content-range": `bytes ${start}-${last}/${bytes.length}`, "content-length": part.length, "cache-control": "no-store" });
-    send(response, part, Number(start));
-  };
+  return rangesOf(bytes, (response, start, last) => send(response, bytes.subarray(start, last + 1), start));
 }
 
 /** Answers range requests from what is too large to be in memory. */
 export function piecewise(file) {
-  return (request, response) => {
-    const [, start, end] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range);
-    const last = Math.min(end ? Number(end) : Infinity, file.length - 1);
-    response.writeHead(206, { "content-range": `bytes ${start}-${last}/${file.length}`, "content-length": last + 1 - start, "cache-control": "no-store" });
+  return rangesOf(file, (response, start, last) => {
     const pieces = function* () {
-      for (let at = Number(start); at <= last; at += 1 << 20) yield file.subarray(at, Math.min(at + (1 << 20), last + 1));
+      for (let at = start; at <= last; at += 1 << 20) yield file.subarray(at, Math.min(at + (1 << 20), last + 1));
     };
     pipeline(Readable.from(pieces()), response, () => {});
+  });
+}
+
+/** Answers range requests of a file; `send` writes the body, from the first byte to the last. */
+function rangesOf(file, send) {
+  return (request, response) => {
+    const [, from, end] = /^bytes=(\d+)-(\d*)$/.exec(request.headers.range);
+    const [start, last] = [Number(from), Math.min(end ? Number(end) : Infinity, file.length - 1)];
+    response.writeHead(206, { "content-range": `bytes ${start}-${last}/${file.length}`, "content-length": last + 1 - start, "cache-control": "no-store" });
+    send(response, start, last);
   };
 }
+
+/** In a page: workers that are started from now on begin with `code`. */
+export const workersBegin = `(code) => {
+  const Plain = Worker;
+  globalThis.Worker = class extends Plain {
+    constructor(url, options) {
+      const script = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
+      super(script("import " + JSON.stringify(script(code)) + "; import " + JSON.stringify(String(url)) + ";"), options);
+    }
+  };
+}`;
 
 /** Ids of a greedy continuation. `numerics: "exact"` and temperature 0, as the references were made. */
 export const greedy = `async (engine, request) => {

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { request as ask } from "node:http";
 import { launch } from "./chromium.mjs";
-import { asked, blank, fresh, greedy, inIsolatedPage, inPage, limited, piecewise, ranges, reference, server, SMOLLM2, special, tiny, within } from "./harness.mjs";
+import { asked, blank, fresh, greedy, inIsolatedPage, inPage, limited, piecewise, ranges, reference, server, SMOLLM2, special, tiny, within, workersBegin } from "./harness.mjs";
 import { elements, scripted } from "./scripted.mjs";
 
 limited("the tests run on SwiftShader", async () => {
@@ -385,14 +385,7 @@ limited("a browser without relaxed SIMD gets a module without it, which gives th
       };
       const relaxed = await answer();
       // A worker whose browser takes no instruction of it.
-      const Plain = Worker;
-      globalThis.Worker = class extends Plain {
-        constructor(url, options) {
-          const script = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
-          const without = script("const all = WebAssembly.validate; WebAssembly.validate = (bytes) => bytes.length !== 40 && all(bytes);");
-          super(script("import " + JSON.stringify(without) + "; import " + JSON.stringify(String(url)) + ";"), options);
-        }
-      };
+      (${workersBegin})("const all = WebAssembly.validate; WebAssembly.validate = (bytes) => bytes.length !== 40 && all(bytes);");
       return { relaxed, plain: await answer() };
     }`,
     { prompt, url: SMOLLM2 },
@@ -420,14 +413,7 @@ limited("a GPU that does not work is left for the processor, unless it was asked
     const { device } = works.info;
     await works.dispose();
     // A worker in which there is no adapter.
-    const Plain = Worker;
-    globalThis.Worker = class extends Plain {
-      constructor(url, options) {
-        const script = (text) => URL.createObjectURL(new Blob([text], { type: "text/javascript" }));
-        const without = script("navigator.gpu.requestAdapter = async () => null;");
-        super(script("import " + JSON.stringify(without) + "; import " + JSON.stringify(String(url)) + ";"), options);
-      }
-    };
+    (${workersBegin})("navigator.gpu.requestAdapter = async () => null;");
     const asked = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu" }).catch(({ code }) => code);
     const engine = await wgslm.createEngine(wgslm.TINY_MODEL);
     const { choices } = await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 });
