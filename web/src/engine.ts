@@ -111,7 +111,8 @@ export async function createEngine(model: ModelSource, options: CreateOptions = 
   const { parts, remote } = await locate(model, { ...(hub ? { hub } : {}), ...(signal ? { signal } : {}) });
   signal?.throwIfAborted();
   // What comes with the package is the package's to keep, and changes with it.
-  const kept = keep !== false && alone && remote && remote.source !== TINY_MODEL ? remote : undefined;
+  const wanted = keep !== false && remote && remote.source !== TINY_MODEL ? remote : undefined;
+  const kept = alone ? wanted : undefined;
   const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   // Ending the worker ends its downloads and frees its device.
   let abort = (): void => {};
@@ -127,7 +128,7 @@ export async function createEngine(model: ModelSource, options: CreateOptions = 
       };
       worker.postMessage({ type: "load", parts, ...(kept ? { keep: kept } : {}), ...on, options: rest } satisfies ToWorker);
     });
-    const notKept = keep !== false && !alone ? "the browser's storage does not work beside threads that share memory" : loaded.notKept;
+    const notKept = wanted && !alone ? "the browser's storage does not work beside threads that share memory" : loaded.notKept;
     return new Engine(worker, loaded.info, notKept, onDevice);
   } catch (error) {
     worker.terminate();
