@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 #[cfg(test)]
 use super::compose::{Kernel, compose};
@@ -11,6 +12,10 @@ use super::tuning::Traits;
 use super::{Matmul, Matrices, Matvec, Tuning, Vendor, cooperative};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
+
+/// How long a wait on a shared device lasts at a time. wgpu holds a lock meanwhile (30.0.1: `Device::poll`), for which whoever
+/// destroys a buffer waits.
+const SLICE: Duration = Duration::from_millis(1);
 
 /// What kind of adapter it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -423,7 +428,7 @@ impl Device {
         if !self.shared {
             self.device.destroy();
             // wgpu frees it once nothing is in flight.
-            let soon = Some(std::time::Duration::from_secs(1));
+            let soon = Some(Duration::from_secs(1));
             let _ = self.poll(wgpu::PollType::Wait { submission_index: None, timeout: soon });
         }
     }
@@ -435,24 +440,33 @@ impl Device {
 
     /// Waits until all that was submitted is done. Does nothing in a browser, which cannot wait.
     pub fn finish(&self) -> Result<()> {
-        self.poll(wgpu::PollType::wait_indefinitely())?;
+        self.wait(None)?;
         self.check()
     }
 
     /// Waits until a submission is done, whatever was submitted after it. Does nothing in a browser.
     pub(crate) fn finish_submission(&self, index: wgpu::SubmissionIndex) -> Result<()> {
-        self.poll(wgpu::PollType::Wait { submission_index: Some(index), timeout: None })?;
+        self.wait(Some(index))?;
         self.check_running()
     }
 
-    fn poll(&self, until: wgpu::PollType) -> Result<()> {
+    /// Waits for a submission, or the last one.
+    fn wait(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        let timeout = self.shared.then_some(SLICE);
+        while !self.poll(wgpu::PollType::Wait { submission_index: submission_index.clone(), timeout })? {}
+        Ok(())
+    }
+
+    /// Polls; returns whether it was in time.
+    fn poll(&self, until: wgpu::PollType) -> Result<bool> {
         let poll = || {
             #[cfg(test)]
             self.faults.poll();
             self.device.poll(until)
         };
         match no_panic(poll) {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(_)) => Ok(true),
+            Ok(Err(wgpu::PollError::Timeout)) => Ok(false),
             Ok(Err(error)) => Err(Error::DeviceLost(error.to_string())),
             Err(why) => {
                 // Nobody else says so to a device of a host's.

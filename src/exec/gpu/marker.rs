@@ -14,6 +14,8 @@ pub(super) struct CompletionMarkers {
     pub(super) mark: Buffer,
     plan: Plan,
     last: u64,
+    /// What was submitted last.
+    pub(super) index: Option<wgpu::SubmissionIndex>,
     /// The next submission is dropped, as a driver may.
     #[cfg(test)]
     pub(super) lose: bool,
@@ -31,6 +33,7 @@ impl CompletionMarkers {
             number,
             mark,
             last: 0,
+            index: None,
             #[cfg(test)]
             lose: false,
         })

@@ -207,8 +207,13 @@ impl Recording {
         self.encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default())
     }
 
-    /// Submits what is encoded, with a marker at its end.
+    /// Submits what is encoded, with a marker at its end. A long step's parts wait for what was submitted before on a device that
+    /// others use, too: no more than one of ours is before their work then.
     fn send(&mut self, device: &Device, markers: &mut CompletionMarkers) -> wgpu::SubmissionIndex {
+        if let Some(before) = markers.index.take().filter(|_| !self.short && device.is_shared()) {
+            // If it fails, the step's results will, too.
+            let _ = device.finish_submission(before);
+        }
         let mark = markers.end(device, &mut self.encoder);
         self.marks.push((self.results, mark));
         self.give(&markers.mark, 0, 1);
@@ -216,7 +221,9 @@ impl Recording {
         let encoded = std::mem::replace(&mut self.encoder, empty());
         #[cfg(test)]
         let encoded = if markers.lose_next() { empty() } else { encoded };
-        device.queue.submit([encoded.finish()])
+        let index = device.queue.submit([encoded.finish()]);
+        markers.index = Some(index.clone());
+        index
     }
 
     /// Submits all of it.
