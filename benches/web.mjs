@@ -5,6 +5,9 @@
 // prompt's rate (its tokens by the time to the first one) and the rate of decoding (tokens after the first one by their time).
 //
 // `again` is the second visit of a browser that has kept the model.
+//
+// With --frames, the page's own frames are looked at instead: the time from one to the next (median, 99th percentile, largest), at
+// rest, while a model is loaded, and while it answers and the page shows the text.
 import { homedir, loadavg } from "node:os";
 import { basename, dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -50,6 +53,35 @@ const ours = `async ({ model, device, warm, prompt, tokens, threads }) => {
   return result;
 }`;
 
+const frames = `async ({ model, device, prompt, tokens, threads }) => {
+  const { createEngine } = await import("/index.js");
+  const meanwhile = async (work) => {
+    const gaps = [];
+    let going = true, last = performance.now();
+    work.finally(() => (going = false)).catch(() => {});
+    while (going) {
+      await new Promise(requestAnimationFrame);
+      const now = performance.now();
+      gaps.push(now - last);
+      last = now;
+    }
+    gaps.sort((a, b) => a - b);
+    return [0.5, 0.99, 1].map((part) => gaps[Math.ceil(gaps.length * part) - 1]);
+  };
+  const rest = await meanwhile(new Promise((done) => setTimeout(done, 5000)));
+  const loading = createEngine(model, { context: 1024, device, threads });
+  const load = await meanwhile(loading);
+  const engine = await loading;
+  const answer = async () => {
+    for await (const chunk of await engine.chat.completions.create({ prompt, max_tokens: tokens, temperature: 0, stream: true })) {
+      document.body.append(chunk.choices[0]?.delta?.content ?? "");
+    }
+  };
+  const result = { rest, load, answer: await meanwhile(answer()) };
+  await engine.dispose();
+  return result;
+}`;
+
 const theirs = `async ({ model, warm, prompt, tokens, threads }) => {
   const measure = ${measure};
   const { Wllama } = await import("/index.js");
@@ -68,6 +100,7 @@ const theirs = `async ({ model, warm, prompt, tokens, threads }) => {
   return result;
 }`;
 
+const looked = process.argv.includes("--frames");
 const root = fileURLToPath(new URL("..", import.meta.url));
 const only = new RegExp(option("--only", ""));
 const contenders = [
@@ -77,7 +110,7 @@ const contenders = [
   { name: "page, SwiftShader", run: ours, device: "gpu", folder: join(root, "web/dist"), threads: 1 },
   { name: "wllama, 1 thread", run: theirs, folder: join(peer, "esm"), threads: 1 },
   { name: "wllama, 2 threads", run: theirs, folder: join(peer, "esm"), threads: 2 },
-].filter(({ name }) => only.test(name));
+].filter(({ name, run }) => only.test(name) && (!looked || run === ours)).map((contender) => (looked ? { ...contender, run: frames } : contender));
 
 async function once({ run, device, folder, threads, visits = 1 }) {
   const first = (path, _, response) => {
@@ -120,6 +153,15 @@ for (let i = 0; i < runs; i++) {
     results.get(contender.name).push(result);
     console.error(`${i + 1}/${runs} ${contender.name}: ${JSON.stringify(result)}, load ${loadavg()[0].toFixed(1)}`);
   }
+}
+if (looked) {
+  console.log(`${basename(model)}; milliseconds from frame to frame, median / 99 % / largest; medians of ${runs} runs (lowest - highest)\n`);
+  console.log("| where | at rest | loading | answering |\n|---|---|---|---|");
+  for (const [name, all] of results) {
+    const column = (when) => [0, 1, 2].map((i) => figures(all.map((r) => r[when][i]), 1)).join(" / ");
+    console.log(`| ${name} | ${column("rest")} | ${column("load")} | ${column("answer")} |`);
+  }
+  process.exit();
 }
 const [{ prompt }] = results.get(contenders[0].name);
 console.log(`${basename(model)}; prompt of ${prompt} tokens, ${TOKENS} generated; medians of ${runs} runs (lowest - highest)\n`);
