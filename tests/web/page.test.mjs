@@ -342,6 +342,9 @@ limited("where a page may share memory, threads of the processor give the same t
   const got = await inIsolatedPage(run, argument);
   const loaded = () => [...new Set(asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm")))].sort();
   assert.equal(got.isolated, true);
+  // Once without being kept, once to be kept.
+  const requests = asked.filter(({ path }) => path === SMOLLM2).length;
+  assert.ok(requests <= 12, `${requests} requests: tensors are read in the file's order`);
   const here = Math.min(got.cores, 8);
   assert.deepEqual(got.answers.map(({ threads }) => threads), [Math.min(3, here), here, 1]);
   // Nothing is kept beside them; the embedded model never is.

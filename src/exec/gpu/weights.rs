@@ -81,17 +81,13 @@ impl Weights {
         let missing = || Error::Model("a matrix was not placed".to_owned());
         let matrices: Vec<Matrix> = matrices.into_iter().map(|m| m.ok_or_else(missing)).collect::<Result<_>>()?;
 
-        // In the order of the files, so that whoever downloads them reads on where it stopped.
-        let mut order: Vec<Tensor> = (0..specs.len() as u32).map(|i| Tensor::Matrix(WeightId(i))).collect();
-        order.extend((0..programs[0].vectors.len() as u32).map(|i| Tensor::Vector(VectorId(i))));
-        order.sort_by_key(|&tensor| source.place(tensor));
         let mut total = 0;
         for (i, spec) in specs.iter().enumerate() {
             total += source.format(WeightId(i as u32)).row_bytes(u64::from(spec.k))? * u64::from(spec.n);
         }
         let mut loaded: Vec<Vec<f32>> = vec![Vec::new(); programs[0].vectors.len()];
         let mut upload = Upload { device, done: 0, total, since_submit: 0, words: Vec::new() };
-        for tensor in order {
+        for tensor in source.in_order(specs.len(), loaded.len()) {
             match tensor {
                 Tensor::Vector(id) => loaded[id.index()] = source.vector(id).await?,
                 Tensor::Matrix(id) => {

@@ -8,9 +8,10 @@ use crate::model::config::{Asked, Config, infinite};
 use crate::model::embedding::{Embedding, Task};
 use crate::model::files::names::Names;
 use crate::model::files::quantize::Quantized;
-use crate::model::files::weights::{self, Located};
+use crate::model::files::source::{Tensor, WeightSource as _};
+use crate::model::files::weights::{self, Located, MatrixAt};
 use crate::model::program::Program;
-use crate::ops::CpuWeights;
+use crate::ops::{CpuWeights, Matrix};
 use crate::{Error, Result};
 
 /// A model's files, its program, and where the program's weights lie in the files.
@@ -208,10 +209,24 @@ impl Model {
     /// The program's weights for a CPU executor, where they lie in the file if that is in memory. `progress` receives bytes
     /// done and bytes in all.
     pub async fn cpu_weights(&self, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
-        match &self.quantized {
-            Some(quantized) => self.quantized_weights(quantized, progress).await,
-            None => self.located.cpu_weights(&self.file, progress).await,
+        let Located { weights, vectors } = &self.located;
+        let (mut done, all) = (0, weights.iter().map(MatrixAt::size).sum());
+        let mut matrices: Vec<Option<Matrix>> = weights.iter().map(|_| None).collect();
+        let mut vectors = vec![Vec::new(); vectors.len()];
+        for tensor in self.in_order(matrices.len(), vectors.len()) {
+            match tensor {
+                Tensor::Vector(id) => vectors[id.index()] = self.vector(id).await?,
+                Tensor::Matrix(id) => {
+                    matrices[id.index()] = Some(match &self.quantized {
+                        Some(quantized) => self.quantized_matrix(quantized, id).await?,
+                        None => self.located.cpu_matrix(&self.file, id).await?,
+                    });
+                    done += weights[id.index()].size();
+                    progress(done, all);
+                }
+            }
         }
+        Ok(CpuWeights { matrices: matrices.into_iter().flatten().collect(), vectors })
     }
 }
 

@@ -1,11 +1,11 @@
 //! Weights in another format than the file's: encoded while they are loaded.
 
 use crate::Result;
-use crate::file::{Bytes, CountFn};
+use crate::file::Bytes;
 use crate::model::files::open::Model;
-use crate::model::files::source::{RowsFn, WeightSource as _};
+use crate::model::files::source::RowsFn;
 use crate::model::program::Program;
-use crate::ops::{Attend, CpuWeights, Matrix, Op, VectorId, WeightId};
+use crate::ops::{Attend, Matrix, Op, WeightId};
 use crate::quant::BlockFormat;
 use crate::quant::mix::{FileType, TensorContext};
 
@@ -69,37 +69,20 @@ impl Model {
         self.located.read_rows(&self.file, weight, rows * stored, &mut encode).await
     }
 
-    /// The weights for a CPU, as [`Model::cpu_weights`] gives them.
-    pub(in crate::model) async fn quantized_weights(
-        &self,
-        quantized: &Quantized,
-        progress: &mut CountFn<'_>,
-    ) -> Result<CpuWeights> {
-        let sizes: Vec<u64> = self.located.weights.iter().map(|at| at.size()).collect();
-        let all = sizes.iter().sum();
-        let (mut weights, mut done) = (CpuWeights::default(), 0);
-        for (i, at) in self.located.weights.iter().enumerate() {
-            let id = WeightId(i as u32);
-            let format = quantized.formats[i];
-            weights.matrices.push(if format == at.format {
-                self.located.cpu_matrix(&self.file, id).await?
-            } else {
-                let mut bytes = Vec::new();
-                let mut keep = |_, rows: &[u8]| {
-                    bytes.extend_from_slice(rows);
-                    Ok(())
-                };
-                self.quantized_rows(quantized, id, usize::MAX, &mut keep).await?;
-                let copy = std::sync::Arc::new(Bytes::new(at.tensor.name.clone(), bytes));
-                Matrix::new(copy, 0, format, at.n, at.k)?
-            });
-            done += sizes[i];
-            progress(done, all);
+    /// A matrix for a CPU, encoded.
+    pub(in crate::model) async fn quantized_matrix(&self, quantized: &Quantized, weight: WeightId) -> Result<Matrix> {
+        let at = &self.located.weights[weight.index()];
+        let format = quantized.formats[weight.index()];
+        if format == at.format {
+            return self.located.cpu_matrix(&self.file, weight).await;
         }
-        for i in 0..self.located.vectors.len() {
-            weights.vectors.push(self.vector(VectorId(i as u32)).await?);
-        }
-        Ok(weights)
+        let mut bytes = Vec::new();
+        let mut keep = |_, rows: &[u8]| {
+            bytes.extend_from_slice(rows);
+            Ok(())
+        };
+        self.quantized_rows(quantized, weight, usize::MAX, &mut keep).await?;
+        Matrix::new(std::sync::Arc::new(Bytes::new(at.tensor.name.clone(), bytes)), 0, format, at.n, at.k)
     }
 }
 

@@ -29,9 +29,19 @@ pub trait WeightSource {
     /// The block format of a matrix.
     fn format(&self, weight: WeightId) -> BlockFormat;
 
-    /// Where a weight lies: file and byte. A loader of all weights asks for them in this order.
+    /// Where a weight lies: file and byte.
     fn place(&self, _tensor: Tensor) -> (usize, u64) {
         (0, 0)
+    }
+
+    /// So many matrices and vectors, in the order of the files: whoever loads all of them asks in this order, and what downloads
+    /// the files reads on where it stopped.
+    fn in_order(&self, matrices: usize, vectors: usize) -> Vec<Tensor> {
+        let matrices = (0..matrices as u32).map(|i| Tensor::Matrix(WeightId(i)));
+        let vectors = (0..vectors as u32).map(|i| Tensor::Vector(VectorId(i)));
+        let mut order: Vec<Tensor> = matrices.chain(vectors).collect();
+        order.sort_by_key(|&tensor| self.place(tensor));
+        order
     }
 
     /// The rows of a matrix as a file has them, in slices of at most `slice` bytes, but whole rows: `each` gets the first

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cpu::zeros;
-use crate::file::{ByteSource, Bytes, CountFn, ModelFile, TensorInfo};
+use crate::file::{ByteSource, Bytes, ModelFile, TensorInfo};
 use crate::model::files::names::{Names, Order, TensorRows};
 use crate::model::files::source::RowsFn;
 use crate::model::program::{Program, Runs, VectorSpec, WeightSpec};
-use crate::ops::{CpuWeights, Matrix, VectorId, WeightId};
+use crate::ops::{Matrix, VectorId, WeightId};
 use crate::quant::{BlockFormat, FormatInfo};
 use crate::{Error, Result};
 
@@ -296,24 +296,7 @@ impl Located {
         Ok((0..at.n).map_while(element).collect())
     }
 
-    /// The weights for a CPU: matrices where they lie, if the file is in memory and holds them by rows; else copies.
-    /// `progress` receives the bytes done and the bytes in total.
-    pub async fn cpu_weights(&self, file: &ModelFile, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
-        let all = self.weights.iter().map(MatrixAt::size).sum();
-        let mut done = 0;
-        let mut weights = CpuWeights::default();
-        for (i, at) in self.weights.iter().enumerate() {
-            weights.matrices.push(self.cpu_matrix(file, WeightId(i as u32)).await?);
-            done += at.size();
-            progress(done, all);
-        }
-        for i in 0..self.vectors.len() {
-            weights.vectors.push(self.read_vector(file, VectorId(i as u32)).await?);
-        }
-        Ok(weights)
-    }
-
-    /// A matrix for a CPU: where it lies, or a copy.
+    /// A matrix for a CPU: where it lies, if the file is in memory and holds it by rows; else a copy.
     pub(in crate::model) async fn cpu_matrix(&self, file: &ModelFile, weight: WeightId) -> Result<Matrix> {
         let at = self.matrix(weight)?;
         let in_place = file.source(&at.tensor)?;
