@@ -438,23 +438,25 @@ impl Device {
         let _ = self.poll(wgpu::PollType::Poll);
     }
 
-    /// Waits until all that was submitted is done. Does nothing in a browser, which cannot wait.
+    /// Waits until all that was submitted is done, but not for what others submit meanwhile. Does nothing in a browser, which
+    /// cannot wait.
     pub fn finish(&self) -> Result<()> {
-        self.wait(None)?;
+        let done = super::Signal::default();
+        let signal = done.clone();
+        self.queue.on_submitted_work_done(move || signal.set(true));
+        while !self.poll(self.waiting(None))? && done.get().is_none() {}
         self.check()
     }
 
     /// Waits until a submission is done, whatever was submitted after it. Does nothing in a browser.
     pub(crate) fn finish_submission(&self, index: wgpu::SubmissionIndex) -> Result<()> {
-        self.wait(Some(index))?;
+        while !self.poll(self.waiting(Some(index.clone())))? {}
         self.check_running()
     }
 
-    /// Waits for a submission, or the last one.
-    fn wait(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
-        let timeout = self.shared.then_some(SLICE);
-        while !self.poll(wgpu::PollType::Wait { submission_index: submission_index.clone(), timeout })? {}
-        Ok(())
+    /// A wait for a submission, or for the last one, as long as it may last at a time.
+    fn waiting(&self, submission_index: Option<wgpu::SubmissionIndex>) -> wgpu::PollType {
+        wgpu::PollType::Wait { submission_index, timeout: self.shared.then_some(SLICE) }
     }
 
     /// Polls; returns whether it was in time.

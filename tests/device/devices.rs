@@ -261,6 +261,9 @@ fn swiftshader_is_shared_with_a_host() {
     a_host_shares_its_device("swiftshader");
 }
 
+/// Takes tenths of a second, run a thousand times. lavapipe ends a loop at some 65,000.
+const SLOW: &str = "for (var i = 0u; i < 60000u; i++) { n = (n ^ (n >> 3u)) * 1664525u; }";
+
 /// While the engine waits for the device, the application can destroy what it no longer needs.
 fn a_host_goes_on_while_the_engine_waits(adapter: &str) {
     let host = Host::new(adapter, wgpu::Limits::default());
@@ -270,8 +273,7 @@ fn a_host_goes_on_while_the_engine_waits(adapter: &str) {
         let usage = wgpu::BufferUsages::STORAGE;
         let desc = wgpu::BufferDescriptor { label: Some("old"), size: 4, usage, mapped_at_creation: false };
         let buffer = host.device.create_buffer(&desc);
-        // The wait takes tenths of a second; lavapipe ends a loop at some 65,000.
-        host.compute("for (var i = 0u; i < 60000u; i++) { n = (n ^ (n >> 3u)) * 1664525u; }", 1000);
+        host.compute(SLOW, 1000);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 let begun = Instant::now();
@@ -287,6 +289,22 @@ fn a_host_goes_on_while_the_engine_waits(adapter: &str) {
     });
     let least = least.fold(f64::MAX, f64::min);
     assert!(least < 0.3, "{least}");
+
+    // And what it submits meanwhile, faster than the device works, is not waited for.
+    let waited = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        host.compute(SLOW, 300);
+        scope.spawn(|| {
+            shared.finish().unwrap();
+            waited.store(1, Ordering::Relaxed);
+        });
+        let ended = (0..30).any(|_| {
+            host.compute(SLOW, 300);
+            std::thread::sleep(Duration::from_millis(20));
+            waited.load(Ordering::Relaxed) == 1
+        });
+        assert!(ended, "30 submissions later");
+    });
 }
 
 #[test]
