@@ -441,11 +441,16 @@ impl Device {
     /// Waits until all that was submitted is done, but not for what others submit meanwhile. Does nothing in a browser, which
     /// cannot wait.
     pub fn finish(&self) -> Result<()> {
+        self.finish_all().map(drop)
+    }
+
+    /// [`finish`](Self::finish); gives what is set then, in a browser later.
+    fn finish_all(&self) -> Result<super::Signal> {
         let done = super::Signal::default();
         let signal = done.clone();
         self.queue.on_submitted_work_done(move || signal.set(true));
         while !self.poll(self.waiting(None))? && done.get().is_none() {}
-        self.check()
+        self.check().map(|()| done)
     }
 
     /// Waits until a submission is done, whatever was submitted after it. Does nothing in a browser.
@@ -480,11 +485,7 @@ impl Device {
 
     /// Waits until all that was submitted is done, in a browser too.
     pub(crate) async fn drained(&self) -> Result<()> {
-        let done = super::Signal::default();
-        let signal = done.clone();
-        self.queue.on_submitted_work_done(move || signal.set(true));
-        self.finish()?;
-        done.wait().await;
+        self.finish_all()?.wait().await;
         self.check()
     }
 

@@ -125,6 +125,7 @@ impl Host {
         self.queue.submit([encoder.finish()]);
     }
 
+    /// A pass that [`counted`](Self::counted) sees.
     fn count(&self) {
         self.compute("n += 1u;", 1);
     }
