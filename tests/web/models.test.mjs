@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { address, asked, blank, browser, fresh, inPage, limited, ranges, root, special, tiny, within } from "./harness.mjs";
+import { launch, WEBGPU } from "./chromium.mjs";
+import { address, asked, blank, browser, fresh, inPage, limited, ranges, root, special, tiny, within, workersBegin } from "./harness.mjs";
 
 const SHA256 = () => createHash("sha256").update(tiny).digest("hex");
 const of = (path) => asked.filter((request) => request.path === path);
@@ -52,6 +53,30 @@ limited("a model is fetched once, works without the server afterwards, and can b
   assert.deepEqual([left.deleted, left.again, left.list], [true, false, []]);
   assert.ok(left.storage.usage < first.storage.usage - tiny.length / 2, `${first.storage.usage} bytes were in use, ${left.storage.usage} are`);
   await page.close();
+});
+
+limited("models are kept while the browser collects garbage", async () => {
+  fresh();
+  const own = await launch([...WEBGPU, "--js-flags=--expose-gc"]);
+  try {
+    const page = await blank(own);
+    special.set("/kept.gguf", ranges(tiny));
+    const got = await within(page, `async (wgslm) => {
+      setInterval(gc);
+      (${workersBegin})("setInterval(gc)");
+      const each = [];
+      for (let i = 0; i < 12; i++) {
+        const engine = await wgslm.createEngine("/kept.gguf", { device: "cpu" });
+        await engine.dispose();
+        const kept = await wgslm.models.list();
+        each.push([engine.notKept, kept.map(({ complete }) => complete), await wgslm.models.delete("/kept.gguf")]);
+      }
+      return each;
+    }`);
+    assert.deepEqual(got, Array(12).fill([undefined, [true], true]));
+  } finally {
+    await own.close();
+  }
 });
 
 limited("a download goes on after a reload", async () => {

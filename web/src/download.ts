@@ -3,7 +3,7 @@ import { EngineError } from "./error.js";
 import type { RemoteFile } from "./hub.js";
 import { Sha256 } from "./sha256.js";
 import { BlobSource, UrlSource, type ByteSource } from "./source.js";
-import { canKeep, folder, idOf, lockOf, readManifest, sizeOf, storage, type Manifest } from "./store.js";
+import { canKeep, during, fileIn, folder, folderIn, idOf, lockOf, readManifest, removeIn, sizeOf, storage, type Manifest } from "./store.js";
 
 /** What is to be kept. */
 export interface Wanted {
@@ -93,11 +93,11 @@ async function lock(id: string, mode: LockMode, now: boolean): Promise<(() => vo
 /** The files of a model that is there and complete. */
 async function complete(root: FileSystemDirectoryHandle, id: string): Promise<File[] | undefined> {
   try {
-    const own = await root.getDirectoryHandle(id);
+    const own = await folderIn(root, id);
     const manifest = await readManifest(own);
     if (!manifest?.complete) return undefined;
     const files = await Promise.all(
-      manifest.files.map(async ({ name }, i) => new File([await (await own.getFileHandle(String(i))).getFile()], name)),
+      manifest.files.map(async ({ name }, i) => new File([await fileIn(own, String(i))], name)),
     );
     return files.every((file, i) => file.size === manifest.files[i]!.size) ? files : undefined;
   } catch {
@@ -107,7 +107,7 @@ async function complete(root: FileSystemDirectoryHandle, id: string): Promise<Fi
 
 /** Reports what another tab has downloaded. */
 async function watched(root: FileSystemDirectoryHandle, id: string, report: Report): Promise<void> {
-  const own = await root.getDirectoryHandle(id).catch(() => undefined);
+  const own = await folderIn(root, id).catch(() => undefined);
   const manifest = own && (await readManifest(own));
   if (!own || !manifest) return;
   const sizes = await Promise.all(manifest.files.map((_, i) => sizeOf(own, i)));
@@ -120,7 +120,7 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
   const remotes = await Promise.all(wanted.files.map(({ url }) => UrlSource.open(url)));
   const files = wanted.files.map((file, i) => ({ ...file, size: remotes[i]!.size, etag: remotes[i]!.etag }));
   const total = files.reduce((sum, { size }) => sum + size, 0);
-  const own = await root.getDirectoryHandle(id, { create: true });
+  const own = await folderIn(root, id, { create: true });
   const before = await readManifest(own);
   const same = before?.files.length === files.length && files.every((file, i) => sameFile(file, before.files[i]!));
   const { source, name, license } = wanted;
@@ -130,11 +130,11 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
   const abandon = async (): Promise<void> => {
     for (const handle of handles) handle.close();
     handles.length = 0;
-    await root.removeEntry(id, { recursive: true }).catch(() => {});
+    await removeIn(root, id).catch(() => {});
   };
   try {
     for (let i = 0; i < files.length; i++) {
-      const handle = await (await own.getFileHandle(String(i), { create: true })).createSyncAccessHandle();
+      const handle = await accessIn(own, String(i));
       handles.push(handle);
       if (!same || handle.getSize() > files[i]!.size) handle.truncate(0);
     }
@@ -218,8 +218,13 @@ function sameFile(a: { url: string; size: number; etag: string | null; sha256?: 
   return a.size === b.size && a.etag === b.etag && (a.sha256 === undefined || b.sha256 === undefined || a.sha256 === b.sha256) && a.url === b.url;
 }
 
+/** Opens a file to be read and written, and makes it if it is not there. */
+async function accessIn(parent: FileSystemDirectoryHandle, name: string): Promise<FileSystemSyncAccessHandle> {
+  return during(await during(parent, () => parent.getFileHandle(name, { create: true })), (file) => file.createSyncAccessHandle());
+}
+
 async function write(own: FileSystemDirectoryHandle, manifest: Manifest): Promise<void> {
-  const handle = await (await own.getFileHandle("model.json", { create: true })).createSyncAccessHandle();
+  const handle = await accessIn(own, "model.json");
   try {
     handle.truncate(0);
     handle.write(new TextEncoder().encode(JSON.stringify(manifest)), { at: 0 });

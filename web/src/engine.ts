@@ -39,7 +39,7 @@ export interface CreateOptions extends EngineOptions {
   device?: Device | "auto";
   /**
    * Threads on the processor at most, up to 8, where the page is cross-origin isolated (headers COOP and COEP); elsewhere there is one.
-   * Default 1. With more, files are not kept: Chromium often does not open the origin's storage then (`Engine.notKept`).
+   * Default what the processor has.
    */
   threads?: number;
   onProgress?: (progress: Progress) => void;
@@ -100,19 +100,17 @@ class Inbox {
 
 /** Loads a model into a worker of its own. */
 export async function createEngine(model: ModelSource, options: CreateOptions = {}): Promise<Engine> {
-  const { onProgress, signal, keep, hub, onDevice, device = "auto", threads = 1, ...rest } = options;
+  const { onProgress, signal, keep, hub, onDevice, device = "auto", threads = threadsHere(), ...rest } = options;
   if (!["auto", "gpu", "cpu"].includes(device)) throw new EngineError({ code: "argument", message: `device: ${JSON.stringify(device)}; "auto", "gpu" and "cpu" work` });
   if (!Number.isInteger(threads) || threads < 1) throw new EngineError({ code: "argument", message: `threads: ${threads}; integers from 1 on work` });
   signal?.throwIfAborted();
   const support = await checkSupport();
   if (!support.ok) throw new EngineError({ code: "unsupported", message: `${support.reason} ${support.advice}` });
   const on = { device: device === "auto" ? support.device! : device, fallback: device === "auto", threads: Math.min(threads, threadsHere()) };
-  const alone = on.device === "gpu" || on.threads === 1;
   const { parts, remote } = await locate(model, { ...(hub ? { hub } : {}), ...(signal ? { signal } : {}) });
   signal?.throwIfAborted();
   // What comes with the package is the package's to keep, and changes with it.
-  const wanted = keep !== false && remote && remote.source !== TINY_MODEL ? remote : undefined;
-  const kept = alone ? wanted : undefined;
+  const kept = keep !== false && remote && remote.source !== TINY_MODEL ? remote : undefined;
   const worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   // Ending the worker ends its downloads and frees its device.
   let abort = (): void => {};
@@ -128,8 +126,7 @@ export async function createEngine(model: ModelSource, options: CreateOptions = 
       };
       worker.postMessage({ type: "load", parts, ...(kept ? { keep: kept } : {}), ...on, options: rest } satisfies ToWorker);
     });
-    const notKept = wanted && !alone ? "the browser's storage does not work beside threads that share memory" : loaded.notKept;
-    return new Engine(worker, loaded.info, notKept, onDevice);
+    return new Engine(worker, loaded.info, loaded.notKept, onDevice);
   } catch (error) {
     worker.terminate();
     throw error;

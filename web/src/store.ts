@@ -42,6 +42,36 @@ export interface Storage {
   persisted: boolean;
 }
 
+/** Operations that have begun, with their handles. */
+const running = new Set<{ handle: object }>();
+
+/**
+ * What an operation of a handle gives. The handle is kept until then: Chromium collects one that nothing but its own operation needs,
+ * and then the operation never ends.
+ */
+export async function during<Handle extends object, T>(handle: Handle, operation: (handle: Handle) => Promise<T>): Promise<T> {
+  const one = { handle };
+  running.add(one);
+  try {
+    return await operation(handle);
+  } finally {
+    running.delete(one);
+  }
+}
+
+export function folderIn(parent: FileSystemDirectoryHandle, name: string, options?: FileSystemGetDirectoryOptions): Promise<FileSystemDirectoryHandle> {
+  return during(parent, () => parent.getDirectoryHandle(name, options));
+}
+
+export async function fileIn(parent: FileSystemDirectoryHandle, name: string): Promise<File> {
+  return during(await during(parent, () => parent.getFileHandle(name)), (file) => file.getFile());
+}
+
+/** Deletes a folder with all in it. */
+export function removeIn(parent: FileSystemDirectoryHandle, name: string): Promise<void> {
+  return during(parent, () => parent.removeEntry(name, { recursive: true }));
+}
+
 /** The name of a model's folder. */
 export async function idOf(source: string): Promise<string> {
   const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", new TextEncoder().encode(source)));
@@ -57,7 +87,7 @@ export function canKeep(): boolean {
 
 export async function folder(create: boolean): Promise<FileSystemDirectoryHandle | undefined> {
   try {
-    return await (await navigator.storage.getDirectory()).getDirectoryHandle(FOLDER, { create });
+    return await folderIn(await navigator.storage.getDirectory(), FOLDER, { create });
   } catch (error) {
     if (!create && (error as Error).name === "NotFoundError") return undefined;
     throw error;
@@ -65,9 +95,9 @@ export async function folder(create: boolean): Promise<FileSystemDirectoryHandle
 }
 
 /** What model.json says; undefined where there is none, or it is not one. */
-export async function readManifest(of: FileSystemDirectoryHandle): Promise<Manifest | undefined> {
+export async function readManifest(own: FileSystemDirectoryHandle): Promise<Manifest | undefined> {
   try {
-    const text = await (await (await of.getFileHandle("model.json")).getFile()).text();
+    const text = await (await fileIn(own, "model.json")).text();
     const read = JSON.parse(text) as Manifest;
     const sound = typeof read.source === "string" && typeof read.name === "string" && Array.isArray(read.files) && read.files.length > 0;
     return sound && read.files.every((file) => typeof file?.url === "string" && Number.isSafeInteger(file.size)) ? read : undefined;
@@ -77,18 +107,18 @@ export async function readManifest(of: FileSystemDirectoryHandle): Promise<Manif
 }
 
 /** Bytes of a file that are there. */
-export async function sizeOf(of: FileSystemDirectoryHandle, index: number): Promise<number> {
+export async function sizeOf(own: FileSystemDirectoryHandle, index: number): Promise<number> {
   try {
-    return (await (await of.getFileHandle(String(index))).getFile()).size;
+    return (await fileIn(own, String(index))).size;
   } catch {
     return 0;
   }
 }
 
-async function read(id: string, of: FileSystemDirectoryHandle): Promise<KeptModel | undefined> {
-  const manifest = await readManifest(of);
+async function read(id: string, own: FileSystemDirectoryHandle): Promise<KeptModel | undefined> {
+  const manifest = await readManifest(own);
   if (!manifest) return undefined;
-  const sizes = await Promise.all(manifest.files.map((_, i) => sizeOf(of, i)));
+  const sizes = await Promise.all(manifest.files.map((_, i) => sizeOf(own, i)));
   const sum = (numbers: number[]) => numbers.reduce((a, b) => a + b, 0);
   const whole = sizes.every((size, i) => size === manifest.files[i]!.size);
   return { ...manifest, complete: manifest.complete === true && whole, id, bytes: sum(manifest.files.map(({ size }) => size)), downloaded: sum(sizes) };
@@ -100,10 +130,12 @@ export async function list(): Promise<KeptModel[]> {
   const root = await folder(false).catch(() => undefined);
   if (!root) return [];
   const found: KeptModel[] = [];
-  for await (const [id, handle] of root.entries()) {
-    const model = handle.kind === "directory" ? await read(id, handle as FileSystemDirectoryHandle) : undefined;
-    if (model) found.push(model);
-  }
+  await during(root, async () => {
+    for await (const [id, handle] of root.entries()) {
+      const model = handle.kind === "directory" ? await read(id, handle as FileSystemDirectoryHandle) : undefined;
+      if (model) found.push(model);
+    }
+  });
   return found.sort((a, b) => b.added - a.added);
 }
 
@@ -112,7 +144,7 @@ export async function find(source: string): Promise<KeptModel | undefined> {
   if (!canKeep()) return undefined;
   try {
     const id = await idOf(source);
-    return await read(id, (await (await folder(false))?.getDirectoryHandle(id))!);
+    return await read(id, await folderIn((await folder(false))!, id));
   } catch {
     return undefined;
   }
@@ -127,7 +159,7 @@ export async function remove(idOrSource: string): Promise<boolean> {
   return navigator.locks.request(lockOf(id), { ifAvailable: true }, async (lock) => {
     if (!lock) throw new EngineError({ code: "in_use", message: "a tab is loading this model; it can be deleted afterwards" });
     try {
-      await root.removeEntry(id, { recursive: true });
+      await removeIn(root, id);
       return true;
     } catch (error) {
       if ((error as Error).name === "NotFoundError") return false;
