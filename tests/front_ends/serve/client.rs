@@ -103,7 +103,10 @@ impl Drop for Server {
 
 pub(super) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wgslm"));
-    command.args(["serve", "--threads", "1"]).args(args);
+    command.arg("serve").args(args);
+    if !args.contains(&"--threads") {
+        command.args(["--threads", "1"]);
+    }
     if !args.contains(&"--device") {
         command.args(["--device", "cpu"]);
     }

@@ -211,3 +211,89 @@ fn a_prompt_is_computed_once_for_all_answers() {
     let computed = asked - found;
     assert!(computed >= tokens && computed <= tokens + 5.0 * 32.0, "{computed} of {tokens} tokens six times");
 }
+
+/// A thread of another process, which this one stops; it goes on when this is dropped.
+#[cfg(target_os = "linux")]
+struct Stoppable {
+    thread: nix::unistd::Pid,
+    stopped: bool,
+}
+
+#[cfg(target_os = "linux")]
+impl Stoppable {
+    /// The thread of a name.
+    fn named(name: &str, process: u32) -> Self {
+        let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
+        let named = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).unwrap().trim() == name);
+        let ids: Vec<i32> = named.map(|task| task.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect();
+        let [id] = ids[..] else { panic!("threads of the name {name}: {ids:?}") };
+        let thread = nix::unistd::Pid::from_raw(id);
+        nix::sys::ptrace::seize(thread, nix::sys::ptrace::Options::empty()).unwrap();
+        Self { thread, stopped: false }
+    }
+
+    fn stop(&mut self) {
+        nix::sys::ptrace::interrupt(self.thread).unwrap();
+        nix::sys::wait::waitpid(self.thread, Some(nix::sys::wait::WaitPidFlag::__WALL)).unwrap();
+        self.stopped = true;
+    }
+
+    fn go_on(&mut self) {
+        nix::sys::ptrace::cont(self.thread, None).unwrap();
+        self.stopped = false;
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Stoppable {
+    fn drop(&mut self) {
+        // Only what is stopped can be given back, and what is not given back outlives its process.
+        if !self.stopped {
+            self.stop();
+        }
+        nix::sys::ptrace::detach(self.thread, None).unwrap();
+    }
+}
+
+/// A thread of the pool that is stopped while it waits for work is missed by nobody: answers come without it. One that is stopped
+/// while it computes is waited for, and then the answer goes on. The texts are the same.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_stopped_thread_keeps_only_what_it_has_begun() {
+    let server = Server::start(&["--threads", "2"]);
+    let ask = || {
+        let response =
+            server.post("/v1/completions", &json!({ "prompt": "Once", "max_tokens": 200, "temperature": 0 }));
+        assert_eq!(response.status, 200);
+        response.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let begun = Instant::now();
+    let expected = ask();
+    let whole = begun.elapsed();
+    let mut worker = Stoppable::named("wgslm cpu 1", server.child.id());
+
+    // Nothing is computed now, and spins are over.
+    std::thread::sleep(Duration::from_millis(50));
+    worker.stop();
+    assert_eq!(ask(), expected, "by the other thread");
+    worker.go_on();
+
+    let (over, mut stops) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        let answers = scope.spawn(|| {
+            let answers: Vec<_> = (0..10).map(|_| ask()).collect();
+            over.store(true, Ordering::Relaxed);
+            answers
+        });
+        let mut rng = Rng(7);
+        while !over.load(Ordering::Relaxed) {
+            std::thread::sleep(whole.mul_f64(rng.below(100) as f64 / 300.0));
+            worker.stop();
+            std::thread::sleep(Duration::from_millis(20));
+            worker.go_on();
+            stops += 1;
+        }
+        assert_eq!(answers.join().unwrap(), vec![expected.clone(); 10]);
+    });
+    assert!(stops > 10, "{stops}");
+}
