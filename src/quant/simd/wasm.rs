@@ -17,9 +17,9 @@ use super::weighted_sums::{self, Rows};
 #[derive(Clone, Copy)]
 pub(super) struct Simd128(v128);
 
-#[cfg(feature = "web-cpu")]
+#[cfg(feature = "relaxed-simd")]
 super::bodies!("simd128,relaxed-simd", Simd128, floats: 4, 2, 2, sums: 2, 4);
-#[cfg(not(feature = "web-cpu"))]
+#[cfg(not(feature = "relaxed-simd"))]
 super::bodies!("simd128", Simd128, floats: 4, 2, 2, sums: 2, 4);
 
 #[target_feature(enable = "simd128")]
@@ -77,9 +77,9 @@ super::vector_impl! {
         }
         fn dot(sum: Self, q: Self, x: Self) -> Self {
             // All processors give the same where one operand has seven bits, and `q` has six.
-            #[cfg(feature = "web-cpu")]
+            #[cfg(feature = "relaxed-simd")]
             return Self(i32x4_relaxed_dot_i8x16_i7x16_add(x.0, q.0, sum.0));
-            #[cfg(not(feature = "web-cpu"))]
+            #[cfg(not(feature = "relaxed-simd"))]
             Self::dot_signed(sum, q, x)
         }
         fn dot_signed(sum: Self, q: Self, x: Self) -> Self {
