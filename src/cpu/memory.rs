@@ -30,6 +30,27 @@ pub(crate) fn zeros<T: Zeroable>(what: &str, len: usize) -> Result<Vec<T>> {
     answering(|| bytemuck::allocation::try_zeroed_vec(len)).map_err(|()| too_large::<T>(what, len))
 }
 
+/// Makes sure that so many bytes can be had, in pieces. They are given back; a page's memory, which never shrinks, has them then.
+#[cfg(target_arch = "wasm32")]
+pub(crate) fn reserve(what: &str, bytes: u64) -> Result<()> {
+    const PIECE: u64 = 64 << 20;
+    let too_large = |_| Error::Limit {
+        what: what.to_owned(),
+        needed: format!("{} MiB of memory", bytes.div_ceil(1 << 20)),
+        available: "fewer".to_owned(),
+        instead: "a smaller model or one of fewer bits a weight fits, or a GPU".to_owned(),
+    };
+    let mut pieces = Vec::new();
+    let mut left = bytes;
+    while left > 0 {
+        let mut piece = Vec::<u8>::new();
+        answering(|| piece.try_reserve_exact(left.min(PIECE) as usize)).map_err(too_large)?;
+        left -= left.min(PIECE);
+        pieces.push(piece);
+    }
+    Ok(())
+}
+
 /// What is said when the system has no memory for `len` elements.
 pub(super) fn too_large<T>(what: &str, len: usize) -> Error {
     let mib = (len as f64 * size_of::<T>() as f64 / f64::from(1 << 20)).ceil();

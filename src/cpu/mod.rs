@@ -13,6 +13,8 @@ pub(crate) use bandwidth::bandwidth;
 pub(crate) use cache::{Cache, States};
 #[cfg(feature = "cli")]
 pub(crate) use memory::is_answered;
+#[cfg(target_arch = "wasm32")]
+pub(crate) use memory::reserve;
 pub(crate) use memory::zeros;
 pub(crate) use pages::{FloatRows, Kind, PageShape, Pages};
 pub(crate) use shared::Shared;

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { request as ask } from "node:http";
 import { launch } from "./chromium.mjs";
-import { address, asked, blank, fresh, greedy, inPage, limited, ranges, reference, server, special, tiny, within, workersBegin } from "./harness.mjs";
+import { address, asked, blank, fresh, greedy, inPage, limited, piecewise, ranges, reference, server, special, tiny, within, workersBegin } from "./harness.mjs";
+import { scripted } from "./scripted.mjs";
 
 limited("a GPU that does not work is left for the processor, unless it was asked for", async () => {
   fresh();
@@ -98,6 +99,26 @@ limited("what cannot be loaded is said clearly", async () => {
   matches("missing", "network", /404/);
   matches("file", "malformed", /zeros\.gguf.*GGUF/);
   matches("nobody", "network", /127\.0\.0\.1:9/);
+});
+
+limited("a model that WebAssembly cannot hold is refused before it is downloaded", async () => {
+  fresh();
+  const file = scripted({ layers: 2, inner: 2 ** 20 });
+  assert.ok(file.length > 7e9);
+  special.set("/large.gguf", piecewise(file));
+  for (const keep of [true, false]) {
+    const { code, message, kept } = await inPage(
+      `async (wgslm, keep) => {
+        const error = await wgslm.createEngine("/large.gguf", { device: "cpu", keep }).catch((error) => error);
+        return { code: error.code, message: error.message, kept: await wgslm.models.list() };
+      }`,
+      keep,
+    );
+    assert.equal(code, "limit", message);
+    assert.match(message, /the weights: needs 69\d\d MiB of memory.*smaller model/);
+    // What came beside the header may be of use to a GPU.
+    assert.ok(kept.every(({ downloaded }) => downloaded < 100e6), JSON.stringify(kept));
+  }
 });
 
 limited("a connection that breaks is taken up where it broke", async () => {

@@ -19,9 +19,9 @@ const letters = (() => {
  * Asked with tools, it thinks `I look.`, says `Let me see.` and calls `weather` with `{"city": "Rome", "days": 2}`; otherwise, and
  * with a result, it says `It is sunny.` The vector of a text is the mean of one element a byte, at length 1.
  * `tools: false`: it knows none, thinks and then says that it is sunny. `gap`: so many bytes of nothing lie in the file after the first
- * tensor; they are made when they are asked for.
+ * tensor. `layers`, `inner`: how many layers it has, and the feed-forward length. Long runs of zeros are made when they are asked for.
  */
-export function scripted({ tools = true, gap = 0 } = {}) {
+export function scripted({ tools = true, gap = 0, layers = 1, inner = 32 } = {}) {
   const call = ["\n{\"name\": \"weather\", ", "\"arguments\": {\"city\": \"Rome\", \"days\": 2}}\n"];
   const sunny = ["It is ", "sunny.", "<eos>"];
   const thought = ["<think>", "I look.", "</think>"];
@@ -43,10 +43,10 @@ export function scripted({ tools = true, gap = 0 } = {}) {
   const metadata = [
     ["general.architecture", STRING, "llama"],
     ["general.name", STRING, "scripted"],
-    ["llama.block_count", U32, 1],
+    ["llama.block_count", U32, layers],
     ["llama.context_length", U32, 2048],
     ["llama.embedding_length", U32, TOKENS],
-    ["llama.feed_forward_length", U32, 32],
+    ["llama.feed_forward_length", U32, inner],
     ["llama.attention.head_count", U32, 9],
     ["llama.attention.head_count_kv", U32, 9],
     ["llama.attention.layer_norm_rms_epsilon", F32, 1e-6],
@@ -63,24 +63,25 @@ export function scripted({ tools = true, gap = 0 } = {}) {
     ["tokenizer.chat_template", STRING, template],
   ];
 
-  // A layer that adds nothing: the logits of a token are 1 at the one that follows it, but for a factor.
+  // Layers that add nothing: the logits of a token are 1 at the one that follows it, but for a factor.
   const matrix = (at) => {
     const values = new Float32Array(TOKENS * TOKENS);
     for (let token = 0; token < TOKENS; token++) values[at(token)] = 1;
     return values;
   };
   const ones = () => new Float32Array(TOKENS).fill(1);
-  const zeros = (length) => new Float32Array(length);
   const square = [TOKENS, TOKENS];
   const tensors = [
     ["token_embd.weight", square, matrix((token) => token * TOKENS + token)],
     ["output.weight", square, matrix((token) => next[token] * TOKENS + token)],
     ["output_norm.weight", [TOKENS], ones()],
-    ["blk.0.attn_norm.weight", [TOKENS], ones()],
-    ["blk.0.ffn_norm.weight", [TOKENS], ones()],
-    ...["attn_q", "attn_k", "attn_v", "attn_output"].map((name) => [`blk.0.${name}.weight`, square, zeros(TOKENS * TOKENS)]),
-    ...["ffn_gate", "ffn_up"].map((name) => [`blk.0.${name}.weight`, [TOKENS, 32], zeros(32 * TOKENS)]),
-    ["blk.0.ffn_down.weight", [32, TOKENS], zeros(32 * TOKENS)],
+    ...Array.from({ length: layers }, (_, layer) => [
+      ["attn_norm", [TOKENS], ones()],
+      ["ffn_norm", [TOKENS], ones()],
+      ...["attn_q", "attn_k", "attn_v", "attn_output"].map((name) => [name, square, 4 * TOKENS * TOKENS]),
+      ...["ffn_gate", "ffn_up"].map((name) => [name, [TOKENS, inner], 4 * inner * TOKENS]),
+      ["ffn_down", [inner, TOKENS], 4 * inner * TOKENS],
+    ].map(([name, ...rest]) => [`blk.${layer}.${name}.weight`, ...rest])).flat(),
   ];
   return gguf(metadata, tensors, gap);
 }
@@ -88,7 +89,10 @@ export function scripted({ tools = true, gap = 0 } = {}) {
 /** Numbers of a vector; a byte is the index of its own. */
 export const elements = TOKENS;
 
-/** A GGUF file of tensors in f32, with their shapes innermost first: bytes, or with a gap what has a length and gives parts of them. */
+/**
+ * A GGUF file of tensors in f32, each with its shape, innermost first, and its values or how many bytes of zeros it has. Gives bytes,
+ * or, with a gap or gigabytes, what has a length and gives parts of them.
+ */
 function gguf(metadata, tensors, gap) {
   const ALIGNMENT = 32;
   const parts = [];
@@ -125,26 +129,28 @@ function gguf(metadata, tensors, gap) {
     u32(type);
     write[type](value);
   }
+  const aligned = (bytes) => Buffer.concat([bytes, Buffer.alloc((ALIGNMENT - (bytes.length % ALIGNMENT)) % ALIGNMENT)]);
+  // Bytes, or how many of them are 0.
+  const data = tensors.map(([, , values]) => (typeof values === "number" ? values : aligned(Buffer.from(values.buffer))));
+  const length = (piece) => piece.length ?? piece;
   let offset = 0;
-  for (const [name, shape, values] of tensors) {
+  for (const [i, [name, shape]] of tensors.entries()) {
     text(name);
     u32(shape.length);
     shape.forEach(u64);
     u32(0);
     u64(offset);
-    offset += Math.ceil(values.byteLength / ALIGNMENT) * ALIGNMENT + (offset === 0 ? gap : 0);
+    offset += Math.ceil(length(data[i]) / ALIGNMENT) * ALIGNMENT + (i === 0 ? gap : 0);
   }
-  const aligned = (bytes) => Buffer.concat([bytes, Buffer.alloc((ALIGNMENT - (bytes.length % ALIGNMENT)) % ALIGNMENT)]);
-  const data = tensors.map(([, , values]) => aligned(Buffer.from(values.buffer)));
-  const head = Buffer.concat([aligned(Buffer.concat(parts)), data[0]]);
-  const tail = Buffer.concat(data.slice(1));
-  if (gap === 0) return Buffer.concat([head, tail]);
-  return {
-    length: head.length + gap + tail.length,
-    subarray(start, end) {
-      const within = (bytes, at) => bytes.subarray(Math.max(start - at, 0), Math.max(end - at, 0));
-      const nothing = Math.max(Math.min(end, head.length + gap) - Math.max(start, head.length), 0);
-      return Buffer.concat([within(head, 0), Buffer.alloc(nothing), within(tail, head.length + gap)]);
-    },
+  const pieces = [aligned(Buffer.concat(parts)), data[0], gap, ...data.slice(1)];
+  const all = pieces.map(length).reduce((a, b) => a + b);
+  const subarray = (start, end) => {
+    let at = 0;
+    return Buffer.concat(pieces.map((piece) => {
+      const [from, to] = [start - at, end - at].map((place) => Math.min(Math.max(place, 0), length(piece)));
+      at += length(piece);
+      return typeof piece === "number" ? Buffer.alloc(to - from) : piece.subarray(from, to);
+    }));
   };
+  return all < 2 ** 31 ? subarray(0, all) : { length: all, subarray };
 }

@@ -211,6 +211,9 @@ impl Model {
     pub async fn cpu_weights(&self, progress: &mut CountFn<'_>) -> Result<CpuWeights> {
         let Located { weights, vectors } = &self.located;
         let (mut done, all) = (0, weights.iter().map(MatrixAt::size).sum());
+        // A page has 4 GB at most, and its files come over a network: what cannot be held is refused before it is fetched.
+        #[cfg(target_arch = "wasm32")]
+        crate::cpu::reserve("the weights", all)?;
         let mut matrices: Vec<Option<Matrix>> = weights.iter().map(|_| None).collect();
         let mut vectors = vec![Vec::new(); vectors.len()];
         for tensor in self.in_order(matrices.len(), vectors.len()) {
