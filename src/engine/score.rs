@@ -3,6 +3,7 @@
 use crate::exec::{Executor, Outs, Phase, SeqStep, Step, StepOut, Token};
 use crate::kv::Kv;
 use crate::model::Program;
+use crate::ops::sample::normalizer;
 use crate::{Error, Result};
 
 /// Runs `ids` as one prompt and gives the logits of each position, (positions, vocab).
@@ -79,9 +80,8 @@ pub struct LogProbs<'a> {
 impl<'a> LogProbs<'a> {
     /// Of the logits of a position.
     pub fn new(logits: &'a [f32]) -> Self {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|&x| f64::from(x - max).exp()).sum();
-        Self { logits, max, log_sum: sum.ln() }
+        let (max, log_sum) = normalizer(logits);
+        Self { logits, max, log_sum }
     }
 
     /// `ln p` of a token of the vocabulary.

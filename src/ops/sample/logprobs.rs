@@ -12,10 +12,8 @@ pub struct Logprob {
     pub logprob: f32,
 }
 
-/// Adds the sampled token's, then those of the `n` most likely tokens (all, if there are fewer), from the most likely down; of
-/// equals, the lowest id first. Without a token it adds nothing.
-pub(crate) fn logprobs(logits: &[f32], token: Option<u32>, n: u32, to: &mut Vec<Logprob>) {
-    let Some(token) = token else { return };
+/// The largest logit, and `ln Σ e^(logit - largest)` in f64. NaN makes the sum NaN.
+pub(crate) fn normalizer(logits: &[f32]) -> (f32, f64) {
     let largest = largest(logits);
     let mut sum = 0.0;
     for part in logits.chunks(512) {
@@ -25,8 +23,16 @@ pub(crate) fn logprobs(logits: &[f32], token: Option<u32>, n: u32, to: &mut Vec<
         exp_of_negatives(weights);
         sum += weights.iter().sum::<f64>();
     }
+    (largest, sum.ln())
+}
+
+/// Adds the sampled token's, then those of the `n` most likely tokens (all, if there are fewer), from the most likely down; of
+/// equals, the lowest id first. Without a token it adds nothing.
+pub(crate) fn logprobs(logits: &[f32], token: Option<u32>, n: u32, to: &mut Vec<Logprob>) {
+    let Some(token) = token else { return };
+    let (largest, log_sum) = normalizer(logits);
     let of = |token: u32| {
-        let logprob = (f64::from(logits[token as usize] - largest) - sum.ln()) as f32;
+        let logprob = (f64::from(logits[token as usize] - largest) - log_sum) as f32;
         Logprob { token, logprob }
     };
     to.push(of(token));

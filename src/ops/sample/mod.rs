@@ -22,7 +22,7 @@ mod noise;
 mod pick;
 
 pub use logprobs::Logprob;
-pub(crate) use logprobs::logprobs;
+pub(crate) use logprobs::{logprobs, normalizer};
 pub(crate) use lower::{LOGPROB_WORDS, SampleBuffers, Scratch, lower};
 pub(crate) use noise::{Best, gumbel, noise_key};
 pub(crate) use pick::{Picker, adjust};
