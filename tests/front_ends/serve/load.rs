@@ -221,15 +221,20 @@ struct Stoppable {
 
 #[cfg(target_os = "linux")]
 impl Stoppable {
-    /// The thread of a name.
-    fn named(name: &str, process: u32) -> Self {
+    /// The thread of a name; none where no process may be traced, which is nowhere in CI.
+    fn named(name: &str, process: u32) -> Option<Self> {
         let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
         let named = tasks.filter(|task| std::fs::read_to_string(task.join("comm")).unwrap().trim() == name);
         let ids: Vec<i32> = named.map(|task| task.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect();
         let [id] = ids[..] else { panic!("threads of the name {name}: {ids:?}") };
         let thread = nix::unistd::Pid::from_raw(id);
-        nix::sys::ptrace::seize(thread, nix::sys::ptrace::Options::empty()).unwrap();
-        Self { thread, stopped: false }
+        match nix::sys::ptrace::seize(thread, nix::sys::ptrace::Options::empty()) {
+            Ok(()) => Some(Self { thread, stopped: false }),
+            Err(error) => {
+                assert!(std::env::var_os("CI").is_none(), "a process must be traced: {error}");
+                None
+            }
+        }
     }
 
     fn stop(&mut self) {
@@ -270,7 +275,7 @@ fn a_stopped_thread_keeps_only_what_it_has_begun() {
     let begun = Instant::now();
     let expected = ask();
     let whole = begun.elapsed();
-    let mut worker = Stoppable::named("wgslm cpu 1", server.child.id());
+    let Some(mut worker) = Stoppable::named("wgslm cpu 1", server.child.id()) else { return };
 
     // Nothing is computed now, and spins are over.
     std::thread::sleep(Duration::from_millis(50));
