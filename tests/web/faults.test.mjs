@@ -70,12 +70,12 @@ limited("what cannot be loaded is said clearly", async () => {
   special.set("/cut.gguf", ranges(tiny.subarray(0, 1_000_000)));
   special.set("/text.gguf", ranges(Buffer.from("<html>Not a model, but a page that says so.</html>".repeat(100))));
   special.set("/empty.gguf", (_, response) => response.writeHead(416, { "content-range": "bytes */0" }).end());
-  special.set("/whole.gguf", (_, response) => response.writeHead(200).end(tiny));
+  special.set("/unknown.gguf", (_, response) => response.writeHead(200).end(tiny)); // as long as it turns out to be
   special.set("/changed.gguf", (request, response) => {
     const bytes = request.headers.range === "bytes=0-0" ? tiny : tiny.subarray(0, 1_900_000);
     ranges(bytes)(request, response);
   });
-  const names = ["cut", "text", "empty", "whole", "changed", "missing"];
+  const names = ["cut", "text", "empty", "unknown", "changed", "missing"];
   const got = await inPage(
     `async (wgslm, names) => {
       const fails = (model) => wgslm.createEngine(model).then(() => ({}), ({ code, message }) => ({ code, message }));
@@ -94,8 +94,8 @@ limited("what cannot be loaded is said clearly", async () => {
   matches("cut", "malformed", /cut\.gguf.*(beyond|end)/);
   matches("text", "malformed", /text\.gguf.*GGUF/);
   matches("empty", "network", /empty\.gguf.*416/);
-  matches("whole", "network", /ignores range requests/);
-  matches("changed", "network", /206 bytes .* was asked for/);
+  matches("unknown", "network", /neither answers range requests nor says how long/);
+  matches("changed", "network", /206 with bytes .* was expected/);
   matches("missing", "network", /404/);
   matches("file", "malformed", /zeros\.gguf.*GGUF/);
   matches("nobody", "network", /127\.0\.0\.1:9/);
@@ -140,6 +140,41 @@ limited("a connection that breaks is taken up where it broke", async () => {
   );
   assert.deepEqual(ids, reference.cases[0].greedy_ids.slice(0, 8));
   assert.ok(broken >= 2, `it broke ${broken} times`);
+});
+
+limited("a server that only gives whole files gives them once, whether they are kept or not", async () => {
+  fresh();
+  const whole = (request, response) => response.writeHead(200, { "content-length": tiny.length, "cache-control": "no-store" });
+  special.set("/plain.gguf", (request, response) => whole(request, response).end(tiny));
+  let broken = false;
+  special.set("/breaks-once.gguf", (request, response) => {
+    whole(request, response);
+    if (broken || request.headers.range) return response.end(tiny);
+    broken = true;
+    response.write(tiny.subarray(0, 600_000), () => setTimeout(() => response.destroy(), 50));
+  });
+  const open = (name, keep) =>
+    inPage(
+      `async (wgslm, { name, keep, prompt }) => {
+        let done = 0;
+        const onProgress = (progress) => progress.phase === "download" && (done = progress.done);
+        const engine = await wgslm.createEngine(name, { device: "cpu", numerics: "exact", keep, onProgress });
+        const { ids } = await (${greedy})(engine, { prompt, max_tokens: 8 });
+        await engine.dispose();
+        return { ids, done };
+      }`,
+      { name, keep, prompt: reference.cases[0].prompt },
+    );
+  const expected = { ids: reference.cases[0].greedy_ids.slice(0, 8), done: tiny.length };
+  const wholes = () => asked.filter(({ path, range }) => path.endsWith(".gguf") && !range).length;
+  for (const keep of [false, true]) {
+    assert.deepEqual(await open("/plain.gguf", keep), expected, `keep: ${keep}`);
+    assert.equal(wholes(), 1, `keep: ${keep}`);
+  }
+  assert.deepEqual((await open("/plain.gguf", true)).ids, expected.ids);
+  assert.equal(wholes(), 0, "the browser has it");
+  assert.deepEqual(await open("/breaks-once.gguf", true), expected);
+  assert.equal(wholes(), 2, "from its beginning again");
 });
 
 limited("a download can be aborted", async () => {

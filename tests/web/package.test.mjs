@@ -1,8 +1,9 @@
 // The package as npm packs it, in a clean folder, without and with bundlers, in Chromium: node --test tests/web/package.test.mjs,
 // after scripts/build-web.
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
-import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
+import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before } from "node:test";
@@ -63,6 +64,7 @@ limited("the package holds what it needs and nothing of the page", () => {
   const files = readdirSync(own());
   for (const name of ["index.js", "index.d.ts", "worker.js", "wgslm_bg.wasm", "wgslm_cpu_bg.wasm", "wgslm_cpu_relaxed_bg.wasm", "wgslm_cpu_threads_bg.wasm", "thread.js", "tiny.gguf"]) assert.ok(files.includes(name), name);
   assert.deepEqual(files.filter((name) => /demo|chats|markdown|\.html|\.css|service-worker|models\.json|files\.json/.test(name)), []);
+  for (const name of ["LICENSE-MIT", "LICENSE-APACHE", "../README.md"]) assert.ok(readFileSync(join(own(), name), "utf8").length > 1000, name);
   assert.deepEqual(readdirSync(join(clean, "node_modules")).filter((name) => !name.startsWith(".")), ["@wgslm"], "no dependencies");
 });
 
@@ -72,6 +74,23 @@ limited("its types are strict, and a page without a bundler uses it by an import
   for (const name of readdirSync(own())) copyFileSync(join(own(), name), join(clean, "plain/wgslm", name));
   writeFileSync(join(clean, "plain/index.html"), page(`<script type="importmap">{"imports":{"@wgslm/web":"/wgslm/index.js"}}</script><script type="module" src="app.js"></script>`));
   await says(join(clean, "plain"));
+});
+
+limited("its README's page works as it is written, on a server that knows files and no more", async () => {
+  const [, written] = /^```html\n(.+?)^```/ms.exec(readFileSync(join(own(), "../README.md"), "utf8"));
+  writeFileSync(join(clean, "index.html"), written);
+  const server = spawn("python3", ["-u", "-m", "http.server", "0", "--bind", "127.0.0.1"], { cwd: clean, stdio: ["ignore", "pipe", "ignore"] });
+  const opened = await browser.newPage();
+  try {
+    const [said] = await once(server.stdout, "data");
+    const [origin] = /http:[^ )]+/.exec(said);
+    opened.on("pageerror", (error) => assert.fail(`the page threw ${error}`));
+    await opened.goto(origin);
+    await opened.waitForFunction(() => document.querySelector("#story").textContent.length > 100, null, { timeout: 120_000 });
+  } finally {
+    await opened.close();
+    server.kill();
+  }
 });
 
 limited("Vite builds it without a plugin", async () => {

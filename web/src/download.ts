@@ -37,12 +37,13 @@ const SPARE = 4 << 20;
 
 /** Opens the files from the browser's storage, where they are put on the way if they are not there yet. */
 export async function open(wanted: Wanted, report: Report): Promise<Opened> {
-  if (!canKeep()) return remote(wanted.files, "this browser has no storage for files, or the page is not secure");
+  const unkept = (why: string): Promise<Opened> => remote(wanted.files, why, report);
+  if (!canKeep()) return unkept("this browser has no storage for files, or the page is not secure");
   let root: FileSystemDirectoryHandle;
   try {
     root = (await folder(true))!;
   } catch (error) {
-    return remote(wanted.files, `the browser's storage cannot be used: ${(error as Error).message}`);
+    return unkept(`the browser's storage cannot be used: ${(error as Error).message}`);
   }
   const id = await idOf(wanted.source);
   const reading = await lock(id, "shared", true);
@@ -69,8 +70,15 @@ export async function open(wanted: Wanted, report: Report): Promise<Opened> {
 }
 
 /** Files read from the network, and not kept. */
-export async function remote(files: RemoteFile[], why: string): Promise<Opened> {
-  const sources = await Promise.all(files.map((file) => UrlSource.open(file.url)));
+async function remote(files: RemoteFile[], why: string, report: Report): Promise<Opened> {
+  const remotes = await Promise.all(files.map((file) => UrlSource.open(file.url)));
+  const total = remotes.reduce((sum, { size }) => sum + size, 0);
+  const sources: ByteSource[] = [];
+  let before = 0;
+  for (const one of remotes) {
+    sources.push(await one.inAnyOrder((done) => report(before + done, total)));
+    before += one.size;
+  }
   return { sources, arrived: Promise.resolve(), notKept: () => why, close: () => sources.forEach((source) => source.close()) };
 }
 
@@ -143,13 +151,13 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
     if (quota > 0 && free < need + SPARE) {
       await abandon();
       release();
-      return await remote(wanted.files, `it takes ${megabytes(need)} and the browser's storage has ${megabytes(free)} left`);
+      return await remote(wanted.files, `it takes ${megabytes(need)} and the browser's storage has ${megabytes(free)} left`, report);
     }
     await write(own, manifest);
   } catch (error) {
     await abandon();
     release();
-    return remote(wanted.files, `the browser's storage failed: ${(error as Error).message}`);
+    return remote(wanted.files, `the browser's storage failed: ${(error as Error).message}`, report);
   }
 
   const sources = files.map((file, i) => new ArrivingSource(file.name, file.size, handles[i]!, remotes[i]!));
@@ -242,6 +250,8 @@ function megabytes(bytes: number): string {
 class ArrivingSource implements ByteSource {
   #done = 0;
   #gaveUp = false;
+  /** Where the bytes come from then. */
+  #instead: Promise<ByteSource> | undefined;
   #failure: unknown;
   #waiting: (() => void)[] = [];
 
@@ -277,7 +287,7 @@ class ArrivingSource implements ByteSource {
   async read(offset: number, length: number): Promise<Uint8Array> {
     while (!this.#gaveUp && !this.#failure && this.#done < offset + length) await new Promise<void>((wake) => this.#waiting.push(wake));
     if (this.#failure) throw this.#failure;
-    if (this.#gaveUp) return this.remote.read(offset, length);
+    if (this.#gaveUp) return (await (this.#instead ??= this.remote.inAnyOrder(() => {}))).read(offset, length);
     const out = new Uint8Array(length);
     if (this.handle.read(out, { at: offset }) !== length) throw new TypeError(`${this.name}: the browser's storage gave less than it has`);
     return out;

@@ -30,11 +30,13 @@ export class BlobSource implements ByteSource {
 
 /** Bytes skipped on a connection rather than opening another one. */
 const SKIP = 1 << 20;
+/** Bytes of a piece of a file that is fetched as a whole. */
+const PART = 4 << 20;
 /** How often a connection that breaks is opened again, without a byte having come in between. */
 const RETRIES = 3;
 
 /**
- * A file on a server that answers range requests.
+ * A file on a server, which is read in order. Where the server answers range requests, it is read in any order, too.
  *
  * Reads that follow each other share one response, which is read as it is needed: the browser lets the server wait.
  */
@@ -46,7 +48,7 @@ export class UrlSource implements ByteSource {
   #at = 0;
   #rest: Uint8Array = new Uint8Array(0);
 
-  private constructor(private readonly url: string, readonly size: number, readonly etag: string | null) {
+  private constructor(private readonly url: string, readonly size: number, readonly etag: string | null, private readonly ranges: boolean) {
     const last = new URL(url).pathname.split("/").pop() || url;
     try {
       this.name = decodeURIComponent(last);
@@ -61,20 +63,39 @@ export class UrlSource implements ByteSource {
     const response = await request(url, { headers: { range: "bytes=0-0" }, signal: abort.signal });
     if (response.status === 206) await response.arrayBuffer();
     else abort.abort(); // what comes may be long
-    if (response.status === 200) {
-      throw new SourceError(`${url}: the server ignores range requests; one that answers "Range: bytes=0-0" with 206 works`);
+    const ranges = response.status === 206;
+    // The length of what is compressed on its way says nothing of the file's.
+    const length = response.headers.has("content-encoding") ? null : response.headers.get("content-length");
+    const size = ranges ? /^bytes 0-0\/(\d+)$/.exec(response.headers.get("content-range") ?? "")?.[1] : length;
+    if (response.status === 200 && !size) {
+      throw new SourceError(`${url}: the server neither answers range requests nor says how long the file is; one that answers "Range: bytes=0-0" with 206 works`);
     }
-    const size = /^bytes 0-0\/(\d+)$/.exec(response.headers.get("content-range") ?? "")?.[1];
-    if (response.status !== 206 || size === undefined) {
+    if (![200, 206].includes(response.status) || !size) {
       throw new SourceError(`${url}: the server answered ${response.status} ${response.statusText}`.trimEnd());
     }
-    return new UrlSource(url, Number(size), response.headers.get("etag"));
+    return new UrlSource(url, Number(size), response.headers.get("etag"), ranges);
+  }
+
+  /**
+   * The file for reads in any order. From a server that only gives all of it, it is fetched as a whole, which `report` follows in
+   * bytes; the browser puts what is large on its disk.
+   */
+  async inAnyOrder(report: (done: number) => void): Promise<ByteSource> {
+    if (this.ranges) return this;
+    const parts: Blob[] = [];
+    for (let at = 0; at < this.size; report(at)) {
+      const part = await this.read(at, Math.min(PART, this.size - at));
+      at += part.length;
+      parts.push(new Blob([part as Uint8Array<ArrayBuffer>]));
+    }
+    this.close();
+    return new BlobSource(new Blob(parts), this.name);
   }
 
   /** Up to `length` bytes from `offset` on, and no fewer than `least`: all by default. */
   async read(offset: number, length: number, least = length): Promise<Uint8Array> {
     const out = new Uint8Array(length);
-    if (offset < this.#at || offset > this.#at + SKIP) this.close();
+    if (offset < this.#at || (this.ranges && offset > this.#at + SKIP)) this.close();
     let filled = 0;
     for (let failures = 0; filled < least; ) {
       try {
@@ -108,19 +129,21 @@ export class UrlSource implements ByteSource {
     this.#rest = new Uint8Array(0);
   }
 
-  /** Asks for everything from `offset` on. */
+  /** Asks for everything from `offset` on, or for all where the server gives no less. */
   async #connect(offset: number): Promise<void> {
     this.#connection = new AbortController();
-    const headers: Record<string, string> = { range: `bytes=${offset}-` };
+    const headers: Record<string, string> = this.ranges ? { range: `bytes=${offset}-` } : {};
     const response = await request(this.url, { headers, signal: this.#connection.signal });
-    const range = `bytes ${offset}-${this.size - 1}/${this.size}`;
-    if (response.status !== 206 || response.headers.get("content-range") !== range || !response.body) {
-      const got = `${response.status} ${response.headers.get("content-range") ?? "without a Content-Range"}`;
-      throw new SourceError(`${this.url}: the server answered ${got}; 206 ${range} was asked for`);
+    const [status, header, expected] = this.ranges
+      ? [206, "content-range", `bytes ${offset}-${this.size - 1}/${this.size}`]
+      : [200, "content-length", String(this.size)];
+    const found = response.headers.get(header);
+    if (response.status !== status || found !== expected || !response.body) {
+      throw new SourceError(`${this.url}: the server answered ${response.status} with ${header} ${found}; ${status} with ${expected} was expected`);
     }
     if (response.headers.get("etag") !== this.etag) throw new SourceError(`${this.url}: the file has changed`);
     this.#body = response.body.getReader() as ReadableStreamDefaultReader<Uint8Array>;
-    this.#at = offset;
+    this.#at = this.ranges ? offset : 0;
   }
 }
 

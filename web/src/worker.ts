@@ -165,7 +165,12 @@ async function make(message: Load, progress: Report): Promise<string | undefined
       sources.push(...opened.sources);
     } else {
       for (const part of parts) {
-        sources.push(part instanceof Blob ? new BlobSource(part, part instanceof File ? part.name : "model") : await UrlSource.open(part.url));
+        if (part instanceof Blob) {
+          sources.push(new BlobSource(part, part instanceof File ? part.name : "model"));
+        } else {
+          const remote = await UrlSource.open(part.url);
+          sources.push(await remote.inAnyOrder((done) => progress("download", done, remote.size)));
+        }
       }
     }
     const passed = { ...options, selfTestResults: device === "gpu" ? await remembered() : "" };

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -244,6 +245,16 @@ def test_the_notebook_runs():
 
     asyncio.run(run())
     assert names["answer"].generated_tokens > 0 and names["vectors"].shape[0] == 3
+
+
+def test_the_readme_runs():
+    path = os.path.join(os.path.dirname(__file__), "..", "README.md")
+    with open(path) as file:
+        blocks = re.findall(r"^```python\n(.+?)^```", file.read(), re.M | re.S)
+    assert len(blocks) == 3
+    names = {}
+    exec(compile("".join(blocks), path, "exec"), names)
+    assert names["vectors"].shape[0] == 2 and names["logits"].shape[1] == names["engine"].vocab
 
 
 def resident():
