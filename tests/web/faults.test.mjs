@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { request as ask } from "node:http";
 import { launch } from "./chromium.mjs";
-import { address, asked, blank, fresh, greedy, inPage, limited, piecewise, ranges, reference, server, special, tiny, within, workersBegin } from "./harness.mjs";
+import { address, asked, blank, fresh, greedy, inPage, limited, piecewise, ranges, reference, server, special, tiny, wholes, within, workersBegin } from "./harness.mjs";
 import { scripted } from "./scripted.mjs";
 
 limited("a GPU that does not work is left for the processor, unless it was asked for", async () => {
@@ -144,15 +144,13 @@ limited("a connection that breaks is taken up where it broke", async () => {
 
 limited("a server that only gives whole files gives them once, whether they are kept or not", async () => {
   fresh();
-  const whole = (request, response) => response.writeHead(200, { "content-length": tiny.length, "cache-control": "no-store" });
-  special.set("/plain.gguf", (request, response) => whole(request, response).end(tiny));
+  special.set("/plain.gguf", wholes(tiny));
   let broken = false;
-  special.set("/breaks-once.gguf", (request, response) => {
-    whole(request, response);
+  special.set("/breaks-once.gguf", wholes(tiny, (response, request) => {
     if (broken || request.headers.range) return response.end(tiny);
     broken = true;
     response.write(tiny.subarray(0, 600_000), () => setTimeout(() => response.destroy(), 50));
-  });
+  }));
   const answers = (name, keep, times = 1) =>
     inPage(
       `async (wgslm, { name, keep, times, prompt }) => {
@@ -169,13 +167,13 @@ limited("a server that only gives whole files gives them once, whether they are 
       { name, keep, times, prompt: reference.cases[0].prompt },
     );
   const expected = (times) => ({ said: Array(times).fill(reference.cases[0].greedy_ids.slice(0, 8)), done: tiny.length });
-  const wholes = () => asked.filter(({ path, range }) => path.endsWith(".gguf") && !range).length;
+  const fetched = () => asked.filter(({ path, range }) => path.endsWith(".gguf") && !range).length;
   assert.deepEqual(await answers("/plain.gguf", false), expected(1));
-  assert.equal(wholes(), 1, "not kept");
+  assert.equal(fetched(), 1, "not kept");
   assert.deepEqual(await answers("/plain.gguf", true, 2), expected(2));
-  assert.equal(wholes(), 1, "kept: the second time the browser has it");
+  assert.equal(fetched(), 1, "kept: the second time the browser has it");
   assert.deepEqual(await answers("/breaks-once.gguf", true), expected(1));
-  assert.equal(wholes(), 2, "from its beginning again");
+  assert.equal(fetched(), 2, "from its beginning again");
 });
 
 limited("a download can be aborted", async () => {

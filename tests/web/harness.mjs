@@ -112,6 +112,14 @@ function rangesOf(file, send) {
   };
 }
 
+/** Answers with all of `bytes`, whatever is asked for; `send` writes the body. */
+export function wholes(bytes, send = (response) => response.end(bytes)) {
+  return (request, response) => {
+    response.writeHead(200, { "content-length": bytes.length, "cache-control": "no-store" });
+    send(response, request);
+  };
+}
+
 /** In a page: workers that are started from now on begin with `code`. */
 export const workersBegin = `(code) => {
   const Plain = Worker;
