@@ -1,13 +1,12 @@
 //! Loops over f32 that the compiler turns into vector instructions.
 //!
-//! **One order of summation**: product i goes to running sum `i mod 32`, a product and a sum each rounded to f32 (no fused
-//! multiply-add), then halves are added pairwise. It depends on the length alone and is the same for
-//! one row and for several, so a row gives the same bits alone, in a prompt, and on every CPU. The wider forms of a loop are the same
-//! source compiled for more features, chosen at run time; hand-written forms for other arithmetic (8-bit activations) belong
-//! here, too.
+//! **One order of summation**, and a product and a sum each rounded to f32 (no fused multiply-add). It depends on the length
+//! alone and is the same for one row and for several, so a row gives the same bits alone, in a prompt, and on every CPU. The
+//! wider forms of a loop are the same source compiled for more features, chosen at run time. Closures within them keep those
+//! features, the functions that call closures (`map`, `from_fn`) do not: what is quick has loops.
 #![allow(unsafe_code, reason = "code compiled for features of the CPU is called once they were found")]
 
-/// Running sums of a dot product.
+/// Running sums of a sum.
 const LANES: usize = 32;
 
 /// Compiles a function for the features that CPUs of the last ten years have, beside the plain one, and picks at run time.
@@ -46,13 +45,25 @@ macro_rules! widened {
 }
 
 widened! {
-    /// `w · x` for W rows of weights at a time: x is loaded once for all.
-    pub(crate) fn dots<const W: usize>(w: [&[f32]; W], x: &[f32]) -> [f32; W] = dots_body;
+    /// `acc[i] += by * x[i]`
+    pub(crate) fn add_scaled(acc: &mut [f32], by: f32, x: &[f32]) = add_scaled_body;
 }
 
 widened! {
-    /// `acc[i] += by * x[i]`
-    pub(crate) fn add_scaled(acc: &mut [f32], by: f32, x: &[f32]) = add_scaled_body;
+    /// `acc[i] += a[i] * b[i]`
+    pub(crate) fn add_products(acc: &mut [f32], a: &[f32], b: &[f32]) = add_products_body;
+}
+
+widened! {
+    /// `out = keep * out + a m`: out (rows, width), m (inner, width), and `a[r * row + i * inner]` at row r and column i of a.
+    ///
+    /// Terms are added one after another, so an element has the same bits whatever others are computed with it.
+    pub(crate) fn add_matmul(out: &mut [f32], keep: f32, a: &[f32], strides: Strides, m: &[f32], width: usize) = add_matmul_body;
+}
+
+widened! {
+    /// A step of a state s (k, v) that decays and learns u: `s ← keep s + key uᵀ`, `out = query s`.
+    pub(crate) fn recur(s: &mut [f32], keep: f32, key: &[f32], query: &[f32], u: &[f32], out: &mut [f32]) = recur_body;
 }
 
 widened! {
@@ -100,12 +111,16 @@ widened! {
     pub(crate) fn gelu_erf(x: &mut [f32]) = gelu_erf_body;
 }
 
-/// `w · x`
-pub(crate) fn dot(w: &[f32], x: &[f32]) -> f32 {
-    dots([w], x)[0]
+/// Where the elements of a matrix lie.
+#[derive(Clone, Copy)]
+pub(crate) struct Strides {
+    /// From a row to the next.
+    pub(crate) row: usize,
+    /// From a column to the next.
+    pub(crate) inner: usize,
 }
 
-/// The sum of `f(x[i])`, in the same order as a dot product.
+/// The sum of `f(x[i])`: term i goes to running sum `i mod 32`, then halves are added pairwise.
 pub(crate) fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     let mut sums = [0.0; LANES];
     let (whole, tail) = x.as_chunks::<LANES>();
@@ -117,44 +132,119 @@ pub(crate) fn sum(x: &[f32], f: impl Fn(f32) -> f32) -> f32 {
     for (sum, x) in sums.iter_mut().zip(tail) {
         *sum += f(*x);
     }
-    total(sums)
-}
-
-#[inline(always)]
-fn dots_body<const W: usize>(w: [&[f32]; W], x: &[f32]) -> [f32; W] {
-    let mut sums = [[0.0f32; LANES]; W];
-    let (x_whole, x_tail) = x.as_chunks::<LANES>();
-    let w_whole = w.map(|w| &w.as_chunks::<LANES>().0[..x_whole.len()]);
-    for (i, x) in x_whole.iter().enumerate() {
-        for (sums, w) in sums.iter_mut().zip(&w_whole) {
-            let w = &w[i];
-            for j in 0..LANES {
-                sums[j] += w[j] * x[j];
-            }
-        }
-    }
-    if !x_tail.is_empty() {
-        // Filled up with zeros, which change no sum: so the sums stay in registers.
-        let padded = |tail: &[f32]| {
-            let mut out = [0.0; LANES];
-            out[..tail.len()].copy_from_slice(tail);
-            out
-        };
-        let x = padded(x_tail);
-        for (sums, w) in sums.iter_mut().zip(w) {
-            let w = padded(&w[x_whole.len() * LANES..][..x_tail.len()]);
-            for j in 0..LANES {
-                sums[j] += w[j] * x[j];
-            }
-        }
-    }
-    sums.map(total)
+    total(&sums)
 }
 
 #[inline(always)]
 fn add_scaled_body(acc: &mut [f32], by: f32, x: &[f32]) {
     for (acc, x) in acc.iter_mut().zip(x) {
         *acc += by * x;
+    }
+}
+
+#[inline(always)]
+fn add_products_body(acc: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((acc, a), b) in acc.iter_mut().zip(a).zip(b) {
+        *acc += a * b;
+    }
+}
+
+#[inline(always)]
+fn add_matmul_body(out: &mut [f32], keep: f32, a: &[f32], strides: Strides, m: &[f32], width: usize) {
+    if m.is_empty() {
+        return scale_body(out, keep);
+    }
+    let (mut rows, mut first) = (out, 0);
+    while rows.len() >= 4 * width {
+        let (four, rest) = rows.split_at_mut(4 * width);
+        add_rows::<4>(four, keep, &a[first * strides.row..], strides, m, width);
+        (rows, first) = (rest, first + 4);
+    }
+    for (r, row) in rows.chunks_exact_mut(width).enumerate() {
+        add_rows::<1>(row, keep, &a[(first + r) * strides.row..], strides, m, width);
+    }
+}
+
+/// Some rows of [`add_matmul`].
+#[inline(always)]
+fn add_rows<const R: usize>(out: &mut [f32], keep: f32, a: &[f32], strides: Strides, m: &[f32], width: usize) {
+    let mut column = 0;
+    while column + 32 <= width {
+        add_block::<R, 32>(out, keep, a, strides, m, (width, column));
+        column += 32;
+    }
+    if column + 16 <= width {
+        add_block::<R, 16>(out, keep, a, strides, m, (width, column));
+        column += 16;
+    }
+    if column < width {
+        for (r, out) in out.chunks_exact_mut(width).enumerate() {
+            let out = &mut out[column..];
+            scale_body(out, keep);
+            for (i, m) in m.chunks_exact(width).enumerate() {
+                add_scaled_body(out, a[r * strides.row + i * strides.inner], &m[column..]);
+            }
+        }
+    }
+}
+
+/// C columns of R rows, whose sums are in registers: each vector of m is loaded once for all rows.
+#[inline(always)]
+fn add_block<const R: usize, const C: usize>(
+    out: &mut [f32],
+    keep: f32,
+    a: &[f32],
+    strides: Strides,
+    m: &[f32],
+    (width, column): (usize, usize),
+) {
+    let mut sums = [[0.0f32; C]; R];
+    for (r, sums) in sums.iter_mut().enumerate() {
+        let out = &out[r * width + column..][..C];
+        for j in 0..C {
+            sums[j] = keep * out[j];
+        }
+    }
+    for (i, m) in m.chunks_exact(width).enumerate() {
+        let m = &m[column..][..C];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let by = a[r * strides.row + i * strides.inner];
+            for j in 0..C {
+                sums[j] += by * m[j];
+            }
+        }
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        out[r * width + column..][..C].copy_from_slice(sums);
+    }
+}
+
+/// Columns of a state that are learnt and summed in registers.
+const COLUMNS: usize = 32;
+
+#[inline(always)]
+fn recur_body(s: &mut [f32], keep: f32, key: &[f32], query: &[f32], u: &[f32], out: &mut [f32]) {
+    let width = u.len();
+    let mut column = 0;
+    while column < width {
+        let columns = COLUMNS.min(width - column);
+        let (mut learnt, mut sums) = ([0.0f32; COLUMNS], [0.0f32; COLUMNS]);
+        learnt[..columns].copy_from_slice(&u[column..column + columns]);
+        for ((s, k), q) in s.chunks_exact_mut(width).zip(key).zip(query) {
+            if let Some(s) = s[column..].first_chunk_mut::<COLUMNS>() {
+                for j in 0..COLUMNS {
+                    s[j] = keep * s[j] + k * learnt[j];
+                    sums[j] += q * s[j];
+                }
+            } else {
+                for (j, s) in s[column..].iter_mut().enumerate() {
+                    *s = keep * *s + k * learnt[j];
+                    sums[j] += q * *s;
+                }
+            }
+        }
+        out[column..column + columns].copy_from_slice(&sums[..columns]);
+        column += columns;
     }
 }
 
@@ -307,16 +397,20 @@ fn gelu_erf_body(x: &mut [f32]) {
     }
 }
 
+/// Halves added pairwise. Each loop has a length that the compiler knows.
 #[inline(always)]
-fn total(mut sums: [f32; LANES]) -> f32 {
-    let mut half = LANES / 2;
-    while half > 0 {
-        for j in 0..half {
-            sums[j] += sums[j + half];
-        }
-        half /= 2;
+fn total(sums: &[f32; LANES]) -> f32 {
+    let (mut a, mut b, mut c) = ([0.0f32; LANES / 2], [0.0f32; LANES / 4], [0.0f32; LANES / 8]);
+    for j in 0..LANES / 2 {
+        a[j] = sums[j] + sums[j + LANES / 2];
     }
-    sums[0]
+    for j in 0..LANES / 4 {
+        b[j] = a[j] + a[j + LANES / 4];
+    }
+    for j in 0..LANES / 8 {
+        c[j] = b[j] + b[j + LANES / 8];
+    }
+    (c[0] + c[2]) + (c[1] + c[3])
 }
 
 #[cfg(test)]
@@ -365,14 +459,47 @@ mod tests {
         }
     }
 
+    fn numbers(n: usize, by: usize) -> Vec<f32> {
+        (0..n).map(|i| ((i * by % 101) as f32 - 50.0) * 0.013).collect()
+    }
+
     #[test]
-    fn several_rows_give_what_one_gives() {
-        for n in [1usize, 31, 32, 63, 65, 257, 1024] {
-            let x: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.013).collect();
-            let w: Vec<f32> = (0..n).map(|i| ((i * 53 % 97) as f32 - 48.0) * 0.021).collect();
-            let expected = dot(&w, &x);
-            assert_eq!(dots_body([w.as_slice()], &x)[0].to_bits(), expected.to_bits(), "plain form, n = {n}");
-            assert_eq!(dots([&w, &x, &w, &x], &x)[2].to_bits(), expected.to_bits(), "four rows, n = {n}");
+    fn matrices_are_summed_term_by_term_in_any_shape() {
+        for (rows, inner, width) in
+            [(1, 1, 1), (3, 0, 40), (4, 7, 32), (5, 16, 33), (9, 128, 64), (16, 5, 100), (128, 16, 31)]
+        {
+            let (a, m, before) = (numbers(rows * inner, 37), numbers(inner * width, 53), numbers(rows * width, 29));
+            for keep in [1.0, 0.7] {
+                let mut expected = before.clone();
+                for (at, out) in expected.iter_mut().enumerate() {
+                    let (r, c) = (at / width, at % width);
+                    *out = (0..inner).fold(keep * *out, |sum, i| sum + a[r * inner + i] * m[i * width + c]);
+                }
+                let mut out = before.clone();
+                add_matmul(&mut out, keep, &a, Strides { row: inner, inner: 1 }, &m, width);
+                assert_eq!(out, expected, "{rows} x {inner} x {width}");
+                let transposed: Vec<f32> = (0..a.len()).map(|i| a[i % rows * inner + i / rows]).collect();
+                let mut out = before.clone();
+                add_matmul_body(&mut out, keep, &transposed, Strides { row: 1, inner: rows }, &m, width);
+                assert_eq!(out, expected, "{rows} x {inner} x {width}, plain, transposed");
+            }
+        }
+    }
+
+    #[test]
+    fn a_state_decays_learns_and_answers_in_any_shape() {
+        for (k, v) in [(1, 1), (3, 40), (128, 64), (16, 33)] {
+            let (before, u) = (numbers(k * v, 37), numbers(v, 41));
+            let (key, query) = (numbers(k, 53), numbers(k, 29));
+            let (mut s, mut out) = (before.clone(), vec![f32::NAN; v]);
+            recur(&mut s, 0.7, &key, &query, &u, &mut out);
+            for (at, (s, before)) in s.iter().zip(before).enumerate() {
+                assert_eq!(*s, 0.7 * before + key[at / v] * u[at % v], "{k} x {v}");
+            }
+            for (c, out) in out.iter().enumerate() {
+                let expected = (0..k).fold(0.0, |sum, i| sum + query[i] * s[i * v + c]);
+                assert_eq!(*out, expected, "{k} x {v}");
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `conv`: a short causal convolution over the positions of a sequence, each column by itself.
 
 use crate::Result;
+use crate::cpu::simd;
 use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
 use crate::ops::check::{Shapes, holds, same};
@@ -110,8 +111,7 @@ impl CpuForm for Conv {
                     None => out.fill(0.0),
                 }
                 for (j, weights) in columns.chunks_exact(own.len().max(1)).take(kernel_size).enumerate() {
-                    let terms = weights.iter().zip(input(r + j));
-                    out.iter_mut().zip(terms).for_each(|(out, (w, x))| *out += w * x);
+                    simd::add_products(out, weights, input(r + j));
                 }
             }
             for i in 0..kernel_size - 1 {

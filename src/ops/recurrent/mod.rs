@@ -15,7 +15,7 @@ pub(in crate::ops) mod delta;
 pub(in crate::ops) mod scan;
 
 use crate::Result;
-use crate::cpu::simd;
+use crate::cpu::simd::{self, Strides};
 use crate::gpu::params::params;
 use crate::gpu::{Arg, Dim};
 use crate::ops::check::{Shapes, same};
@@ -84,6 +84,7 @@ pub(in crate::ops) struct Head {
 }
 
 /// One row of a head.
+#[derive(Clone, Copy, Default)]
 pub(in crate::ops) struct Input<'a> {
     pub(in crate::ops) q: &'a [f32],
     pub(in crate::ops) k: &'a [f32],
@@ -96,7 +97,7 @@ pub(in crate::ops) struct Input<'a> {
 struct State<'a> {
     /// Rows of the tile that are not in S.
     count: &'a mut f32,
-    /// (v, k)
+    /// (k, v): S transposed, so that products with rows of k are sums of its rows.
     s: &'a mut [f32],
     /// (TILE, k)
     keys: &'a mut [f32],
@@ -114,7 +115,7 @@ impl Head {
 
     /// Numbers of scratch memory.
     pub(in crate::ops) fn scratch(self) -> usize {
-        2 * TILE * self.v
+        TILE * (2 * self.v + 2 * self.k + 2 * TILE)
     }
 
     fn split(self, state: &mut [f32]) -> State<'_> {
@@ -141,12 +142,15 @@ impl Head {
         }
         if decode {
             self.fold(&mut state);
-            return (0..rows).for_each(|r| self.step(&mut state, &input(r), out(r)));
+            return (0..rows).for_each(|r| self.step(&mut state, scratch, &input(r), out(r)));
         }
         let mut first = 0;
         while first < rows {
             let end = rows.min(first + TILE - (pos + first) % TILE);
-            self.tile(&mut state, scratch, first..end, &input, &out);
+            let mut tile = [Input::default(); TILE];
+            let tile = &mut tile[..end - first];
+            tile.iter_mut().enumerate().for_each(|(i, row)| *row = input(first + i));
+            self.tile(&mut state, scratch, tile, |i| out(first + i));
             if (pos + end).is_multiple_of(TILE) {
                 self.fold(&mut state);
             }
@@ -155,14 +159,17 @@ impl Head {
     }
 
     /// The step form.
-    fn step(self, state: &mut State<'_>, row: &Input<'_>, out: &mut [f32]) {
+    fn step(self, state: &mut State<'_>, scratch: &mut [f32], row: &Input<'_>, out: &mut [f32]) {
         let keep = row.g.exp();
-        for ((s, x), out) in state.s.chunks_exact_mut(self.k).zip(row.x).zip(out) {
-            s.iter_mut().for_each(|s| *s *= keep);
-            let known = if self.corrects { simd::dot(s, row.k) } else { 0.0 };
-            simd::add_scaled(s, row.gain * (x - known), row.k);
-            *out = simd::dot(s, row.q);
+        let u = &mut scratch[..self.v];
+        u.fill(0.0);
+        if self.corrects {
+            add_rows(u, 1.0, row.k, state.s);
         }
+        for (u, x) in u.iter_mut().zip(row.x) {
+            *u = row.gain * (x - keep * *u);
+        }
+        simd::recur(state.s, keep, row.k, row.q, u, out);
     }
 
     /// The chunked form of rows within a tile.
@@ -170,57 +177,72 @@ impl Head {
         self,
         state: &mut State<'_>,
         scratch: &mut [f32],
-        rows: std::ops::Range<usize>,
-        input: &impl Fn(usize) -> Input<'i>,
-        out: &impl Fn(usize) -> &'i mut [f32],
+        rows: &[Input<'_>],
+        out: impl Fn(usize) -> &'i mut [f32],
     ) {
-        let (k, v) = (self.k, self.v);
-        let (from_q, from_k) = scratch.split_at_mut(TILE * v);
-        for (j, s) in state.s.chunks_exact(k).enumerate() {
-            for (i, r) in rows.clone().enumerate() {
-                let row = input(r);
-                from_q[i * v + j] = simd::dot(s, row.q);
-                if self.corrects {
-                    from_k[i * v + j] = simd::dot(s, row.k);
-                }
+        let (k, v, first) = (self.k, self.v, *state.count as usize);
+        let keys = &mut state.keys[..(first + rows.len()) * k];
+        for (row, key) in rows.iter().zip(keys[first * k..].chunks_exact_mut(k)) {
+            key.copy_from_slice(row.k);
+        }
+        // Queries side by side, and by the delta rule the rows' keys beside them: (k, width).
+        let width = if self.corrects { 2 * TILE } else { TILE };
+        let (columns, rest) = scratch.split_at_mut(k * width);
+        for (i, row) in rows.iter().enumerate() {
+            columns.chunks_exact_mut(width).zip(row.q).for_each(|(line, q)| line[i] = *q);
+            if self.corrects {
+                columns.chunks_exact_mut(width).zip(row.k).for_each(|(line, k)| line[TILE + i] = *k);
             }
         }
-        for (i, r) in rows.enumerate() {
-            let (row, out, m) = (input(r), out(r), *state.count as usize);
+        // Their products with S, (rows, v) each.
+        let (from_q, rest) = rest.split_at_mut(rows.len() * v);
+        let (from_k, rest) = rest.split_at_mut(rows.len() * v);
+        let strides = Strides { row: 1, inner: width };
+        from_q.fill(0.0);
+        simd::add_matmul(from_q, 1.0, columns, strides, state.s, v);
+        if self.corrects {
+            from_k.fill(0.0);
+            simd::add_matmul(from_k, 1.0, &columns[TILE..], strides, state.s, v);
+        }
+        // And with the tile's keys, those before and their own: (first + rows, width).
+        let with_keys = &mut rest[..(first + rows.len()) * width];
+        with_keys.fill(0.0);
+        simd::add_matmul(with_keys, 1.0, keys, Strides { row: k, inner: 1 }, columns, width);
+        for (i, row) in rows.iter().enumerate() {
+            let m = first + i;
             let b = row.g + if m > 0 { state.decays[m - 1] } else { 0.0 };
             state.decays[m] = b;
-            state.keys[m * k..(m + 1) * k].copy_from_slice(row.k);
+            let (all, left) = (b.exp(), left_at(b, &state.decays[..=m]));
+            // What is left of the rows up to this one, times the products of their keys with a column.
+            let weights = |column: usize, sign: f32| {
+                let mut weights = left;
+                let products = with_keys.chunks_exact(width).map(|line| sign * line[column]);
+                weights[..=m].iter_mut().zip(products).for_each(|(weight, product)| *weight *= product);
+                weights
+            };
             let (before, u) = state.updates[..(m + 1) * v].split_at_mut(m * v);
             u.copy_from_slice(row.x);
-            let keys = state.keys.chunks_exact(k).zip(&*state.decays);
             if self.corrects {
-                simd::add_scaled(u, -b.exp(), &from_k[i * v..(i + 1) * v]);
-                for ((key, decay), learnt) in keys.clone().zip(before.chunks_exact(v)) {
-                    simd::add_scaled(u, -(b - decay).exp() * simd::dot(key, row.k), learnt);
-                }
+                simd::add_scaled(u, -all, &from_k[i * v..(i + 1) * v]);
+                add_rows(u, 1.0, &weights(TILE + i, -1.0)[..m], before);
             }
-            u.iter_mut().for_each(|u| *u *= row.gain);
-            out.fill(0.0);
-            simd::add_scaled(out, b.exp(), &from_q[i * v..(i + 1) * v]);
-            for ((key, decay), learnt) in keys.zip(state.updates[..(m + 1) * v].chunks_exact(v)) {
-                simd::add_scaled(out, (b - decay).exp() * simd::dot(key, row.q), learnt);
-            }
-            *state.count += 1.0;
+            simd::scale(u, row.gain);
+            let out = out(i);
+            out.copy_from_slice(&from_q[i * v..(i + 1) * v]);
+            add_rows(out, all, &weights(i, 1.0)[..=m], &state.updates[..(m + 1) * v]);
         }
+        *state.count += rows.len() as f32;
     }
 
     /// Adds the updates of the tile's rows to S.
     fn fold(self, state: &mut State<'_>) {
         let m = *state.count as usize;
         let Some(&b) = state.decays[..m].last() else { return };
-        let keep = b.exp();
-        let left: [f32; TILE] = std::array::from_fn(|i| if i < m { (b - state.decays[i]).exp() } else { 0.0 });
-        for (j, s) in state.s.chunks_exact_mut(self.k).enumerate() {
-            s.iter_mut().for_each(|s| *s *= keep);
-            for (i, key) in state.keys[..m * self.k].chunks_exact(self.k).enumerate() {
-                simd::add_scaled(s, left[i] * state.updates[i * self.v + j], key);
-            }
+        let updates = &mut state.updates[..m * self.v];
+        for (u, left) in updates.chunks_exact_mut(self.v).zip(left_at(b, &state.decays[..m])) {
+            simd::scale(u, left);
         }
+        simd::add_matmul(state.s, b.exp(), state.keys, Strides { row: 1, inner: self.k }, updates, self.v);
         *state.count = 0.0;
     }
 
@@ -244,6 +266,21 @@ impl Head {
         }
         out
     }
+}
+
+/// `e^(b - b_s)`: what is left of rows whose sums of g are `decays` when the sum is b.
+fn left_at(b: f32, decays: &[f32]) -> [f32; TILE] {
+    let mut left = [0.0; TILE];
+    let left_of = &mut left[..decays.len()];
+    left_of.iter_mut().zip(decays).for_each(|(left, decay)| *left = -decay);
+    simd::exp_below(left_of, -b);
+    left
+}
+
+/// `out = keep * out + Σ weights[i] rows[i]`, with rows as long as `out`.
+fn add_rows(out: &mut [f32], keep: f32, weights: &[f32], rows: &[f32]) {
+    let width = out.len();
+    simd::add_matmul(out, keep, weights, Strides { row: weights.len(), inner: 1 }, rows, width);
 }
 
 /// Calls `each` with the number of every sequence, its rows, and its state of `rows` vectors of `n`, which is kept.

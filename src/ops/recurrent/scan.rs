@@ -1,6 +1,7 @@
 //! `scan`: the selective state-space scan of Mamba-2.
 
 use crate::Result;
+use crate::cpu::simd;
 use crate::ops::check::{Shapes, holds, same};
 use crate::ops::cpu::CpuRun;
 use crate::ops::lower::{Lower, Lowered};
@@ -111,8 +112,7 @@ impl CpuForm for Scan {
             let rows = (run.step.rows[row0].pos as usize, span.rows as usize, run.step.decode);
             head.rows(state, scratch, rows, input, |r| out.slice_mut(of_head(r)));
             for r in 0..span.rows as usize {
-                let direct = x.slice(of_head(r)).iter().map(|x| skip[h] * x);
-                out.slice_mut(of_head(r)).iter_mut().zip(direct).for_each(|(out, x)| *out += x);
+                simd::add_scaled(out.slice_mut(of_head(r)), skip[h], x.slice(of_head(r)));
             }
         }
     }
