@@ -2,7 +2,8 @@
 //!
 //! Nobody says how busy a machine will be. So now and then a few steps are run with another number of threads, as a trial: soon
 //! after a start and when steps get slow, ever more rarely while nothing changes. Speeds are compared by predicted work, since
-//! steps differ in length. Results depend on none of it.
+//! steps differ in length. A step of a long prompt takes seconds, and a trial is a whole step at least: trials have a small
+//! share of the time, however long steps are. Results depend on none of it.
 
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ const TRIAL_STEPS: u32 = 16;
 const SOON: Duration = Duration::from_millis(250);
 /// Time in steps between trials at most.
 const RARELY: Duration = Duration::from_secs(8);
+/// Time in steps before a trial, at least, by the time that it will take.
+const SPARINGLY: u32 = 16;
 /// A trial must take this share of the time to be believed.
 const BETTER: f64 = 0.93;
 /// Steps are slow when they take so many times as long as usual.
@@ -103,12 +106,15 @@ impl ThreadChoice {
             // What is slow from now on is slower than this.
             (self.usual, self.due, self.tried_fewer) = (self.recent, SOON, false);
         }
-        if slow || self.since >= self.due {
-            let fewer = self.at.checked_sub(1);
-            let more = Some(self.at + 1).filter(|&at| at < self.counts.len());
-            let at = if self.tried_fewer { more.or(fewer) } else { fewer.or(more) };
-            self.tried_fewer = at == fewer;
-            self.trial = at.map(|at| Trial { at, steps: 0, took: Duration::ZERO, work: 0.0 });
+        let fewer = self.at.checked_sub(1);
+        let more = Some(self.at + 1).filter(|&at| at < self.counts.len());
+        let Some(at) = (if self.tried_fewer { more.or(fewer) } else { fewer.or(more) }) else { return };
+        // As long as a step like this one, on as many threads, at worst.
+        let slower = (self.counts[self.at] as f64 / self.counts[at] as f64).max(1.0);
+        let cost = took.mul_f64(slower).max(TRIAL);
+        if slow || self.since >= self.due.max(cost * SPARINGLY) {
+            self.tried_fewer = Some(at) == fewer;
+            self.trial = Some(Trial { at, steps: 0, took: Duration::ZERO, work: 0.0 });
         }
     }
 }
@@ -156,6 +162,22 @@ mod tests {
         let mut choice = ThreadChoice::new(vec![1, 2, 4, 8], 3);
         run(&mut choice, 2.0, 4.0, best_is_four);
         assert_eq!(choice.chosen(), 4);
+    }
+
+    /// A step of a long prompt, which a trial takes at least one of, may take seconds.
+    #[test]
+    fn trials_of_long_steps_are_rare() {
+        for ms in [100.0, 1000.0, 8000.0] {
+            let mut choice = ThreadChoice::new(vec![1, 2, 4], 2);
+            let mut alone = 0;
+            let mut steps = 0;
+            run(&mut choice, ms, ms / 10.0, |n| {
+                (steps, alone) = (steps + 1, alone + u32::from(n < 4));
+                1.0 / n as f64
+            });
+            assert_eq!(choice.chosen(), 4);
+            assert!(steps > 300 && alone * 20 < steps, "{alone} of {steps} steps of {ms} ms");
+        }
     }
 
     /// Noise of a third, the same for either number, moves nothing for long and costs little.

@@ -61,6 +61,11 @@ pub(super) fn metadata(config: &Config<'_>, program: &Program, arch: &Arch) -> R
     lengths(config, program, prefix, &mut pairs)?;
     let mut all = vec![("general.architecture".to_owned(), Value::Str(prefix.to_owned()))];
     all.extend(pairs.0.into_iter().filter_map(|(name, value)| Some((format!("{prefix}.{name}"), value?))));
+    if let Some((table, _)) = arch.tensors.iter().find(|(_, name)| *name == "token_types") {
+        // llama.cpp does not count the table's rows, and takes their number for the tokenizer's.
+        let types = config.types(&format!("{table}.weight"))?;
+        all.push(("tokenizer.ggml.token_type_count".to_owned(), Value::U32(types)));
+    }
     Ok(all)
 }
 
