@@ -174,6 +174,14 @@ limited("a server that only gives whole files gives them once, whether they are 
   assert.equal(fetched(), 1, "kept: the second time the browser has it");
   assert.deepEqual(await answers("/breaks-once.gguf", true), expected(1));
   assert.equal(fetched(), 2, "from its beginning again");
+  // One that breaks at the same place each time is not asked forever.
+  special.set("/breaks.gguf", wholes(tiny, (response, request) => {
+    if (request.headers.range) return response.end(tiny);
+    response.write(tiny.subarray(0, 600_000), () => setTimeout(() => response.destroy(), 50));
+  }));
+  const failed = await inPage(`(wgslm) => wgslm.createEngine("/breaks.gguf", { device: "cpu" }).then(() => "opened", ({ code }) => code)`);
+  assert.equal(failed, "network");
+  assert.equal(fetched(), 4, "three times again");
 });
 
 limited("a download can be aborted", async () => {

@@ -104,13 +104,13 @@ export class UrlSource implements ByteSource {
         const part = this.#rest.subarray(skip, skip + length - filled);
         out.set(part, filled);
         filled += part.length;
+        if (part.length > 0) failures = 0; // what is read anew and skipped is no progress
         this.#at += skip + part.length;
         this.#rest = this.#rest.subarray(skip + part.length);
         if (filled < least && this.#rest.length === 0) {
           const { done, value } = await this.#body!.read();
           if (done) throw new TypeError("the connection ended early");
           this.#rest = value;
-          failures = 0;
         }
       } catch (error) {
         this.close();
