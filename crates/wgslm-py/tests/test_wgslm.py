@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import gc
+import importlib.metadata
 import json
 import logging
 import os
@@ -32,6 +33,13 @@ def test_it_says_what_it_is(engine):
     assert "cpu" in engine.device and engine.name and engine.architecture == "llama"
     assert engine.name in repr(engine)
     assert wgslm.__version__[0].isdigit()
+
+
+def test_the_wheel_has_the_licences():
+    files = [file.name for file in importlib.metadata.files("wgslm") if "dist-info" in str(file)]
+    assert {"LICENSE-APACHE", "LICENSE-MIT"} <= set(files), files
+    metadata = importlib.metadata.metadata("wgslm")
+    assert metadata["License-Expression"] == "MIT OR Apache-2.0", metadata.items()
 
 
 def test_answers_are_the_same_in_every_way(engine):
