@@ -44,6 +44,7 @@ use std::ops::Range;
 
 internal!(use q8::Q8);
 pub(crate) use q8::{Int8Form, LANES};
+pub(crate) use simd::SECTION;
 internal!(use simd::Simd);
 pub(crate) use tile::Tile;
 

@@ -95,6 +95,14 @@ impl<'a> WeightView<'a> {
     /// Decodes a row.
     pub(crate) fn decode(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.k);
-        (self.format.info().decode)(self.row(row), out);
+        self.decode_columns(row, 0, out);
+    }
+
+    /// Decodes some columns of a row, whole blocks.
+    pub(crate) fn decode_columns(&self, row: usize, first: usize, out: &mut [f32]) {
+        let info = self.format.info();
+        assert!(first.is_multiple_of(info.weights) && out.len().is_multiple_of(info.weights), "whole blocks");
+        let blocks = first / info.weights..(first + out.len()) / info.weights;
+        (info.decode)(&self.row(row)[blocks.start * info.bytes..blocks.end * info.bytes], out);
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::ops::cpu::CpuRun;
 use crate::ops::weights::WeightView;
 use crate::ops::{Part, WeightId};
-use crate::quant::{BlockFormat, FloatProducts, Int8Form, LANES, Q8, Simd, Tile};
+use crate::quant::{BlockFormat, FloatProducts, Int8Form, LANES, Q8, SECTION, Simd, Tile};
 
 /// Rows of x, (rows, k), as floats and perhaps as int8.
 pub(crate) struct X<'a> {
@@ -47,8 +47,8 @@ pub(crate) fn q8_scratch(rows: usize, k: u32) -> usize {
 /// f32s of scratch memory that [`product`] needs.
 pub(crate) fn product_scratch(k: u32) -> usize {
     let tiles = panels(k as usize) * (k as usize / 32) * size_of::<Tile>() / size_of::<f32>();
-    let rows = float_rows(k as usize);
-    (rows * (k as usize + FLOAT_STRIP)).max(tiles + ALIGN)
+    let floats = float_rows(k as usize) * (k as usize + 2 * FLOAT_STRIP);
+    floats.max(tiles + ALIGN)
 }
 
 /// Panels, of [`LANES`] rows of W each, that are unpacked together: as many as stay in the cache beside x.
@@ -56,9 +56,9 @@ fn panels(k: usize) -> usize {
     (CACHE / (k / 32 * size_of::<Tile>()).max(1)).clamp(1, 8)
 }
 
-/// Rows of W that are multiplied together in floats: as many as stay in the cache beside x.
+/// Rows of W that are multiplied together in floats: as many as stay in the cache beside x, a section of each at a time.
 fn float_rows(k: usize) -> usize {
-    (CACHE / (k * size_of::<f32>()).max(1)).clamp(4, 64) / 4 * 4
+    (CACHE / (k.min(SECTION) * size_of::<f32>()).max(1)).clamp(4, 64) / 4 * 4
 }
 
 /// Bytes of unpacked weights that stay in a core's L2 cache beside activations.
@@ -115,14 +115,21 @@ fn as_floats(
     let simd = Simd::best();
     let count = float_rows(w.k);
     let (decoded, out) = scratch.split_at_mut(count * w.k);
-    // Decoding pays for blocks, and for numbers that are read by more rows of x than are multiplied together.
-    let straight = |_: &FloatProducts| w.format == BlockFormat::F32 || rows.len() <= FEW;
+    let (out, more) = out.split_at_mut(count * FLOAT_STRIP);
+    let sections = || (0..w.k.max(1)).step_by(SECTION).map(|first| first..w.k.min(first + SECTION));
+    // Decoding pays for blocks, and for numbers that are read by more rows of x than are multiplied together. Rows of several
+    // sections are copied, if nothing else, so that each section of a panel stays in the cache.
+    let straight = |_: &FloatProducts| w.format == BlockFormat::F32 && w.k <= SECTION || rows.len() <= FEW;
     let straight = w.format.info().floats.filter(straight);
     for first in columns.clone().step_by(count) {
         let panel = first..columns.end.min(first + count);
+        // Section by section, the panel's rows in each.
         let decoded = &mut decoded[..panel.len() * w.k];
         if straight.is_none() {
-            panel.clone().zip(decoded.chunks_exact_mut(w.k)).for_each(|(j, row)| w.decode(j, row));
+            for section in sections() {
+                let rows = decoded[panel.len() * section.start..].chunks_exact_mut(section.len());
+                panel.clone().zip(rows).for_each(|(j, out)| w.decode_columns(j, section.start, out));
+            }
         }
         let mut strip: [&[f32]; FLOAT_STRIP] = [&[]; FLOAT_STRIP];
         let (mut left, mut done) = (rows.clone(), 0);
@@ -130,9 +137,20 @@ fn as_floats(
             let n = left.len().min(FLOAT_STRIP);
             strip.iter_mut().zip(&mut left).for_each(|(strip, r)| *strip = x.row(r));
             let out = &mut out[..n * panel.len()];
-            match straight {
-                Some(products) => products(simd, w.rows(panel.clone()), &strip[..n], out),
-                None => BlockFormat::floats(simd, decoded, &strip[..n], out),
+            if let Some(products) = straight {
+                products(simd, w.rows(panel.clone()), &strip[..n], out);
+            } else {
+                for section in sections() {
+                    let w = &decoded[panel.len() * section.start..panel.len() * section.end];
+                    let x = strip.map(|row| row.get(section.clone()).unwrap_or_default());
+                    if section.start == 0 {
+                        BlockFormat::floats(simd, w, &x[..n], out);
+                        continue;
+                    }
+                    let more = &mut more[..out.len()];
+                    BlockFormat::floats(simd, w, &x[..n], more);
+                    out.iter_mut().zip(more).for_each(|(out, more)| *out += *more);
+                }
             }
             for (i, y) in (done..).zip(out.chunks_exact_mut(panel.len())) {
                 store(i, panel.start, y);
@@ -191,6 +209,69 @@ fn as_int8(
                 }
             }
             done += n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::file::Bytes;
+    use crate::ops::Matrix;
+
+    /// Some rows of numbers as a file has them.
+    fn matrix(format: BlockFormat, n: usize, k: usize) -> Matrix {
+        let numbers: Vec<f32> = (0..n * k).map(|i| ((i * 7919 + 13) % 2003) as f32 * 1e-3 - 1.0).collect();
+        let mut bytes = vec![0; format.row_bytes(k as u64).unwrap() as usize * n];
+        format.encode(&numbers, &mut bytes).unwrap();
+        let source = Arc::new(Bytes::new("numbers", bytes));
+        Matrix::new(source, 0, format, n as u32, k as u32).unwrap()
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_among_many_in_every_format_and_length() {
+        for (k, n) in [(64, 70), (2048, 37), (2080, 33), (4096, 35), (8192, 34), (9248, 5)] {
+            for format in [BlockFormat::F32, BlockFormat::F16, BlockFormat::BF16, BlockFormat::Q8_0] {
+                let matrix = matrix(format, n, k);
+                let count = 2 * FLOAT_STRIP + 5;
+                let numbers: Vec<f32> =
+                    (0..count * k).map(|i| ((i * 104_729 + 7) % 1999) as f32 * 1e-3 - 1.0).collect();
+                let x = X { rows: &numbers, k, eight: None };
+                let mut scratch = vec![f32::NAN; product_scratch(k as u32)];
+                let mut products = |rows: Range<usize>, columns: Range<usize>| {
+                    let mut y = vec![f32::NAN; rows.len() * n];
+                    as_floats(&matrix.view(), columns, &x, rows, &mut scratch, |i, j, part: &mut [f32]| {
+                        y[i * n + j..][..part.len()].copy_from_slice(part);
+                    });
+                    y
+                };
+                let many = products(0..count, 0..n);
+                for row in 0..count {
+                    let alone = products(row..row + 1, 0..n);
+                    assert_eq!(many[row * n..][..n], alone, "{} ({n}, {k}), row {row}", format.name());
+                    // Every product was made, and of this row.
+                    let mut decoded = vec![0.0; k];
+                    for j in [0, n / 2, n - 1] {
+                        matrix.view().decode(j, &mut decoded);
+                        let terms = || decoded.iter().zip(&numbers[row * k..][..k]);
+                        let exact: f64 = terms().map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                        let size: f64 = terms().map(|(w, x)| f64::from(w * x).abs()).sum();
+                        let most = (k as f64 / 16.0 + 6.0) * 6e-8 * size;
+                        assert!((f64::from(alone[j]) - exact).abs() <= most, "{} ({n}, {k}), row {row}", format.name());
+                    }
+                }
+                let some = products(3..FLOAT_STRIP + 7, 2..n - 1);
+                for (i, row) in (3..FLOAT_STRIP + 7).enumerate() {
+                    assert_eq!(
+                        some[i * n + 2..][..n - 3],
+                        many[row * n + 2..][..n - 3],
+                        "{} ({n}, {k})",
+                        format.name()
+                    );
+                }
+            }
         }
     }
 }

@@ -1,15 +1,21 @@
 //! Rows of floats times rows of activations, straight from the file's bytes.
 //!
-//! **The reduction order** is that of 16 running sums: the product of column i is added to sum `i mod 16`, product and sum rounded
-//! once where the CPU has fused multiply-add; then halves of the sums are added (8 + 8, 4 + 4, ...). It depends on the length
-//! alone: a row gives the same bits alone and in a prompt, and a block format gives those of its decoded row.
+//! **The reduction order**: columns are summed in sections of [`SECTION`], with 16 running sums: the product of column i is added
+//! to sum `i mod 16`, product and sum rounded once where the CPU has fused multiply-add; then halves of the sums are added
+//! (8 + 8, 4 + 4, ...), and sections to each other, the first one first. It depends on the length alone: a row gives the same
+//! bits alone and in a prompt, in one piece or by sections, and a block format gives those of its decoded row.
 #![allow(unsafe_code, reason = "loads at offsets within rows whose length was checked")]
+
+use std::ops::Range;
 
 use super::super::f16_at;
 use super::vector::Vector;
 
 /// Running sums.
 const SUMS: usize = 16;
+/// Columns that are summed before their sum is added to others'. Sections of many rows stay in a core's cache where whole rows
+/// would not.
+pub(crate) const SECTION: usize = 2048;
 
 /// Bytes, at least, between the rows that are multiplied and what is fetched.
 const AHEAD: usize = 16 << 10;
@@ -142,11 +148,34 @@ fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY:
     n: usize,
 ) {
     let k = x[0].len();
+    let mut first = 0;
+    loop {
+        let columns = first..k.min(first + SECTION);
+        section::<N, V, PARTS, ROWS, MANY>(w, x, j, columns, out, n);
+        first += SECTION;
+        if first >= k {
+            break;
+        }
+    }
+}
+
+/// [`tile`] for some columns: the first ones' sums are stored, later ones' are added.
+#[inline(always)]
+fn section<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY: usize>(
+    w: &[u8],
+    x: &[&[f32]; MANY],
+    j: usize,
+    columns: Range<usize>,
+    out: &mut [f32],
+    n: usize,
+) {
+    let k = x[0].len();
     let part = 4 * V::PARTS;
     let mut sums = [[[V::float(0.0); PARTS]; ROWS]; MANY];
     let rows = w[j * k * N::BYTES..][..ROWS * k * N::BYTES].as_ptr();
     let ahead = (ROWS * k * N::BYTES).max(AHEAD);
-    for column in (0..k - k % SUMS).step_by(SUMS) {
+    let whole = columns.end - columns.len() % SUMS;
+    for column in (columns.start..whole).step_by(SUMS) {
         if MANY == 1 {
             for line in 0..(SUMS * N::BYTES * ROWS).div_ceil(LINE) {
                 // Later rows, which lie after these, while these are multiplied; nothing is read at an address beyond the file.
@@ -169,9 +198,9 @@ fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY:
             }
         }
     }
-    if !k.is_multiple_of(SUMS) {
+    let left = columns.end - whole;
+    if left > 0 {
         // Filled up with zeros, which change no sum.
-        let (whole, left) = (k - k % SUMS, k % SUMS);
         let mut padded = [[0u8; SUMS * 4]; ROWS];
         for (r, padded) in padded.iter_mut().enumerate() {
             let row = &w[(j + r) * k * N::BYTES..][..k * N::BYTES];
@@ -208,10 +237,14 @@ fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY:
         let (whole, rest) = out.as_chunks_mut::<4>();
         let (sums, sums_rest) = sums.as_chunks::<4>();
         for (out, sums) in whole.iter_mut().zip(sums) {
-            *out = V::totals(*sums);
+            let totals = V::totals(*sums);
+            for (out, total) in out.iter_mut().zip(totals) {
+                *out = if columns.start == 0 { total } else { *out + total };
+            }
         }
         for (out, sum) in rest.iter_mut().zip(sums_rest) {
-            *out = V::total(*sum);
+            let total = V::total(*sum);
+            *out = if columns.start == 0 { total } else { *out + total };
         }
     }
 }
@@ -236,7 +269,20 @@ mod tests {
 
     #[test]
     fn products_are_close_to_exact_and_the_same_for_any_number_of_rows() {
-        for (k, n) in [(1, 1), (15, 3), (16, 4), (17, 5), (48, 2), (100, 9), (257, 7), (768, 6), (1031, 13)] {
+        for (k, n) in [
+            (1, 1),
+            (15, 3),
+            (16, 4),
+            (17, 5),
+            (48, 2),
+            (100, 9),
+            (257, 7),
+            (768, 6),
+            (1031, 13),
+            (2048, 5),
+            (2049, 3),
+            (6151, 4),
+        ] {
             for format in FORMATS {
                 let w = encoded(format, &rows(n, k, k));
                 let mut decoded = vec![0.0; n * k];

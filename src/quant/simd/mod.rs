@@ -20,6 +20,7 @@ use std::sync::OnceLock;
 
 pub(super) use blocks::{Blocks, columns, each_group};
 use float_products::Number;
+pub(crate) use float_products::SECTION;
 pub(super) use float_products::{Bf16, F16, F32};
 pub(super) use vector::{Bytes, Vector, both};
 pub(super) use weighted_sums::Rows;
