@@ -43,6 +43,7 @@ macro_rules! widened {
         }
     };
 }
+pub(crate) use widened;
 
 widened! {
     /// `acc[i] += by * x[i]`

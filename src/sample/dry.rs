@@ -39,10 +39,14 @@ pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
         let longest = repeated.entry(next).or_default();
         *longest = n.max(*longest);
     }
-    for candidate in &mut c.list {
-        if let Some(&n) = repeated.get(&candidate.id).filter(|n| **n > 0 && **n >= dry.allowed as usize) {
+    for (id, n) in repeated {
+        if n == 0 || n < dry.allowed as usize {
+            continue;
+        }
+        // Candidates are in the order of their ids.
+        if let Ok(at) = c.list.binary_search_by_key(&id, |c| c.id) {
             let penalty = dry.multiplier * dry.base.powi((n - dry.allowed as usize) as i32).min(1e30);
-            candidate.logit = (candidate.logit - penalty).max(f32::MIN);
+            c.list[at].logit = (c.list[at].logit - penalty).max(f32::MIN);
         }
     }
 }

@@ -206,11 +206,13 @@ const BINS_A_UNIT: f64 = 64.0;
 impl Candidates {
     fn fill(&mut self, logits: &[f32], allowed: Option<&[u32]>) {
         self.list.clear();
-        let allowed = |id: u32| allowed.is_none_or(|map| map[id as usize / 32] >> (id % 32) & 1 != 0);
         // Penalties and biases may have taken a logit past the largest f32.
         let finite = |logit: f32| logit.clamp(f32::MIN, f32::MAX);
         let all = (0..).zip(logits).map(|(id, &logit)| Candidate { id, logit: finite(logit) });
-        self.list.extend(all.filter(|c| allowed(c.id)));
+        match allowed {
+            None => self.list.extend(all),
+            Some(map) => self.list.extend(all.filter(|c| map[c.id as usize / 32] >> (c.id % 32) & 1 != 0)),
+        }
         self.ranked = false;
     }
 
@@ -295,7 +297,7 @@ impl Chain {
         state: &mut SamplerState,
         logits: &[f32],
     ) -> Option<u32> {
-        if logits.is_empty() || !logits.iter().all(|l| is_finite(*l)) {
+        if logits.is_empty() || !logits.iter().fold(true, |all, logit| all & is_finite(*logit)) {
             return None;
         }
         let pos = known.tokens.len() as u32;

@@ -112,24 +112,18 @@ fn as_floats(
     scratch: &mut [f32],
     mut store: impl FnMut(usize, usize, &mut [f32]),
 ) {
-    let simd = Simd::best();
     let count = float_rows(w.k);
     let (decoded, out) = scratch.split_at_mut(count * w.k);
     let (out, more) = out.split_at_mut(count * FLOAT_STRIP);
-    let sections = || (0..w.k.max(1)).step_by(SECTION).map(|first| first..w.k.min(first + SECTION));
     // Decoding pays for blocks, and for numbers that are read by more rows of x than are multiplied together. Rows of several
     // sections are copied, if nothing else, so that each section of a panel stays in the cache.
     let straight = |_: &FloatProducts| w.format == BlockFormat::F32 && w.k <= SECTION || rows.len() <= FEW;
     let straight = w.format.info().floats.filter(straight);
     for first in columns.clone().step_by(count) {
         let panel = first..columns.end.min(first + count);
-        // Section by section, the panel's rows in each.
         let decoded = &mut decoded[..panel.len() * w.k];
         if straight.is_none() {
-            for section in sections() {
-                let rows = decoded[panel.len() * section.start..].chunks_exact_mut(section.len());
-                panel.clone().zip(rows).for_each(|(j, out)| w.decode_columns(j, section.start, out));
-            }
+            decode_by_sections(w, panel.clone(), decoded);
         }
         let mut strip: [&[f32]; FLOAT_STRIP] = [&[]; FLOAT_STRIP];
         let (mut left, mut done) = (rows.clone(), 0);
@@ -137,25 +131,45 @@ fn as_floats(
             let n = left.len().min(FLOAT_STRIP);
             strip.iter_mut().zip(&mut left).for_each(|(strip, r)| *strip = x.row(r));
             let out = &mut out[..n * panel.len()];
-            if let Some(products) = straight {
-                products(simd, w.rows(panel.clone()), &strip[..n], out);
-            } else {
-                for section in sections() {
-                    let w = &decoded[panel.len() * section.start..panel.len() * section.end];
-                    let x = strip.map(|row| row.get(section.clone()).unwrap_or_default());
-                    if section.start == 0 {
-                        BlockFormat::floats(simd, w, &x[..n], out);
-                        continue;
-                    }
-                    let more = &mut more[..out.len()];
-                    BlockFormat::floats(simd, w, &x[..n], more);
-                    out.iter_mut().zip(more).for_each(|(out, more)| *out += *more);
-                }
+            match straight {
+                Some(products) => products(Simd::best(), w.rows(panel.clone()), &strip[..n], out),
+                None => products_by_sections(decoded, &strip[..n], out, more),
             }
             for (i, y) in (done..).zip(out.chunks_exact_mut(panel.len())) {
                 store(i, panel.start, y);
             }
             done += n;
+        }
+    }
+}
+
+/// The sections of rows.
+fn sections(k: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..k).step_by(SECTION).map(move |first| first..k.min(first + SECTION))
+}
+
+/// Decodes some rows of W: the first section of each, then the second of each, and so on.
+fn decode_by_sections(w: &WeightView<'_>, panel: Range<usize>, decoded: &mut [f32]) {
+    for section in sections(w.k) {
+        let rows = decoded[panel.len() * section.start..].chunks_exact_mut(section.len());
+        panel.clone().zip(rows).for_each(|(j, out)| w.decode_columns(j, section.start, out));
+    }
+}
+
+/// `out[i * n + j] = W[j] · x[i]` for what [`decode_by_sections`] made of n rows, with `more` for a section's products.
+fn products_by_sections(decoded: &[f32], x: &[&[f32]], out: &mut [f32], more: &mut [f32]) {
+    let (simd, n, k) = (Simd::best(), out.len() / x.len(), x[0].len());
+    let more = &mut more[..out.len()];
+    let mut part: [&[f32]; FLOAT_STRIP] = [&[]; FLOAT_STRIP];
+    for section in sections(k) {
+        let w = &decoded[n * section.start..n * section.end];
+        part.iter_mut().zip(x).for_each(|(part, row)| *part = &row[section.clone()]);
+        let part = &part[..x.len()];
+        if section.start == 0 {
+            BlockFormat::floats(simd, w, part, out);
+        } else {
+            BlockFormat::floats(simd, w, part, more);
+            out.iter_mut().zip(&*more).for_each(|(out, more)| *out += *more);
         }
     }
 }

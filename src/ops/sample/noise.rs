@@ -1,8 +1,14 @@
 //! Gumbel noise, and the choice of the best token. `wgsl/lib/noise.wgsl` computes the same, operation for operation.
+//!
+//! The noise takes two logarithms, which of a large vocabulary cost as much as a small model. So first comes a bound, which is
+//! all that most tokens need.
+#![allow(unsafe_code, reason = "code compiled for features of the CPU is called once they were found")]
 
 use super::likeliest::{all_finite, largest};
+use crate::cpu::simd::widened;
 
 /// Mixes a word: Wellons' `lowbias32`, whose every output bit depends on every input bit.
+#[inline(always)]
 fn mix(mut h: u32) -> u32 {
     h ^= h >> 16;
     h = h.wrapping_mul(0x7feb_352d);
@@ -17,11 +23,41 @@ pub(crate) fn noise_key(seed_lo: u32, seed_hi: u32, pos: u32) -> [u32; 2] {
     [a, mix(seed_hi ^ a.wrapping_add(0x85eb_ca6b))]
 }
 
+/// An odd number of 24 bits for a token.
+#[inline(always)]
+fn uniform(key: [u32; 2], token: u32) -> u32 {
+    mix(mix(token ^ key[0]).wrapping_add(key[1])) >> 8 | 1
+}
+
 /// Gumbel noise of a token: `-ln(-ln u)` with u an odd multiple of 2⁻²⁴.
 pub(crate) fn gumbel(key: [u32; 2], token: u32) -> f32 {
-    let bits = mix(mix(token ^ key[0]).wrapping_add(key[1]));
-    let u = ((bits >> 8) | 1) as f32 * (1.0 / 16_777_216.0);
-    -ln(-ln(u))
+    -ln(-ln(uniform(key, token) as f32 * (1.0 / 16_777_216.0)))
+}
+
+/// Tokens whose bounds are computed together.
+pub(crate) const GROUP: usize = 64;
+
+widened! {
+    /// `scores[i]` of a logit becomes no less than it and the noise of `tokens[i]` are together; returns the largest.
+    ///
+    /// `-ln u ≥ 1 - u`, and the binary logarithm of a float is no less than its bits, read as a number with a fraction of 23
+    /// bits, less 127. Sums of floats are monotonic, so no sum with the noise itself is larger.
+    pub(crate) fn bound_scores(scores: &mut [f32], tokens: &[u32], key: [u32; 2]) -> f32 = bound_scores_body;
+}
+
+#[inline(always)]
+fn bound_scores_body(scores: &mut [f32], tokens: &[u32], key: [u32; 2]) -> f32 {
+    /// More than rounding can remove.
+    const MORE: f32 = 1e-3;
+    const PER_BIT: f32 = std::f32::consts::LN_2 / 8_388_608.0;
+    const ALL: f32 = std::f32::consts::LN_2 * (24.0 + 127.0) + MORE;
+    let mut most = f32::NEG_INFINITY;
+    for (score, token) in scores.iter_mut().zip(tokens) {
+        let rest = (0x0100_0000 - uniform(key, *token)) as i32 as f32;
+        *score += ALL - rest.to_bits() as i32 as f32 * PER_BIT;
+        most = if *score > most { *score } else { most };
+    }
+    most
 }
 
 /// The natural logarithm of a positive normal number, to 2 units in the last place, in plain products and sums: the
@@ -81,10 +117,22 @@ impl Best {
             }
             return best;
         }
-        for (token, logit) in (first..).zip(logits) {
-            let score = score(*logit, inv_temperature, key, token);
-            if score > best.score {
-                (best.score, best.token) = (score, token);
+        for (first, logits) in (first..).step_by(GROUP).zip(logits.chunks(GROUP)) {
+            let (mut bounds, mut tokens) = ([0.0; GROUP], [0; GROUP]);
+            for (i, logit) in logits.iter().enumerate() {
+                (bounds[i], tokens[i]) = (logit * inv_temperature, first + i as u32);
+            }
+            let (bounds, tokens) = (&mut bounds[..logits.len()], &tokens[..logits.len()]);
+            if bound_scores(bounds, tokens, key) < best.score {
+                continue;
+            }
+            for ((bound, token), logit) in bounds.iter().zip(tokens).zip(logits) {
+                if *bound >= best.score {
+                    let score = score(*logit, inv_temperature, key, *token);
+                    if score > best.score {
+                        (best.score, best.token) = (score, *token);
+                    }
+                }
             }
         }
         best
@@ -205,6 +253,38 @@ mod tests {
         assert!(worst < 2.0, "{worst} units");
         // The ends of the noise are finite.
         assert!((-ln(-ln(1.0 / 16_777_216.0))).is_finite() && (-ln(-ln(16_777_215.0 / 16_777_216.0))).is_finite());
+    }
+
+    /// The best is that of all scores, whatever bounds spare.
+    #[test]
+    fn no_token_is_passed_over() {
+        let number = |i: u32| mix(i) as f32 * 2.0f32.powi(-31) - 1.0;
+        for case in 0..400u32 {
+            let len = [1, 3, GROUP as u32, GROUP as u32 + 1, 1000, 5000][case as usize % 6];
+            let spread = [0.0f32, 1.0, 20.0, 1e30, f32::MAX][case as usize / 6 % 5];
+            let logits: Vec<f32> = (0..len).map(|i| number(case * 10_000 + i) * spread).collect();
+            let key = noise_key(case, 7, 3 * case);
+            for inverse in [0.01, 1.0, 1.7, 1e6, f32::MAX] {
+                let scores = logits.iter().zip(5..).map(|(logit, token)| (score(*logit, inverse, key, token), token));
+                let first = scores.reduce(|a, b| if b.0 > a.0 { b } else { a }).unwrap();
+                let best = Best::of(&logits, 5, inverse, key);
+                assert_eq!((best.score, best.token), first, "{len} logits up to {spread}, 1 / {inverse}");
+            }
+        }
+        // Of any noise.
+        let key = noise_key(3, 1, 4);
+        let tokens: Vec<u32> = (0..1 << 20).collect();
+        let mut bounds = vec![0.0; tokens.len()];
+        let most = bound_scores(&mut bounds, &tokens, key);
+        assert!(bounds.iter().all(|bound| *bound <= most) && bounds.contains(&most));
+        let mut near = 0;
+        for (bound, token) in bounds.iter().zip(&tokens) {
+            let noise = gumbel(key, *token);
+            assert!(*bound >= noise, "{token}: {bound} for {noise}");
+            near += u32::from(noise > 3.0 && bound - noise < 0.1);
+        }
+        // Where the noise is large, the bound is close.
+        assert!(near > 40_000, "{near}");
     }
 
     /// Values that `wgsl/lib/noise.wgsl` must give, too.
