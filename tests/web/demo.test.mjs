@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { launch, PLAIN } from "./chromium.mjs";
-import { address, asked, blank, browser, fresh, limited, ranges, shots, special, tiny } from "./harness.mjs";
+import { address, asked, blank, browser, fresh, limited, ranges, shots, special, tiny, workersBegin } from "./harness.mjs";
 import { scripted } from "./scripted.mjs";
 
 const axe = createRequire(new URL("../../web/", import.meta.url)).resolve("axe-core");
@@ -76,10 +76,15 @@ limited("without WebGPU models run on the processor, and nothing is asked for be
   try {
     const page = await plain.newPage({ viewport: { width: 390, height: 780 } });
     await seeded(page);
-    const began = performance.now();
-    await page.goto(address);
-    await page.waitForSelector("#composer:not([hidden])");
-    assert.ok(performance.now() - began < 5000, "at once");
+    // The best of three: other tests use the same processor.
+    const times = [];
+    for (let visit = 0; visit < 3; visit++) {
+      const began = performance.now();
+      await page.goto(address);
+      await page.waitForSelector("#composer:not([hidden])");
+      times.push(performance.now() - began);
+    }
+    assert.ok(Math.min(...times) < 1000, `the page was there after ${times} ms`);
     assert.match(await page.innerText("#where"), /on the processor of this machine.*(no graphics adapter|no WebGPU)/);
     const paths = asked.map(({ path }) => path);
     assert.ok(paths.includes("/demo.js"));
@@ -109,6 +114,72 @@ limited("a browser without vectors learns of it, and nothing is asked for", asyn
   await page.close();
   const paths = asked.map(({ path }) => path);
   assert.deepEqual(paths.filter((path) => /\.(wasm|gguf)$|worker/.test(path)), []);
+});
+
+limited("a page that is not secure has the processor, and answers", async () => {
+  fresh();
+  const plain = await launch([...PLAIN, "--host-resolver-rules=MAP insecure.test 127.0.0.1"]);
+  try {
+    const page = await plain.newPage();
+    await seeded(page);
+    await page.goto(`http://insecure.test:${new URL(address).port}`);
+    await page.waitForSelector("#composer:not([hidden])");
+    assert.equal(await page.evaluate(() => isSecureContext), false);
+    assert.match(await page.innerText("#where"), /on the processor of this machine.*secure pages only/);
+    await page.fill("#input", "Tell me a story about a small fox.");
+    await page.press("#input", "Enter");
+    await answered(page);
+    assert.equal(await page.locator("#log .failed").count(), 0);
+    assert.ok((await page.innerText("#log .assistant .text")).length > 30);
+  } finally {
+    await plain.close();
+  }
+});
+
+limited("a question stays when the page is closed before its answer", async () => {
+  fresh();
+  const { page, context } = await open();
+  special.set("/tiny.gguf", () => {}); // the model never arrives
+  const question = "Tell me a story about a lost key.";
+  await page.fill("#input", question);
+  await page.press("#input", "Enter");
+  await page.waitForSelector("#loading:not([hidden])");
+  await page.reload();
+  await page.waitForSelector("#composer:not([hidden])");
+  special.delete("/tiny.gguf");
+  await page.click("#chats li >> text=Tell me a story about a lost key");
+  assert.equal(await page.innerText("#log .user .text"), question);
+  assert.equal(await page.locator("#log article").count(), 1);
+  // It can be asked again.
+  await page.click("#log .user >> text=Edit");
+  await page.click("text=Send again");
+  await answered(page);
+  await context.close();
+});
+
+limited("where the graphics hardware fails, the page says that the processor answers", async () => {
+  fresh();
+  const context = await browser.newContext();
+  await context.addInitScript(`
+    const real = GPU.prototype.requestAdapter;
+    GPU.prototype.requestAdapter = async function (...options) {
+      const adapter = await real.apply(this, options);
+      Object.defineProperty(adapter, "info", { value: { description: "Hardware 1", isFallbackAdapter: false } });
+      return adapter;
+    };
+    (${workersBegin})("navigator.gpu.requestAdapter = async () => null;");
+  `);
+  const { page } = await open("", { context });
+  assert.match(await page.innerText("#where"), /runs on your graphics hardware, Hardware 1/);
+  await page.fill("#input", "Tell me a story about a small fox.");
+  await page.press("#input", "Enter");
+  await answered(page);
+  assert.match(await page.innerText("#device"), /processor$/);
+  await page.click("#new");
+  const where = await page.innerText("#where");
+  assert.match(where, /on the processor of this machine.*graphics hardware does not work.*adapter/);
+  assert.doesNotMatch(await page.innerText("body"), /runs on your graphics hardware/);
+  await context.close();
 });
 
 limited("what a model writes becomes text, whatever it is", async () => {
@@ -181,6 +252,7 @@ limited("by keyboard alone: ask, stop, ask again, settings, other chats; all of 
 
   // A short one, by the settings.
   await page.click("#settings");
+  await pictures(page, "settings");
   await page.fill("#max_tokens", "12");
   await page.fill("#temperature", "0");
   await page.keyboard.press("Escape");

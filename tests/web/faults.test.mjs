@@ -83,6 +83,8 @@ limited("what cannot be loaded is said clearly", async () => {
       for (const name of names) said[name] = await fails("/" + name + ".gguf");
       said.file = await fails(new File([new Uint8Array(5000)], "zeros.gguf"));
       said.nobody = await fails("http://127.0.0.1:9/model.gguf");
+      const unplanned = (model) => wgslm.models.plan(model).then(() => ({}), (error) => ({ code: error.code, message: error.message, typed: error instanceof wgslm.EngineError }));
+      said.planned = [await unplanned("http://127.0.0.1:9/model.gguf"), await unplanned("/unknown.gguf"), await unplanned("ftp://a/b.gguf")];
       return said;
     }`,
     names,
@@ -99,6 +101,7 @@ limited("what cannot be loaded is said clearly", async () => {
   matches("missing", "network", /404/);
   matches("file", "malformed", /zeros\.gguf.*GGUF/);
   matches("nobody", "network", /127\.0\.0\.1:9/);
+  assert.deepEqual(got.planned.map(({ code, typed }) => [code, typed]), [["network", true], ["network", true], ["argument", true]], JSON.stringify(got.planned));
 });
 
 limited("a model that WebAssembly cannot hold is refused before it is downloaded", async () => {
@@ -106,6 +109,8 @@ limited("a model that WebAssembly cannot hold is refused before it is downloaded
   const file = scripted({ layers: 2, inner: 2 ** 20 });
   assert.ok(file.length > 7e9);
   special.set("/large.gguf", piecewise(file));
+  const planned = await inPage(`async (wgslm) => [await wgslm.models.plan("/large.gguf"), await wgslm.models.plan(wgslm.TINY_MODEL)]`);
+  assert.deepEqual(planned.map(({ fitsProcessor }) => fitsProcessor), [false, true]);
   for (const keep of [true, false]) {
     const { code, message, kept } = await inPage(
       `async (wgslm, keep) => {

@@ -29,6 +29,8 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
       const seeded = async (seed) => (await engine.chat.completions.create({ prompt: story, temperature: 1, max_tokens: 8, seed })).choices[0].message.content;
       const samples = [await seeded(1), await seeded(1), await seeded(2)];
       const refused = await engine.chat.completions.create({ prompt: story, response_format: { type: "json_object" } }).catch((error) => error.code + ": " + error.message);
+      const plain = await engine.chat.completions.create({ prompt: story, temperature: 0, max_tokens: 6, response_format: { type: "text" } });
+      const untold = await engine.completions.create({ prompt: [story] }).catch((error) => error.code + ": " + error.message);
       const wrong = await engine.chat.completions.create({ prompt: story, temperature: -1 }).catch((error) => error.code + ": " + error.message);
       const left = await engine.dispose();
       const gone = await engine.chat.completions.create({ prompt: story }).catch((error) => error.code);
@@ -38,7 +40,7 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
       const again = await wgslm.createEngine(new File([blob], "dropped.gguf"), { device: "gpu" });
       const fast = await greedy(again, { prompt: story, max_tokens: 12 });
       const leftAgain = await again.dispose();
-      return { info: engine.info, first, second, third, a, b, whole, samples, refused, wrong, left, gone, fast, leftAgain };
+      return { info: engine.info, first, second, third, a, b, whole, samples, refused, plain, untold, wrong, left, gone, fast, leftAgain };
     }`,
     { story: story.prompt, chat: "Tell me a story about a small fox." },
   );
@@ -61,6 +63,8 @@ limited("the tiny model gives the reference's tokens, as text, in a conversation
   assert.equal(got.samples[0], got.samples[1]);
   assert.notEqual(got.samples[0], got.samples[2]);
   assert.match(got.refused, /^unsupported: response_format is not supported/);
+  assert.equal(got.plain.choices[0].message.content, got.a.text);
+  assert.equal(got.untold, "argument: prompt: one text works");
   assert.match(got.wrong, /^argument: temperature: -1; 0 to 100 works/);
   assert.equal(got.left.buffers, 0);
   assert.equal(got.gone, "disposed");
@@ -120,6 +124,31 @@ limited("the processor gives the reference's tokens, beside others, and stops at
   const modules = asked.map(({ path }) => path).filter((path) => path.endsWith(".wasm"));
   assert.deepEqual([...new Set(modules)], ["/wgslm_cpu_relaxed_bg.wasm"], "the other modules are not loaded");
   t.diagnostic(`${got.words.timings.tokens_per_second.toFixed(1)} tokens/s of SmolLM2, stops after ${got.stops.map((ms) => ms.toFixed(0))} ms`);
+});
+
+limited("the engine can be made in a worker", async () => {
+  fresh();
+  const [story] = reference.cases;
+  const ids = await inPage(
+    `async (_, prompt) => {
+      const code = \`import { createEngine, TINY_MODEL } from "\${location.origin}/index.js";
+        const engine = await createEngine(TINY_MODEL, { device: "cpu", numerics: "exact" });
+        const { choices } = await engine.completions.create({ prompt: \${JSON.stringify(prompt)}, temperature: 0, max_tokens: 12 });
+        await engine.dispose();
+        postMessage(choices[0].token_ids);\`;
+      const worker = new Worker(URL.createObjectURL(new Blob([code], { type: "text/javascript" })), { type: "module" });
+      try {
+        return await new Promise((said, failed) => {
+          worker.onmessage = ({ data }) => said(data);
+          worker.onerror = ({ message }) => failed(new Error(message));
+        });
+      } finally {
+        worker.terminate();
+      }
+    }`,
+    story.prompt,
+  );
+  assert.deepEqual(ids, story.greedy_ids.slice(0, 12));
 });
 
 limited("texts are continued by OpenAI's completions, whole and as a stream", async () => {

@@ -1,4 +1,5 @@
 /** Conversations that the page keeps, in the browser's own database. */
+import { randomName } from "./names.js";
 import type { ChatMessage } from "./openai.js";
 
 /** A message, and what was said of its making. */
@@ -20,7 +21,7 @@ export interface Chat {
 }
 
 export function newChat(): Chat {
-  return { id: crypto.randomUUID(), title: "New chat", changed: Date.now(), messages: [] };
+  return { id: randomName(24), title: "New chat", changed: Date.now(), messages: [] };
 }
 
 let database: Promise<IDBDatabase> | undefined;

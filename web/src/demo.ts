@@ -143,7 +143,7 @@ async function load(model: Chosen): Promise<Engine> {
     }
     engine = loaded;
     const { smallerCache, fallback } = loaded.info;
-    if (fallback !== undefined) device = PROCESSOR;
+    showDevice(fallback);
     const notices = [
       fallback !== undefined && `It runs on the processor, for the graphics hardware does not work: ${fallback}.`,
       loaded.notKept && `This model is not kept for the next visit: ${loaded.notKept}.`,
@@ -334,13 +334,30 @@ async function submitted(): Promise<void> {
     const terms = plan.license ? ` Licence: ${plan.license}.` : "";
     const rest = plan.kept > 0 ? `${bytes(plan.bytes - plan.kept)} more of ${bytes(plan.bytes)}` : bytes(plan.bytes);
     const space = plan.fits ? `${bytes(plan.storage.free)} of storage are free.` : `Only ${bytes(plan.storage.free)} of storage are free: it will not be kept for the next visit.`;
-    element("plan").textContent = `${plan.name}: ${rest} from ${plan.host}. ${space}${terms}`;
+    const memory = device === PROCESSOR && !plan.fitsProcessor ? " The processor's memory in a page ends at 4 GB: a smaller quantisation works." : "";
+    element("plan").textContent = `${plan.name}: ${rest} from ${plan.host}. ${space}${memory}${terms}`;
     element("load").textContent = "Download";
   } catch (error) {
     if (abort.signal.aborted) return;
     element("plan").textContent = "";
     refuse(error);
   }
+}
+
+/** Says what answers, and why; `fallback` is why the graphics hardware was left for the processor. */
+function showDevice(fallback?: string): void {
+  const { adapter, software, reason = "It was chosen in the address.", advice } = support;
+  const gpu = (forced ?? support.device) === "gpu" && fallback === undefined;
+  device = gpu ? `${adapter ?? "WebGPU"}${software ? " (software, slow)" : ""}` : PROCESSOR;
+  const where = !gpu
+    ? `It runs on the processor of this machine. ${fallback === undefined ? reason : `The graphics hardware does not work: ${fallback}.`}`
+    : adapter === undefined
+      ? `The address asks for WebGPU. ${reason}`
+      : software
+        ? `It runs through WebGPU on ${adapter}, which computes on the processor: slowly.`
+        : `It runs on your graphics hardware, ${adapter}, through WebGPU.`;
+  element("where").textContent = `${where} What you write stays on this machine.`;
+  element("why").textContent = `${where} ${gpu ? "" : (advice ?? "")}`;
 }
 
 async function use(model: Chosen): Promise<void> {
@@ -513,6 +530,13 @@ async function answer(chat: Chat): Promise<void> {
   const reply: Message = { role: "assistant", content: "" };
   chat.messages.push(reply);
   chat.changed = Date.now();
+  /** What a visit that ends meanwhile leaves to the next. */
+  const keep = (): Promise<void> => {
+    const before = chat.messages.slice(0, chat.messages.indexOf(reply));
+    return saveChat({ ...chat, messages: reply.content ? [...before, { ...reply, note: "the page was closed meanwhile" }] : before });
+  };
+  let kept = performance.now();
+  void keep();
   log.append(entry(chat, reply, chat.messages.length - 1));
   log.ariaBusy = "true";
   answering();
@@ -547,6 +571,10 @@ async function answer(chat: Chat): Promise<void> {
           // A page that is not seen has no frames.
           if (document.hidden) setTimeout(paint, 200);
           else requestAnimationFrame(paint);
+        }
+        if (performance.now() - kept > 1000 && chats.includes(chat)) {
+          kept = performance.now();
+          void keep();
         }
         if (pieces++ === 0) first = performance.now();
         else if (chat.id === current.id) element("rate").textContent = `${(((pieces - 1) / (performance.now() - first)) * 1000).toFixed(1)} tokens/s`;
@@ -692,16 +720,7 @@ showSettings();
 const support = await checkSupport();
 if (support.ok) {
   supported = true;
-  const { adapter, software, reason = "It was chosen in the address.", advice } = support;
-  const gpu = (forced ?? support.device) === "gpu";
-  device = gpu ? `${adapter ?? "WebGPU"}${software ? " (software, slow)" : ""}` : PROCESSOR;
-  const where = !gpu
-    ? `It runs on the processor of this machine. ${reason}`
-    : software
-      ? `It runs through WebGPU on ${adapter}, which computes on the processor: slowly.`
-      : `It runs on your graphics hardware, ${adapter}, through WebGPU.`;
-  element("where").textContent = `${where} What you write stays on this machine.`;
-  element("why").textContent = `${where} ${gpu ? "" : (advice ?? "")}`;
+  showDevice();
   for (const idea of ["Tell me a story about a small fox.", "Tell me a story about a lost key."]) {
     element("ideas").append(small(idea, idea, () => ask(current, idea)));
   }

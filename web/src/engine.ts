@@ -18,6 +18,7 @@ import {
 } from "./openai.js";
 import { EngineError } from "./error.js";
 import { locate, type ModelSource } from "./models.js";
+import { randomName } from "./names.js";
 import { checkSupport, threadsHere, type Device } from "./support.js";
 import type { DeviceState, EngineOptions, Failure, FromWorker, Leftovers, ModelInfo, Parts, ToWorker } from "./protocol.js";
 
@@ -278,14 +279,12 @@ function each<T, U>([first, ...rest]: [T, ...T[]], of: (value: T, index: number)
 
 /** A call by the name by which its result is sent back: nine letters and digits, since some templates take no other names. */
 function named({ name, arguments: values }: Parts["calls"][number]): ToolCall {
-  const letters = "abcdefghijklmnopqrstuvwxyz0123456789";
-  const id = Array.from(crypto.getRandomValues(new Uint32Array(9)), (random) => letters[random % letters.length]).join("");
-  return { id, type: "function", function: { name, arguments: JSON.stringify(values) } };
+  return { id: randomName(9), type: "function", function: { name, arguments: JSON.stringify(values) } };
 }
 
 /** What all parts of an answer say. */
 function head(engine: Engine, kind: "chatcmpl" | "cmpl"): { id: string; created: number; model: string } {
-  return { id: `${kind}-${crypto.randomUUID()}`, created: Math.floor(Date.now() / 1000), model: engine.info.name };
+  return { id: `${kind}-${randomName(24)}`, created: Math.floor(Date.now() / 1000), model: engine.info.name };
 }
 
 class ChatCompletions {
@@ -321,7 +320,7 @@ class Completions {
   create(request: CompletionRequest, options?: RequestOptions): Promise<Completion | AsyncGenerator<Completion, void>>;
   /** Continues a text as it is. */
   async create(request: CompletionRequest, { signal }: RequestOptions = {}): Promise<Completion | AsyncGenerator<Completion, void>> {
-    if (typeof request.prompt !== "string") throw new TypeError("prompt: one text works");
+    if (typeof request.prompt !== "string") throw new EngineError({ code: "argument", message: "prompt: one text works" });
     const running = begin(this.engine, request, signal);
     const said = head(this.engine, "cmpl");
     if (request.stream) return textChunks(running, said, request.stream_options?.include_usage ?? false);

@@ -9,3 +9,9 @@ export class EngineError extends Error {
     this.code = code;
   }
 }
+
+/** What a failure of reading a model's files is to those who called. */
+export function ofReading(error: unknown): unknown {
+  // A browser's own word for a request that failed.
+  return error instanceof TypeError ? new EngineError({ code: "network", message: error.message }) : error;
+}

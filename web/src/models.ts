@@ -1,5 +1,5 @@
 /** Which files a model is, and what the browser keeps of it. */
-import { EngineError } from "./error.js";
+import { EngineError, ofReading } from "./error.js";
 import { HUB, parseReference, resolve, spell, type RemoteFile, type Resolved } from "./hub.js";
 import { UrlSource } from "./source.js";
 import { find, list, persist, remove, storage, type KeptModel, type Storage } from "./store.js";
@@ -23,6 +23,9 @@ export interface Parts {
   parts: (RemoteFile | Blob)[];
 }
 
+/** Bytes that WebAssembly addresses. */
+const MEMORY = 2 ** 32;
+
 /** What loading a model would take. */
 export interface Plan {
   name: string;
@@ -37,6 +40,8 @@ export interface Plan {
   complete: boolean;
   /** The rest fits into the browser's storage; it can be loaded otherwise, too, but is not kept. */
   fits: boolean;
+  /** The memory of WebAssembly can hold it, 4 GB: what the processor needs, and a GPU does not. */
+  fitsProcessor: boolean;
   storage: Storage;
 }
 
@@ -99,12 +104,12 @@ export async function plan(model: ModelSource, options: ModelOptions = {}): Prom
     const bytes = (parts as Blob[]).reduce((sum, { size }) => sum + size, 0);
     const [first] = parts;
     const name = first instanceof File ? first.name : "a file";
-    return { name, bytes, host: "", kept: bytes, complete: true, fits: true, storage: space };
+    return { name, bytes, host: "", kept: bytes, complete: true, fits: true, fitsProcessor: bytes < MEMORY, storage: space };
   }
   const kept = await find(remote.source);
   const sizes = kept?.complete
     ? [kept.bytes]
-    : await Promise.all(remote.files.map(async ({ size, url }) => size ?? (await UrlSource.open(url)).size));
+    : await Promise.all(remote.files.map(async ({ size, url }) => size ?? (await UrlSource.open(url).catch((error: unknown) => Promise.reject(ofReading(error)))).size));
   const bytes = sizes.reduce((sum, size) => sum + size, 0);
   const there = Math.min(kept?.downloaded ?? 0, bytes);
   return {
@@ -115,6 +120,7 @@ export async function plan(model: ModelSource, options: ModelOptions = {}): Prom
     kept: there,
     complete: kept?.complete ?? false,
     fits: bytes - there < space.free,
+    fitsProcessor: bytes < MEMORY,
     storage: space,
   };
 }

@@ -182,7 +182,7 @@ const wrong = (message: string): EngineError => new EngineError({ code: "argumen
 const unsupported = (message: string): EngineError => new EngineError({ code: "unsupported", message });
 
 /** Fields of OpenAI's that would change the answer, and that are not there yet: better refused than ignored. */
-const UNSUPPORTED = ["functions", "function_call", "response_format", "logprobs", "top_logprobs", "logit_bias", "audio", "modalities", "suffix", "echo", "best_of"];
+const UNSUPPORTED = ["functions", "function_call", "logprobs", "top_logprobs", "logit_bias", "audio", "modalities", "suffix", "echo", "best_of"];
 
 /** Answers of a request at most. */
 const MOST_ANSWERS = 16;
@@ -194,7 +194,8 @@ const MOST_ANSWERS = 16;
 export function forEngine(request: ChatRequest): object[] {
   const fields = request as unknown as Record<string, unknown>;
   const set = (name: string) => fields[name] !== undefined && fields[name] !== null && fields[name] !== false && fields[name] !== 0;
-  const found = UNSUPPORTED.find(set);
+  const format = fields["response_format"] as { type?: unknown } | null | undefined;
+  const found = UNSUPPORTED.find(set) ?? (format && format.type !== "text" ? "response_format" : undefined);
   if (found) throw unsupported(`${found} is not supported yet`);
   const { messages, tools, tool_choice, reasoning_effort, chat_template_kwargs, n, seed, ...rest } = request;
   const count = n ?? 1;

@@ -1,4 +1,5 @@
 /** Files that the engine reads by ranges, so that no more of a model is in memory than is on its way to the GPU. */
+import { EngineError } from "./error.js";
 
 /** What the WebAssembly side reads from. */
 export interface ByteSource {
@@ -148,7 +149,11 @@ export class UrlSource implements ByteSource {
 }
 
 /** A failure that trying again does not cure. */
-export class SourceError extends Error {}
+export class SourceError extends EngineError {
+  constructor(message: string) {
+    super({ code: "network", message });
+  }
+}
 
 async function request(url: string, init: RequestInit): Promise<Response> {
   try {

@@ -3,7 +3,7 @@ import type { WebEngine } from "./wgslm.js";
 import { open, type Opened } from "./download.js";
 import { EngineError } from "./error.js";
 import type { Failure, FromWorker, Parts, ToWorker, Usage } from "./protocol.js";
-import { BlobSource, SourceError, UrlSource, type ByteSource } from "./source.js";
+import { BlobSource, UrlSource, type ByteSource } from "./source.js";
 import { remove } from "./store.js";
 import { moduleOf, type Device } from "./support.js";
 import { withThreads } from "./threads.js";
@@ -359,7 +359,7 @@ function failure(error: unknown): Failure {
     }
   }
   if (error instanceof EngineError) return { code: error.code, message: error.message };
-  const code = error instanceof SourceError || error instanceof TypeError ? "network" : "internal";
+  const code = error instanceof TypeError ? "network" : "internal";
   return { code, message: error instanceof Error ? error.message : String(error) };
 }
 
