@@ -14,7 +14,7 @@ pub(super) fn gumbel(c: &Candidates, seed: u64, pos: u32) -> Option<u32> {
             (bounds[i], tokens[i]) = (c.logit, c.id);
         }
         let bounds = &mut bounds[..group.len()];
-        let most = bound_scores(bounds, &tokens, key);
+        let most = bound_scores(bounds, &tokens, key, best.map_or(f32::NEG_INFINITY, |(score, _)| score));
         if best.is_some_and(|(score, _)| most < score) {
             continue;
         }

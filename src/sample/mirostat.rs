@@ -1,6 +1,6 @@
 //! Mirostat 2 (Basu et al. 2021): tokens that would surprise more than a bound are left out, and the bound follows what was sampled.
 
-use super::{Candidates, by_likelihood};
+use super::Candidates;
 
 /// Holds the surprise of a text, -log2 p of its tokens, at a level.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +24,8 @@ impl Mirostat {
 /// Keeps the tokens whose surprise is at most `mu`; at least the most likely.
 pub(super) fn truncate(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>) {
     let sum = c.weigh();
-    let Some(best) = c.list.iter().copied().min_by(by_likelihood) else { return };
+    let max = c.max();
+    let Some(best) = c.list.iter().find(|c| c.logit == max).copied() else { return };
     let least = sum * (-mu.unwrap_or(mirostat.first())).exp2();
     let mut weights = c.weights.iter();
     c.list.retain(|c| weights.next().is_some_and(|weight| *weight >= least) || c.id == best.id);

@@ -179,7 +179,7 @@ struct Candidates {
     ranked: bool,
     /// `e^(logit - max)`, one a candidate, once [`weigh`](Self::weigh) computed them.
     weights: Vec<f64>,
-    /// Sums of weights by distance.
+    /// Sums of weights by distance; before that, numbers of which a step needs the sum.
     bins: Vec<f64>,
     /// The candidates of a bin, with their distances and weights.
     bin: Vec<(f64, Candidate, f64)>,
@@ -228,7 +228,7 @@ impl Candidates {
         self.weights.clear();
         self.weights.extend(self.list.iter().map(|c| f64::from(c.logit) - max));
         simd::exp_of_negatives(&mut self.weights);
-        added(self.weights.iter().copied())
+        added(&self.weights)
     }
 
     /// Where the weights, from the least distance on, reach a sum; none if they do not. The distance of a candidate is a function
@@ -270,9 +270,17 @@ impl Candidates {
 }
 
 /// The sum of numbers, as eight sums that do not wait for each other.
-fn added(numbers: impl Iterator<Item = f64>) -> f64 {
+fn added(numbers: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
-    numbers.enumerate().for_each(|(i, x)| sums[i % 8] += x);
+    let (whole, rest) = numbers.as_chunks::<8>();
+    for part in whole {
+        for (sum, x) in sums.iter_mut().zip(part) {
+            *sum += x;
+        }
+    }
+    for (sum, x) in sums.iter_mut().zip(rest) {
+        *sum += x;
+    }
     sums.iter().sum()
 }
 

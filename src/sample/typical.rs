@@ -12,7 +12,9 @@ pub(super) fn typical(c: &mut Candidates, p: f32) {
     let max = f64::from(c.max());
     // A surprise is how far a logit lies below the largest, and the logarithm of the sum: so is its mean.
     let below = |logit: f32| max - f64::from(logit);
-    let mean = added(c.list.iter().zip(&c.weights).map(|(c, weight)| weight * below(c.logit))) / sum;
+    c.bins.clear();
+    c.bins.extend(c.list.iter().zip(&c.weights).map(|(c, weight)| weight * below(c.logit)));
+    let mean = added(&c.bins) / sum;
     let distance = |below: f64| (below - mean).abs();
     let cut = c.reach(distance, f64::from(p) * sum);
     c.cut(distance, cut);

@@ -38,20 +38,30 @@ pub(crate) fn gumbel(key: [u32; 2], token: u32) -> f32 {
 pub(crate) const GROUP: usize = 64;
 
 widened! {
-    /// `scores[i]` of a logit becomes no less than it and the noise of `tokens[i]` are together; returns the largest.
+    /// `scores[i]` of a logit becomes no less than it and the noise of `tokens[i]` are together; returns a number that is no less
+    /// than any of them, which may be all that it finds if that is below `best`.
     ///
     /// `-ln u ≥ 1 - u`, and the binary logarithm of a float is no less than its bits, read as a number with a fraction of 23
     /// bits, less 127. Sums of floats are monotonic, so no sum with the noise itself is larger.
-    pub(crate) fn bound_scores(scores: &mut [f32], tokens: &[u32], key: [u32; 2]) -> f32 = bound_scores_body;
+    pub(crate) fn bound_scores(scores: &mut [f32], tokens: &[u32], key: [u32; 2], best: f32) -> f32 = bound_scores_body;
 }
 
 #[inline(always)]
-fn bound_scores_body(scores: &mut [f32], tokens: &[u32], key: [u32; 2]) -> f32 {
+fn bound_scores_body(scores: &mut [f32], tokens: &[u32], key: [u32; 2], best: f32) -> f32 {
     /// More than rounding can remove.
     const MORE: f32 = 1e-3;
     const PER_BIT: f32 = std::f32::consts::LN_2 / 8_388_608.0;
     const ALL: f32 = std::f32::consts::LN_2 * (24.0 + 127.0) + MORE;
+    /// Of the u next to 1.
+    const LARGEST: f32 = std::f32::consts::LN_2 * 24.0 + MORE;
     let mut most = f32::NEG_INFINITY;
+    for score in scores.iter() {
+        most = if *score > most { *score } else { most };
+    }
+    if most + LARGEST < best {
+        return most + LARGEST;
+    }
+    most = f32::NEG_INFINITY;
     for (score, token) in scores.iter_mut().zip(tokens) {
         let rest = (0x0100_0000 - uniform(key, *token)) as i32 as f32;
         *score += ALL - rest.to_bits() as i32 as f32 * PER_BIT;
@@ -123,7 +133,7 @@ impl Best {
                 (bounds[i], tokens[i]) = (logit * inv_temperature, first + i as u32);
             }
             let (bounds, tokens) = (&mut bounds[..logits.len()], &tokens[..logits.len()]);
-            if bound_scores(bounds, tokens, key) < best.score {
+            if bound_scores(bounds, tokens, key, best.score) < best.score {
                 continue;
             }
             for ((bound, token), logit) in bounds.iter().zip(tokens).zip(logits) {
@@ -275,7 +285,7 @@ mod tests {
         let key = noise_key(3, 1, 4);
         let tokens: Vec<u32> = (0..1 << 20).collect();
         let mut bounds = vec![0.0; tokens.len()];
-        let most = bound_scores(&mut bounds, &tokens, key);
+        let most = bound_scores(&mut bounds, &tokens, key, f32::NEG_INFINITY);
         assert!(bounds.iter().all(|bound| *bound <= most) && bounds.contains(&most));
         let mut near = 0;
         for (bound, token) in bounds.iter().zip(&tokens) {

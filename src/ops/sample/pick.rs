@@ -193,12 +193,18 @@ impl Picker {
                     break;
                 }
             }
-            kept.sort_unstable();
+            let k = sample.top_k as usize;
+            if k != 0 && k < kept.len() {
+                kept.select_nth_unstable(k - 1);
+                kept.truncate(k);
+            }
+            if sample.top_p < WHOLE {
+                kept.sort_unstable();
+            }
         } else {
             // Min-p alone.
             all_above((sample.deepest as usize >> BIN_BITS).saturating_add(1).min(BINS), kept);
         }
-        kept.truncate(if sample.top_k != 0 { sample.top_k as usize } else { kept.len() });
         if sample.top_p < WHOLE {
             if sample.top_k != 0 {
                 goal = reach(kept.iter().map(|place| weight(*place as u32)).sum());
