@@ -300,6 +300,60 @@ limited("by keyboard alone: ask, stop, ask again, settings, other chats; all of 
   assert.deepEqual(problems.filter((text) => !/ERR_EMPTY_RESPONSE|Failed to load resource|ERR_CONNECTION/.test(text)), []);
 });
 
+limited("a dropped model reads the system prompt; answers and code are copied; colours are chosen", async () => {
+  fresh();
+  special.set("/dropped.gguf", ranges(scripted()));
+  const { page, context, problems } = await open();
+  await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: address });
+  await page.evaluate(async () => {
+    const response = await fetch("/dropped.gguf", { headers: { range: "bytes=0-" } });
+    const dropped = new DataTransfer();
+    dropped.items.add(new File([await response.blob()], "dropped.gguf"));
+    document.dispatchEvent(new DragEvent("dragover", { dataTransfer: dropped }));
+    if (!document.body.classList.contains("dropping")) throw new Error("nothing says that it may be dropped here");
+    document.dispatchEvent(new DragEvent("drop", { dataTransfer: dropped }));
+  });
+  await page.waitForFunction(() => document.getElementById("model-name").textContent === "dropped");
+  const ask = async (system) => {
+    await page.click("#settings");
+    await page.fill("#system", system);
+    await page.keyboard.press("Escape");
+    await page.click("#new");
+    await page.fill("#input", "And tomorrow?");
+    await page.press("#input", "Enter");
+    await answered(page);
+    assert.equal(await page.innerText("#log .assistant .text"), "It is sunny.");
+    return Number(/of (\d+) tokens read/.exec(await page.innerText("#log .assistant .foot"))[1]);
+  };
+  const [without, beside] = [await ask(""), await ask("Say it in a few words.")];
+  // A token for each letter; the template removes the line break after a block.
+  assert.equal(beside - without, "system: Say it in a few words.".length);
+
+  const copied = async (button) => {
+    await page.click(button);
+    return page.evaluate(() => navigator.clipboard.readText());
+  };
+  assert.equal(await copied("#log .assistant [aria-label='Copy the answer']"), "It is sunny.");
+  await earlier(page);
+  await page.click("#chats li >> text=Sorting in Rust");
+  assert.equal(await copied("[aria-label='Copy code']"), "let mut numbers = vec![3, 1, 2];\nnumbers.sort_unstable_by(|a, b| b.cmp(a));\nassert_eq!(numbers, [3, 2, 1]);");
+
+  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const colours = [];
+  for (const theme of ["light", "dark"]) {
+    await page.click("#settings");
+    await page.selectOption("#theme", theme);
+    await page.keyboard.press("Escape");
+    colours.push(await background());
+  }
+  assert.notEqual(colours[0], colours[1]);
+  await page.reload();
+  await page.waitForSelector("#composer:not([hidden])");
+  assert.equal(await background(), colours[1], "the next visit has the same");
+  await context.close();
+  assert.deepEqual(problems, []);
+});
+
 limited("thoughts are apart from the answer, also after a reload", async () => {
   fresh();
   special.set("/m/thinking.gguf", ranges(scripted({ tools: false })));

@@ -229,6 +229,32 @@ limited("a malformed address is refused, and the server goes on", async () => {
   assert.equal(await status("/index.html"), 200);
 });
 
+limited("a GPU that is lost while nothing is asked is opened again at once", async () => {
+  fresh();
+  // As below: not in the other tests' browser.
+  const own = await launch();
+  try {
+    const page = await blank(own);
+    const session = await own.newBrowserCDPSession();
+    const first = await within(page, `async (wgslm) => {
+      window.states = [];
+      window.engine = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu", onDevice: (state) => states.push(state) });
+      window.say = async () => (await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 })).choices[0].message.content;
+      return say();
+    }`);
+    await session.send("Browser.crashGpuProcess");
+    await page.waitForFunction("states.length === 2", null, { timeout: 60_000 });
+    const states = await page.evaluate("states");
+    assert.deepEqual(states.map(({ state, seconds }) => [state, seconds]), [["lost", 0], ["restored", undefined]]);
+    assert.match(states[0].reason, /device was lost/);
+    assert.equal(await page.evaluate("say()"), first);
+    assert.equal(await page.evaluate("states.length"), 2, "it was lost once");
+    assert.equal(await page.evaluate("engine.dispose().then(({ buffers }) => buffers)"), 0);
+  } finally {
+    await own.close();
+  }
+});
+
 limited("a GPU process that crashes is opened again, and what had not begun is answered", async (t) => {
   fresh();
   // Chromium keeps WebGPU from a site that has lost it twice, for minutes: from none of the other tests' pages.

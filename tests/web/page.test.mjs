@@ -514,6 +514,36 @@ limited("SmolLM2 streams from a server to the GPU and gives the reference's toke
   );
 });
 
+limited("a split model comes from all its files, or from the address of its first part", async () => {
+  fresh();
+  const names = [1, 2].map((no) => `/split-0000${no}-of-00002.gguf`);
+  scripted({ parts: 2 }).forEach((part, i) => special.set(names[i], ranges(part)));
+  const got = await inPage(
+    `async (wgslm, names) => {
+      const files = await Promise.all(names.map(async (name) => {
+        const response = await fetch(name, { headers: { range: "bytes=0-" } });
+        return new File([await response.blob()], name.slice(1));
+      }));
+      const says = async (model) => {
+        const engine = await wgslm.createEngine(model, { device: "cpu" });
+        const { choices } = await engine.chat.completions.create({ messages: [{ role: "user", content: "And tomorrow?" }], temperature: 0 });
+        await engine.dispose();
+        return choices[0].message.content;
+      };
+      const fails = (model) => says(model).catch(({ code, message }) => code + ": " + message);
+      const plan = await wgslm.models.plan(names[0]);
+      const again = async () => (await wgslm.models.plan(names[0])).complete;
+      return { said: [await says(files), await says(names[0]), await says(names)], planned: plan.bytes, kept: await again(), one: await fails([files[0]]), swapped: await fails(files.toReversed()) };
+    }`,
+    names,
+  );
+  assert.deepEqual(got.said, ["It is sunny.", "It is sunny.", "It is sunny."]);
+  assert.equal(got.planned, scripted({ parts: 2 }).reduce((sum, { length }) => sum + length, 0));
+  assert.equal(got.kept, true);
+  assert.match(got.one, /^malformed: .*split\.count is 2/);
+  assert.match(got.swapped, /^malformed: .*split\.no/);
+});
+
 limited("of a file of more than 4 GB what is needed is read", async () => {
   const gap = 5 * 2 ** 30;
   const file = scripted({ gap });

@@ -5,7 +5,7 @@
 const BYTES = 256;
 /** Tokens of the vocabulary, and elements of a row: each token has one of its own. */
 const TOKENS = 288;
-const [U32, F32, STRING, ARRAY, BOOL, I32] = [4, 6, 8, 9, 7, 5];
+const [U16, U32, F32, STRING, ARRAY, BOOL, I32] = [2, 4, 6, 8, 9, 7, 5];
 const [NORMAL, CONTROL, USER_DEFINED] = [1, 3, 4];
 
 /** A byte's letter in the vocabulary, as GPT-2 has it. */
@@ -20,8 +20,9 @@ const letters = (() => {
  * with a result, it says `It is sunny.` The vector of a text is the mean of one element a byte, at length 1.
  * `tools: false`: it knows none, thinks and then says that it is sunny. `gap`: so many bytes of nothing lie in the file after the first
  * tensor. `layers`, `inner`: how many layers it has, and the feed-forward length. Long runs of zeros are made when they are asked for.
+ * `parts`: gives so many files, as llama.cpp splits one.
  */
-export function scripted({ tools = true, gap = 0, layers = 1, inner = 32 } = {}) {
+export function scripted({ tools = true, gap = 0, layers = 1, inner = 32, parts = 1 } = {}) {
   const call = ["\n{\"name\": \"weather\", ", "\"arguments\": {\"city\": \"Rome\", \"days\": 2}}\n"];
   const sunny = ["It is ", "sunny.", "<eos>"];
   const thought = ["<think>", "I look.", "</think>"];
@@ -83,7 +84,11 @@ export function scripted({ tools = true, gap = 0, layers = 1, inner = 32 } = {})
       ["ffn_down", [inner, TOKENS], 4 * inner * TOKENS],
     ].map(([name, ...rest]) => [`blk.${layer}.${name}.weight`, ...rest])).flat(),
   ];
-  return gguf(metadata, tensors, gap);
+  if (parts === 1) return gguf(metadata, tensors, gap);
+  return Array.from({ length: parts }, (_, no) => {
+    const split = [["split.no", U16, no], ["split.count", U16, parts], ["split.tensors.count", I32, tensors.length]];
+    return gguf(no === 0 ? [...metadata, ...split] : split, tensors.filter((_, i) => i % parts === no), 0);
+  });
 }
 
 /** Numbers of a vector; a byte is the index of its own. */
@@ -109,6 +114,7 @@ function gguf(metadata, tensors, gap) {
     parts.push(bytes);
   };
   const write = {
+    [U16]: (value) => number(2, "setUint16", value),
     [U32]: u32,
     [I32]: (value) => number(4, "setInt32", value),
     [F32]: (value) => number(4, "setFloat32", value),

@@ -49,18 +49,44 @@ const answers = new Map<number, Answer>();
 const inbox: ToWorker[] = [];
 let working = false;
 
-scope.onmessage = async ({ data }: MessageEvent<ToWorker>) => {
+scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
   inbox.push(data);
+  void work();
+};
+
+async function work(): Promise<void> {
   if (working) return;
   working = true;
-  while (inbox.length > 0 || engine?.busy()) {
+  while (inbox.length > 0 || engine?.busy() || lost !== undefined) {
     for (let message = inbox.shift(); message; message = inbox.shift()) await handle(message);
+    const why = lost;
+    lost = undefined;
+    if (engine && why !== undefined) await lose(engine, { code: "device_lost", message: why });
     if (engine?.busy()) await step(engine);
     // A message that waits is taken here: a promise alone does not let it in.
     await breath();
   }
   working = false;
-};
+}
+
+/** The device that was made last, and why it was lost where no step has noticed. */
+let gpu: GPUDevice | undefined;
+let lost: string | undefined;
+
+// An engine that has nothing to do asks nothing of its device, so it would learn of a loss by the next request only.
+if (typeof GPUAdapter === "function") {
+  const request = GPUAdapter.prototype.requestDevice;
+  GPUAdapter.prototype.requestDevice = async function (...args: Parameters<typeof request>) {
+    const device = await request.apply(this, args);
+    gpu = device;
+    void device.lost.then(({ reason, message }) => {
+      if (reason === "destroyed" || gpu !== device) return;
+      lost = `the device was lost: ${message || "the browser does not say why"}`;
+      void work();
+    });
+    return device;
+  };
+}
 
 async function handle(message: ToWorker): Promise<void> {
   switch (message.type) {
@@ -277,7 +303,7 @@ async function embed({ id, texts }: ToWorker & { type: "embed" }): Promise<{ vec
 
 /** Gives up an engine that is broken; one whose GPU was lost is made again. */
 async function lose(current: WebEngine, why: Failure): Promise<void> {
-  engine = undefined;
+  [engine, gpu, lost] = [undefined, undefined, undefined];
   try {
     current.free();
   } catch {
