@@ -229,33 +229,11 @@ limited("a malformed address is refused, and the server goes on", async () => {
   assert.equal(await status("/index.html"), 200);
 });
 
-limited("a GPU that is lost while nothing is asked is opened again at once", async () => {
-  fresh();
-  // As below: not in the other tests' browser.
-  const own = await launch();
-  try {
-    const page = await blank(own);
-    const session = await own.newBrowserCDPSession();
-    const first = await within(page, `async (wgslm) => {
-      window.states = [];
-      window.engine = await wgslm.createEngine(wgslm.TINY_MODEL, { device: "gpu", onDevice: (state) => states.push(state) });
-      window.say = async () => (await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 })).choices[0].message.content;
-      return say();
-    }`);
-    await session.send("Browser.crashGpuProcess");
-    await page.waitForFunction("states.length === 2", null, { timeout: 60_000 });
-    const states = await page.evaluate("states");
-    assert.deepEqual(states.map(({ state, seconds }) => [state, seconds]), [["lost", 0], ["restored", undefined]]);
-    assert.match(states[0].reason, /device was lost/);
-    assert.equal(await page.evaluate("say()"), first);
-    assert.equal(await page.evaluate("states.length"), 2, "it was lost once");
-    assert.equal(await page.evaluate("engine.dispose().then(({ buffers }) => buffers)"), 0);
-  } finally {
-    await own.close();
-  }
-});
-
-limited("a GPU process that crashes is opened again, and what had not begun is answered", async (t) => {
+/**
+ * Runs something with a page whose `engine` answers on a GPU, and whose `states` are those of the device; with what `say()` says there,
+ * and what ends the GPU's process.
+ */
+async function losingGpu(run) {
   fresh();
   // Chromium keeps WebGPU from a site that has lost it twice, for minutes: from none of the other tests' pages.
   const own = await launch();
@@ -268,7 +246,27 @@ limited("a GPU process that crashes is opened again, and what had not begun is a
       window.say = async () => (await engine.chat.completions.create({ prompt: "Once", temperature: 0, max_tokens: 4 })).choices[0].message.content;
       return say();
     }`);
-    await session.send("Browser.crashGpuProcess");
+    await run(page, first, () => session.send("Browser.crashGpuProcess"));
+  } finally {
+    await own.close();
+  }
+}
+
+limited("a GPU that is lost while nothing is asked is opened again at once", () =>
+  losingGpu(async (page, first, crash) => {
+    await crash();
+    await page.waitForFunction("states.length === 2", null, { timeout: 60_000 });
+    const states = await page.evaluate("states");
+    assert.deepEqual(states.map(({ state, seconds }) => [state, seconds]), [["lost", 0], ["restored", undefined]]);
+    assert.match(states[0].reason, /device was lost/);
+    assert.equal(await page.evaluate("say()"), first);
+    assert.equal(await page.evaluate("states.length"), 2, "it was lost once");
+    assert.equal(await page.evaluate("engine.dispose().then(({ buffers }) => buffers)"), 0);
+  }));
+
+limited("a GPU process that crashes is opened again, and what had not begun is answered", (t) =>
+  losingGpu(async (page, first, crash) => {
+    await crash();
     const began = Date.now();
     assert.equal(await page.evaluate("say()"), first, "asked after the crash, answered by the next device");
     t.diagnostic(`answered ${((Date.now() - began) / 1000).toFixed(1)} s after the crash`);
@@ -282,14 +280,11 @@ limited("a GPU process that crashes is opened again, and what had not begun is a
       window.ended = (async () => { try { for await (const _ of stream) if (++pieces === 5) begun(); } catch ({ code }) { return code; } })();
       await some;
     })()`);
-    await session.send("Browser.crashGpuProcess");
+    await crash();
     assert.equal(await page.evaluate("ended"), "device_lost");
     const [{ state, seconds, reason }] = await page.evaluate("states");
     assert.deepEqual([state, seconds], ["lost", 2]);
     assert.match(reason, /device was lost/);
     const disposed = await page.evaluate("(async () => { const began = performance.now(); await engine.dispose(); return performance.now() - began; })()");
     assert.ok(disposed < 1500, `disposed in ${disposed} ms, while it waits`);
-  } finally {
-    await own.close();
-  }
-});
+  }));

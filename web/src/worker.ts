@@ -1,7 +1,7 @@
 /** The worker: owns the WebAssembly module and its engine, and does one thing at a time. */
 import type { WebEngine } from "./wgslm.js";
 import { open, type Opened } from "./download.js";
-import { EngineError } from "./error.js";
+import { EngineError, ofReading } from "./error.js";
 import type { Failure, FromWorker, Parts, ToWorker, Usage } from "./protocol.js";
 import { BlobSource, UrlSource, type ByteSource } from "./source.js";
 import { remove } from "./store.js";
@@ -384,9 +384,9 @@ function failure(error: unknown): Failure {
       return { code: "internal", message: error };
     }
   }
-  if (error instanceof EngineError) return { code: error.code, message: error.message };
-  const code = error instanceof TypeError ? "network" : "internal";
-  return { code, message: error instanceof Error ? error.message : String(error) };
+  const known = ofReading(error);
+  if (known instanceof EngineError) return { code: known.code, message: known.message };
+  return { code: "internal", message: error instanceof Error ? error.message : String(error) };
 }
 
 const channel = new MessageChannel();
