@@ -1,31 +1,18 @@
 //! Gumbel-max sampling, as `ops/sample.rs` defines it for devices.
 
 use super::Candidates;
-use crate::ops::sample::{GROUP, bound_scores, gumbel as noise, noise_key};
+use crate::ops::sample::{GROUP, noise_key, with_noise};
 
-/// `argmax_t(logit[t] + noise(seed, pos, t))`, ties to the lowest id.
+/// `argmax_t(logit[t] + noise(seed, pos, t))`, ties to the lowest id: candidates are in the order of their ids.
 pub(super) fn gumbel(c: &Candidates, seed: u64, pos: u32) -> Option<u32> {
     let key = noise_key(seed as u32, (seed >> 32) as u32, pos);
-    let mut best = None::<(f32, u32)>;
-    // Candidates are in the order of their ids.
+    let mut best = (f32::NEG_INFINITY, c.list.first()?.id);
     for group in c.list.chunks(GROUP) {
-        let (mut bounds, mut tokens) = ([0.0; GROUP], [0; GROUP]);
+        let (mut tokens, mut logits) = ([0; GROUP], [0.0; GROUP]);
         for (i, c) in group.iter().enumerate() {
-            (bounds[i], tokens[i]) = (c.logit, c.id);
+            (tokens[i], logits[i]) = (c.id, c.logit);
         }
-        let bounds = &mut bounds[..group.len()];
-        let most = bound_scores(bounds, &tokens, key, best.map_or(f32::NEG_INFINITY, |(score, _)| score));
-        if best.is_some_and(|(score, _)| most < score) {
-            continue;
-        }
-        for (bound, c) in bounds.iter().zip(group) {
-            if best.is_none_or(|(score, _)| *bound >= score) {
-                let score = c.logit + noise(key, c.id);
-                if best.is_none_or(|(best, _)| score > best) {
-                    best = Some((score, c.id));
-                }
-            }
-        }
+        with_noise(&mut best, &tokens, &logits[..group.len()], key);
     }
-    best.map(|(_, id)| id)
+    Some(best.1)
 }

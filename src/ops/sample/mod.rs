@@ -24,7 +24,7 @@ mod pick;
 pub use logprobs::Logprob;
 pub(crate) use logprobs::{logprobs, normalizer};
 pub(crate) use lower::{LOGPROB_WORDS, SampleBuffers, Scratch, lower};
-pub(crate) use noise::{Best, GROUP, bound_scores, gumbel, noise_key};
+pub(crate) use noise::{Best, GROUP, gumbel, noise_key, with_noise};
 pub(crate) use pick::{Picker, adjust};
 
 use crate::{Error, Result};

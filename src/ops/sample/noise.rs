@@ -43,7 +43,7 @@ widened! {
     ///
     /// `-ln u ≥ 1 - u`, and the binary logarithm of a float is no less than its bits, read as a number with a fraction of 23
     /// bits, less 127. Sums of floats are monotonic, so no sum with the noise itself is larger.
-    pub(crate) fn bound_scores(scores: &mut [f32], tokens: &[u32], key: [u32; 2], best: f32) -> f32 = bound_scores_body;
+    fn bound_scores(scores: &mut [f32], tokens: &[u32], key: [u32; 2], best: f32) -> f32 = bound_scores_body;
 }
 
 #[inline(always)]
@@ -94,13 +94,36 @@ fn ln(x: f32) -> f32 {
     m + y + exponent * 0.693_359_4
 }
 
-/// `logit / temperature + noise`, or the logit where the temperature is 0. Clamped, since a temperature near zero would take
-/// logits past the largest f32.
+/// `logit / temperature`. Clamped, since a temperature near zero would take logits past the largest f32.
+fn scaled(logit: f32, inv_temperature: f32) -> f32 {
+    (logit * inv_temperature).clamp(-3.0e38, 3.0e38)
+}
+
+/// `logit / temperature + noise`, or the logit where the temperature is 0.
 pub(super) fn score(logit: f32, inv_temperature: f32, key: [u32; 2], token: u32) -> f32 {
     if inv_temperature == 0.0 {
         return logit;
     }
-    (logit * inv_temperature).clamp(-3.0e38, 3.0e38) + gumbel(key, token)
+    scaled(logit, inv_temperature) + gumbel(key, token)
+}
+
+/// Makes `best` the largest sum of a logit, of at most [`GROUP`], and its token's noise, if one is larger; of equals it stays the
+/// first. Begins at -infinity and any token.
+pub(crate) fn with_noise(best: &mut (f32, u32), tokens: &[u32], logits: &[f32], key: [u32; 2]) {
+    let mut bounds = [0.0; GROUP];
+    let bounds = &mut bounds[..logits.len()];
+    bounds.copy_from_slice(logits);
+    if bound_scores(bounds, tokens, key, best.0) < best.0 {
+        return;
+    }
+    for ((bound, token), logit) in bounds.iter().zip(tokens).zip(logits) {
+        if *bound >= best.0 {
+            let score = logit + gumbel(key, *token);
+            if score > best.0 {
+                *best = (score, *token);
+            }
+        }
+    }
 }
 
 /// The best token of some of a row's logits.
@@ -127,24 +150,15 @@ impl Best {
             }
             return best;
         }
+        let mut noisiest = (best.score, best.token);
         for (first, logits) in (first..).step_by(GROUP).zip(logits.chunks(GROUP)) {
-            let (mut bounds, mut tokens) = ([0.0; GROUP], [0; GROUP]);
+            let (mut tokens, mut group) = ([0; GROUP], [0.0; GROUP]);
             for (i, logit) in logits.iter().enumerate() {
-                (bounds[i], tokens[i]) = (logit * inv_temperature, first + i as u32);
+                (tokens[i], group[i]) = (first + i as u32, scaled(*logit, inv_temperature));
             }
-            let (bounds, tokens) = (&mut bounds[..logits.len()], &tokens[..logits.len()]);
-            if bound_scores(bounds, tokens, key, best.score) < best.score {
-                continue;
-            }
-            for ((bound, token), logit) in bounds.iter().zip(tokens).zip(logits) {
-                if *bound >= best.score {
-                    let score = score(*logit, inv_temperature, key, *token);
-                    if score > best.score {
-                        (best.score, best.token) = (score, *token);
-                    }
-                }
-            }
+            with_noise(&mut noisiest, &tokens, &group[..logits.len()], key);
         }
+        (best.score, best.token) = noisiest;
         best
     }
 

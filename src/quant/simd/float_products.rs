@@ -148,14 +148,9 @@ fn tile<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MANY:
     n: usize,
 ) {
     let k = x[0].len();
-    let mut first = 0;
-    loop {
-        let columns = first..k.min(first + SECTION);
-        section::<N, V, PARTS, ROWS, MANY>(w, x, j, columns, out, n);
-        first += SECTION;
-        if first >= k {
-            break;
-        }
+    // Of rows without columns the sums are zeros.
+    for first in (0..k.max(1)).step_by(SECTION) {
+        section::<N, V, PARTS, ROWS, MANY>(w, x, j, first..k.min(first + SECTION), out, n);
     }
 }
 
