@@ -120,6 +120,43 @@ export function wholes(bytes, send = (response) => response.end(bytes)) {
   };
 }
 
+/**
+ * A page that can be hidden, which those of Playwright never are: another one is brought to the front. `run` gives what an
+ * expression is in the page.
+ */
+export async function tab(browser, url) {
+  const session = await browser.newBrowserCDPSession();
+  const { targetId } = await session.send("Target.createTarget", { url });
+  const { sessionId } = await session.send("Target.attachToTarget", { targetId, flatten: false });
+  const waiting = new Map();
+  session.on("Target.receivedMessageFromTarget", ({ message }) => {
+    const { id, result, error } = JSON.parse(message);
+    waiting.get(id)?.(error ?? result);
+    waiting.delete(id);
+  });
+  let last = 0;
+  const send = (method, params = {}) =>
+    new Promise((resolve) => {
+      waiting.set(++last, resolve);
+      session.send("Target.sendMessageToTarget", { sessionId, message: JSON.stringify({ id: last, method, params }) });
+    });
+  const run = async (expression) => {
+    const { result, exceptionDetails, message } = await send("Runtime.evaluate", { expression, awaitPromise: true, returnByValue: true });
+    const threw = exceptionDetails?.exception?.description ?? exceptionDetails?.text ?? message;
+    assert.equal(threw, undefined, expression);
+    return result.value;
+  };
+  const until = async (condition, limit) => {
+    const began = performance.now();
+    while (!(await run(condition))) {
+      assert.ok(performance.now() - began < limit, `after ${limit} ms it is not so that ${condition}`);
+      await new Promise((resume) => setTimeout(resume, 100));
+    }
+    return performance.now() - began;
+  };
+  return { run, until, front: () => send("Page.bringToFront") };
+}
+
 /** In a page: workers that are started from now on begin with `code`. */
 export const workersBegin = `(code) => {
   const Plain = Worker;
