@@ -83,6 +83,11 @@ widened! {
 }
 
 widened! {
+    /// The sums of weights `e^(x[i] - max)`, each as exact as those of [`exp_below`], and of `weight * (max - x[i])`.
+    pub(crate) fn weigh(x: &[f32], max: f32) -> [f64; 2] = weigh_body;
+}
+
+widened! {
     /// `x[i] = e^x[i]` in f64 for x of at most 0: two units in the last place from exact; 0 where it is below 2^-1022.
     pub(crate) fn exp_of_negatives(x: &mut [f64]) = exp_of_negatives_body;
 }
@@ -273,6 +278,40 @@ fn exp_below_body(x: &mut [f32], max: f32) {
     }
 }
 
+#[inline(always)]
+fn weigh_body(x: &[f32], max: f32) -> [f64; 2] {
+    /// Long enough that loops over it are not unrolled, but vectors.
+    const BLOCK: usize = 256;
+    const SUMS: usize = 8;
+    /// Its weight is 0.
+    const DEEP: f32 = 128.0;
+    let [mut sums, mut depths] = [[0.0f64; SUMS]; 2];
+    for part in x.chunks(BLOCK) {
+        let [mut below, mut weights] = [[DEEP; BLOCK], [0.0; BLOCK]];
+        for (below, x) in below.iter_mut().zip(part) {
+            let d = max - *x;
+            *below = if d < DEEP { d } else { DEEP };
+        }
+        for i in 0..BLOCK {
+            weights[i] = exp(-below[i]);
+        }
+        for i in 0..BLOCK {
+            below[i] *= weights[i];
+        }
+        for part in weights.as_chunks::<SUMS>().0 {
+            for i in 0..SUMS {
+                sums[i] += f64::from(part[i]);
+            }
+        }
+        for part in below.as_chunks::<SUMS>().0 {
+            for i in 0..SUMS {
+                depths[i] += f64::from(part[i]);
+            }
+        }
+    }
+    [sums.iter().sum(), depths.iter().sum()]
+}
+
 /// `e^x` for x up to 88, branch-free: `2^n e^r` with n whole and |r| <= ln 2 / 2, where the polynomial is that of the Cephes
 /// library's `expf`. NaN stays.
 #[inline(always)]
@@ -430,6 +469,21 @@ mod tests {
         exp_below(&mut special, 0.0);
         assert_eq!(special[..3], [1.0, 0.0, 0.0]);
         assert!(special[3].is_nan());
+    }
+
+    #[test]
+    fn weights_sum_to_those_of_f64() {
+        for len in [1, 15, 16, 17, 5000] {
+            for spread in [0.0f32, 3.0, 40.0, 1e30, f32::MAX] {
+                let x: Vec<f32> = (0..len).map(|i| (i as f32 * 0.7).sin() * spread).collect();
+                let max = maximum(&x, f32::NEG_INFINITY);
+                let below = || x.iter().map(|x| f64::from(max) - f64::from(*x));
+                let exact = [below().map(|d| (-d).exp()).sum(), below().map(|d| (-d).exp() * d).sum::<f64>()];
+                for (sum, exact) in weigh(&x, max).into_iter().zip(exact) {
+                    assert!((sum - exact).abs() <= 4e-7 * exact + 1e-36, "{sum} for {exact} of {len} up to {spread}");
+                }
+            }
+        }
     }
 
     #[test]

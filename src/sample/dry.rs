@@ -44,9 +44,9 @@ pub(super) fn dry(c: &mut Candidates, dry: &Dry, tokens: &[u32]) {
             continue;
         }
         // Candidates are in the order of their ids.
-        if let Ok(at) = c.list.binary_search_by_key(&id, |c| c.id) {
+        if let Ok(at) = c.ids.binary_search(&id) {
             let penalty = dry.multiplier * dry.base.powi((n - dry.allowed as usize) as i32).min(1e30);
-            c.list[at].logit = (c.list[at].logit - penalty).max(f32::MIN);
+            c.logits[at] = (c.logits[at] - penalty).max(f32::MIN);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Sampling by the inverse CDF.
 
-use super::{Candidates, by_likelihood};
+use super::{Candidates, Weighed};
+use crate::cpu::simd;
 use crate::ops::sample::{gumbel, noise_key};
 
 /// A uniform number u in (0, 1): recovered from the Gumbel noise -ln(-ln u) of an id that no token has.
@@ -12,16 +13,27 @@ pub(super) fn uniform(seed: u64, pos: u32, id: u32) -> f64 {
 /// The first token at which the cumulative probability passes a uniform number keyed by (seed, position), from the most likely down
 /// where a filter ranked them, else by id.
 pub(super) fn inverse_cdf(c: &mut Candidates, seed: u64, pos: u32) -> Option<u32> {
-    let goal = uniform(seed, pos, u32::MAX) * c.weigh();
+    let Weighed { max, sum, .. } = c.weigh();
+    let goal = uniform(seed, pos, u32::MAX) * sum;
     if c.ranked {
-        let cut = c.reach(|below| below, goal);
+        let last = c.reach(max, 0.0, goal).map(|cut| cut.last);
         // Rounding may leave a remainder after the last token.
-        return cut.map(|cut| cut.last.id).or_else(|| c.list.iter().max_by(|a, b| by_likelihood(a, b)).map(|c| c.id));
+        let last = last.or_else(|| (0..c.ids.len() as u32).max_by(|a, b| c.by_likelihood(*a, *b)));
+        return last.map(|at| c.ids[at as usize]);
     }
+    const GROUP: usize = 512;
     let mut rest = goal;
-    let passed = c.list.iter().zip(&c.weights).find(|(_, weight)| {
-        rest -= **weight;
-        rest < 0.0
-    });
-    passed.map(|(c, _)| c.id).or(c.list.last().map(|c| c.id))
+    for (ids, logits) in c.ids.chunks(GROUP).zip(c.logits.chunks(GROUP)) {
+        c.weights.clear();
+        c.weights.extend(logits.iter().map(|logit| f64::from(*logit) - max));
+        simd::exp_of_negatives(&mut c.weights);
+        let passed = c.weights.iter().position(|weight| {
+            rest -= *weight;
+            rest < 0.0
+        });
+        if let Some(at) = passed {
+            return Some(ids[at]);
+        }
+    }
+    c.ids.last().copied()
 }

@@ -8,6 +8,6 @@ pub(super) fn min_p(c: &mut Candidates, p: f32) {
         return;
     }
     // probability ≥ p * largest, taken to logarithms: no softmax is needed.
-    let least = c.max() + p.ln();
-    c.list.retain(|c| c.logit >= least);
+    c.look_at(c.max() + p.ln());
+    c.keep();
 }

@@ -23,20 +23,22 @@ impl Mirostat {
 
 /// Keeps the tokens whose surprise is at most `mu`; at least the most likely.
 pub(super) fn truncate(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>) {
-    let sum = c.weigh();
-    let max = c.max();
-    let Some(best) = c.list.iter().find(|c| c.logit == max).copied() else { return };
-    let least = sum * (-mu.unwrap_or(mirostat.first())).exp2();
-    let mut weights = c.weights.iter();
-    c.list.retain(|c| weights.next().is_some_and(|weight| *weight >= least) || c.id == best.id);
+    let Some(best) = c.best() else { return };
+    let weighed = c.weigh();
+    let most = mu.unwrap_or(mirostat.first());
+    c.look_at_exactly(weighed.logit(weighed.sum) - most * std::f64::consts::LN_2);
+    if c.places.is_empty() {
+        c.places.push(best);
+    }
+    c.keep();
     c.ranked = true;
 }
 
 /// The bound for the next token, once `token` of the kept ones was sampled.
-pub(super) fn learn(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>, token: u32) -> f64 {
-    let sum = c.weigh();
-    let at = c.list.iter().position(|c| c.id == token);
-    let surprise = at.map_or(0.0, |at| -(c.weights[at] / sum).log2());
+pub(super) fn learn(c: &Candidates, mirostat: &Mirostat, mu: Option<f64>, token: u32) -> f64 {
+    let weighed = c.weigh();
+    let below = |at: usize| weighed.logit(weighed.sum) - f64::from(c.logits[at]);
+    let surprise = c.ids.binary_search(&token).map_or(0.0, below) / std::f64::consts::LN_2;
     mu.unwrap_or(mirostat.first()) - f64::from(mirostat.eta) * (surprise - f64::from(mirostat.tau))
 }
 
@@ -52,18 +54,18 @@ mod tests {
         let mirostat = Mirostat { tau: 1.25, eta: 0.2 };
         let candidates = |mu| {
             let mut c = Candidates::default();
-            c.fill(&logits, None);
+            c.fill(&logits);
             truncate(&mut c, &mirostat, mu);
             c
         };
         // The first bound is twice tau, 2.5 bits; then it is what was learnt; at least one token stays.
         for (mu, kept) in [(None, 2), (Some(2.49), 2), (Some(1.99), 1), (Some(0.0), 1), (Some(3.01), 4)] {
-            assert_eq!(candidates(mu).list.len(), kept, "{mu:?}");
+            assert_eq!(candidates(mu).ids.len(), kept, "{mu:?}");
         }
         // Of the two that are kept the second has a third, so log2 3 bits.
-        let learnt = learn(&mut candidates(None), &mirostat, None, 1);
+        let learnt = learn(&candidates(None), &mirostat, None, 1);
         assert!((learnt - (2.5 - 0.2f32 as f64 * (3f64.log2() - 1.25))).abs() < 1e-6, "{learnt}");
-        let again = learn(&mut candidates(Some(2.1)), &mirostat, Some(2.1), 0);
+        let again = learn(&candidates(Some(2.1)), &mirostat, Some(2.1), 0);
         assert!((again - (2.1 - 0.2f32 as f64 * (1.5f64.log2() - 1.25))).abs() < 1e-6, "{again}");
     }
 }

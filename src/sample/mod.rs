@@ -23,7 +23,7 @@ pub use mirostat::Mirostat;
 pub use xtc::Xtc;
 
 use crate::cpu::simd;
-use crate::ops::sample::adjust;
+use crate::ops::sample::{adjust, all_finite};
 use crate::ops::{Penalties, RING, SEEN, SampleEntry, SampleLists, SampleSpec};
 use crate::{Error, Result};
 
@@ -163,137 +163,199 @@ pub struct SamplerState {
     mu: Option<f64>,
 }
 
-/// A token that can still be sampled.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Candidate {
-    id: u32,
-    logit: f32,
-}
-
-/// The tokens that can still be sampled, by id, and memory for the steps that work on them. Vocabularies are large, so steps
-/// only mark where an order would be cut: what is sorted is a bin of it ([`Candidates::reach`]).
+/// The tokens that can still be sampled, by id, and memory for the steps that work on them. Vocabularies are large: all
+/// candidates are passed over with vector instructions, and one by one only those that a step looks at.
 #[derive(Debug, Default)]
 struct Candidates {
-    list: Vec<Candidate>,
+    ids: Vec<u32>,
+    logits: Vec<f32>,
     /// Whether the inverse CDF runs from the most likely down; else it runs by id.
     ranked: bool,
-    /// `e^(logit - max)`, one a candidate, once [`weigh`](Self::weigh) computed them.
+    /// The places of those that a step looks at.
+    places: Vec<u32>,
+    /// Their weights, `e^(logit - max)`.
     weights: Vec<f64>,
-    /// Sums of weights by distance; before that, numbers of which a step needs the sum.
+    /// Sums of weights by distance.
     bins: Vec<f64>,
-    /// The candidates of a bin, with their distances and weights.
-    bin: Vec<(f64, Candidate, f64)>,
+    /// Distances, places and weights of a bin's candidates.
+    bin: Vec<(f64, u32, f64)>,
+    /// What is sorted to find the most likely.
+    likeliest: Vec<u64>,
 }
 
-/// Where an order of candidates, by a distance and then from the most likely down, is cut.
+/// What the weights of all candidates, `e^(logit - max)`, come to.
+#[derive(Clone, Copy, Debug)]
+struct Weighed {
+    max: f64,
+    sum: f64,
+    /// How far the logits lie below the largest, on average by weight.
+    below: f64,
+}
+
+impl Weighed {
+    /// The logit of a weight.
+    fn logit(&self, weight: f64) -> f64 {
+        self.max + weight.ln()
+    }
+}
+
+/// Where an order of candidates, by a distance and then from the most likely down, is cut: the last before it.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     distance: f64,
-    last: Candidate,
-}
-
-impl Cut {
-    /// Whether a candidate comes no later than the last before the cut.
-    fn keeps(&self, distance: f64, candidate: &Candidate) -> bool {
-        distance.total_cmp(&self.distance).then_with(|| by_likelihood(candidate, &self.last)).is_le()
-    }
+    last: u32,
 }
 
 /// Bins of distances, and how many a natural unit has: at 64 units a weight is beyond what matters.
 const BINS: usize = 4096;
 const BINS_A_UNIT: f64 = 64.0;
+/// The distances up to which candidates are looked at first, and then where a cut is not among them.
+const FIRST: [f64; 3] = [8.0, 24.0, f64::INFINITY];
 
 impl Candidates {
-    fn fill(&mut self, logits: &[f32], allowed: Option<&[u32]>) {
-        self.list.clear();
-        // Penalties and biases may have taken a logit past the largest f32.
-        let finite = |logit: f32| logit.clamp(f32::MIN, f32::MAX);
-        let all = (0..).zip(logits).map(|(id, &logit)| Candidate { id, logit: finite(logit) });
-        match allowed {
-            None => self.list.extend(all),
-            Some(map) => self.list.extend(all.filter(|c| map[c.id as usize / 32] >> (c.id % 32) & 1 != 0)),
-        }
+    /// All tokens of a row.
+    fn fill(&mut self, logits: &[f32]) {
+        self.ids.clear();
+        self.ids.extend(0..logits.len() as u32);
+        self.logits.clear();
+        self.logits.extend_from_slice(logits);
         self.ranked = false;
     }
 
+    /// Keeps the tokens that a map allows.
+    fn allow(&mut self, map: &[u32]) {
+        let Self { ids, places, .. } = self;
+        places.clear();
+        places.extend(
+            (0..).zip(&*ids).filter(|(_, id)| map[**id as usize / 32] >> (**id % 32) & 1 != 0).map(|(at, _)| at),
+        );
+        self.keep();
+    }
+
+    /// The largest logit.
     fn max(&self) -> f32 {
-        // Comparisons, not `f32::max`, so that it is a vector instruction.
-        let larger = |a: f32, b: f32| if b > a { b } else { a };
-        self.list.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, larger)
+        simd::maximum(&self.logits, f32::NEG_INFINITY)
     }
 
-    /// `weights[i] = e^(logit[i] - max)` in f64, and their sum.
-    fn weigh(&mut self) -> f64 {
-        let max = f64::from(self.max());
-        self.weights.clear();
-        self.weights.extend(self.list.iter().map(|c| f64::from(c.logit) - max));
-        simd::exp_of_negatives(&mut self.weights);
-        added(&self.weights)
+    /// The most likely.
+    fn best(&self) -> Option<u32> {
+        let max = self.max();
+        self.logits.iter().position(|logit| *logit == max).map(|at| at as u32)
     }
 
-    /// Where the weights, from the least distance on, reach a sum; none if they do not. The distance of a candidate is a function
-    /// of how far its logit lies below the largest.
-    fn reach(&mut self, distance: impl Fn(f64) -> f64, goal: f64) -> Option<Cut> {
-        let max = f64::from(self.max());
-        let of = |c: &Candidate| distance(max - f64::from(c.logit));
+    fn weigh(&self) -> Weighed {
+        let max = self.max();
+        let [sum, below] = simd::weigh(&self.logits, max);
+        Weighed { max: max.into(), sum, below: below / sum }
+    }
+
+    /// Looks at the candidates whose logits are no less.
+    fn look_at(&mut self, least: f32) {
+        const GROUP: usize = 16;
+        self.places.clear();
+        for (first, part) in (0..).step_by(GROUP).zip(self.logits.chunks(GROUP)) {
+            if part.iter().fold(false, |any, logit| any | (*logit >= least)) {
+                self.places.extend((first..).zip(part).filter(|(_, logit)| **logit >= least).map(|(at, _)| at));
+            }
+        }
+    }
+
+    /// The same of a logit that no f32 may be.
+    fn look_at_exactly(&mut self, least: f64) {
+        self.look_at((least as f32).next_down());
+        self.places.retain(|at| f64::from(self.logits[*at as usize]) >= least);
+    }
+
+    /// Keeps those that are looked at.
+    fn keep(&mut self) {
+        for (to, from) in self.places.iter().enumerate() {
+            self.ids[to] = self.ids[*from as usize];
+            self.logits[to] = self.logits[*from as usize];
+        }
+        self.ids.truncate(self.places.len());
+        self.logits.truncate(self.places.len());
+    }
+
+    /// Removes those that are looked at.
+    fn remove(&mut self) {
+        let mut to = self.places.first().map_or(self.ids.len(), |at| *at as usize);
+        for (i, at) in self.places.iter().enumerate() {
+            let next = self.places.get(i + 1).map_or(self.ids.len(), |at| *at as usize);
+            let stays = *at as usize + 1..next;
+            self.ids.copy_within(stays.clone(), to);
+            self.logits.copy_within(stays.clone(), to);
+            to += stays.len();
+        }
+        self.ids.truncate(to);
+        self.logits.truncate(to);
+    }
+
+    /// From the most likely down, of equals by their ids. Logits are finite here; zeros of either sign compare equal, as they
+    /// do on devices.
+    fn by_likelihood(&self, a: u32, b: u32) -> Ordering {
+        let [x, y] = [a, b].map(|at| self.logits[at as usize]);
+        y.partial_cmp(&x).unwrap_or(Ordering::Equal).then(a.cmp(&b))
+    }
+
+    /// Where the weights, from the least distance on, reach a sum; none if they do not. The distance of a candidate is that of how
+    /// far its logit lies below the largest from `centre`. Those that come before the cut are among those that are looked at.
+    fn reach(&mut self, max: f64, centre: f64, goal: f64) -> Option<Cut> {
         let bin_of = |distance: f64| ((distance * BINS_A_UNIT) as usize).min(BINS - 1);
-        self.bins.clear();
-        self.bins.resize(BINS, 0.0);
-        self.list.iter().zip(&self.weights).for_each(|(c, weight)| self.bins[bin_of(of(c))] += weight);
-        let mut before = 0.0;
-        let crossed = self.bins.iter().position(|bin| {
-            let reached = before + bin >= goal;
-            before += if reached { 0.0 } else { *bin };
-            reached
-        })?;
-        self.bin.clear();
-        let all = self.list.iter().zip(&self.weights).map(|(c, weight)| (of(c), *c, *weight));
-        self.bin.extend(all.filter(|(distance, ..)| bin_of(*distance) == crossed));
-        self.bin.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| by_likelihood(&a.1, &b.1)));
-        let reached = self.bin.iter().find(|(.., weight)| {
-            before += weight;
-            before >= goal
-        });
-        // The bin's sum in another order may have been a little larger.
-        let (distance, last, _) = *reached.or(self.bin.last())?;
-        Some(Cut { distance, last })
+        for far in FIRST {
+            self.look_at(((max - centre - far) as f32).next_down());
+            let Self { logits, places, weights, bins, bin, .. } = self;
+            let distance = |at: u32| (max - f64::from(logits[at as usize]) - centre).abs();
+            weights.clear();
+            weights.extend(places.iter().map(|at| f64::from(logits[*at as usize]) - max));
+            simd::exp_of_negatives(weights);
+            bins.clear();
+            bins.resize(BINS, 0.0);
+            places.iter().zip(&*weights).for_each(|(at, weight)| bins[bin_of(distance(*at))] += weight);
+            // The last of these bins have all that is as far.
+            let whole = if far.is_finite() { bin_of(far) } else { BINS };
+            let mut before = 0.0;
+            let crossed = bins[..whole].iter().position(|bin| {
+                let reached = before + bin >= goal;
+                before += if reached { 0.0 } else { *bin };
+                reached
+            });
+            let Some(crossed) = crossed else { continue };
+            bin.clear();
+            let all = places.iter().zip(&*weights).map(|(at, weight)| (distance(*at), *at, *weight));
+            bin.extend(all.filter(|(distance, ..)| bin_of(*distance) == crossed));
+            let mut bin = std::mem::take(bin);
+            bin.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| self.by_likelihood(a.1, b.1)));
+            let reached = bin.iter().find(|(.., weight)| {
+                before += weight;
+                before >= goal
+            });
+            // The bin's sum in another order may have been a little larger.
+            let cut = reached.or(bin.last()).map(|(distance, last, _)| Cut { distance: *distance, last: *last });
+            self.bin = bin;
+            return cut;
+        }
+        None
     }
 
-    /// Keeps what comes before a cut of the order by these distances; without one, everything.
-    fn cut(&mut self, distance: impl Fn(f64) -> f64, cut: Option<Cut>) {
-        let max = f64::from(self.max());
-        if let Some(cut) = cut {
-            self.list.retain(|c| cut.keeps(distance(max - f64::from(c.logit)), c));
+    /// Keeps what comes before the cut at which weights reach a sum; without one, everything.
+    fn cut(&mut self, max: f64, centre: f64, goal: f64) {
+        if let Some(cut) = self.reach(max, centre, goal) {
+            let mut places = std::mem::take(&mut self.places);
+            places.retain(|at| {
+                let distance = (max - f64::from(self.logits[*at as usize]) - centre).abs();
+                distance.total_cmp(&cut.distance).then_with(|| self.by_likelihood(*at, cut.last)).is_le()
+            });
+            self.places = places;
+            self.keep();
         }
         self.ranked = true;
     }
-}
-
-/// The sum of numbers, as eight sums that do not wait for each other.
-fn added(numbers: &[f64]) -> f64 {
-    let mut sums = [0.0; 8];
-    let (whole, rest) = numbers.as_chunks::<8>();
-    for part in whole {
-        for (sum, x) in sums.iter_mut().zip(part) {
-            *sum += x;
-        }
-    }
-    for (sum, x) in sums.iter_mut().zip(rest) {
-        *sum += x;
-    }
-    sums.iter().sum()
-}
-
-/// Logits are finite here; zeros of either sign compare equal, as they do on devices.
-fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
 /// The steps of a chain, with their memory.
 #[derive(Debug, Default)]
 pub struct Chain {
     candidates: Candidates,
-    logits: Vec<f32>,
 }
 
 impl Chain {
@@ -305,12 +367,12 @@ impl Chain {
         state: &mut SamplerState,
         logits: &[f32],
     ) -> Option<u32> {
-        if logits.is_empty() || !logits.iter().fold(true, |all, logit| all & is_finite(*logit)) {
+        if logits.is_empty() || !all_finite(logits) {
             return None;
         }
         let pos = known.tokens.len() as u32;
-        self.logits.clear();
-        self.logits.extend_from_slice(logits);
+        let c = &mut self.candidates;
+        c.fill(logits);
         let seen = sampling.seen(pos);
         let counts = match sampling.penalties == Penalties::NONE {
             true => Vec::new(),
@@ -319,13 +381,17 @@ impl Chain {
         let lists = SampleLists { counts: &counts, bias: known.bias, ..SampleLists::default() };
         let mut words = Vec::new();
         let entry = SampleEntry::new(&sampling.spec(), &lists, [0, 0, pos], logits.len() as u32, &mut words).ok()?;
-        adjust(&entry, &words, &[0; RING as usize], &mut self.logits);
-        let c = &mut self.candidates;
-        c.fill(&self.logits, known.allowed);
+        adjust(&entry, &words, &[0; RING as usize], &mut c.logits);
+        if entry.is_adjusted() {
+            // Past the largest f32, perhaps.
+            c.logits.iter_mut().for_each(|logit| *logit = logit.clamp(f32::MIN, f32::MAX));
+        }
+        if let Some(map) = known.allowed {
+            c.allow(map);
+        }
         dry::dry(c, &sampling.dry, known.tokens);
         if sampling.temperature == 0.0 {
-            top_k::top_k(c, 1);
-            return c.list.first().map(|c| c.id);
+            return c.best().map(|at| c.ids[at as usize]);
         }
         temperature::temperature(c, sampling.temperature);
         if sampling.mirostat.tau > 0.0 {
@@ -346,11 +412,6 @@ impl Chain {
         }
         sampled
     }
-}
-
-/// On the bits: a compiler may assume that comparisons see no NaN.
-fn is_finite(x: f32) -> bool {
-    x.to_bits() & 0x7f80_0000 != 0x7f80_0000
 }
 
 #[cfg(test)]
@@ -571,6 +632,88 @@ mod tests {
             assert!(device.is_some_and(|token| token > 3));
         }
         assert!(same >= 1995, "{same} of 2000");
+    }
+
+    /// What each step keeps of large and small rows, flat and peaked, with and without ties, is what its definition keeps in the plainest
+    /// way; where a sum meets an edge but for rounding, either side of it.
+    #[test]
+    fn each_step_keeps_what_sorting_keeps() {
+        let mut c = Candidates::default();
+        let (mut cases, mut edges) = (0, 0);
+        for case in 0..1500u32 {
+            let number = |i: u32| (((case * 7919 + i).wrapping_mul(2_654_435_761) ^ case) >> 8) as f32 / 16_777_216.0;
+            let len = [1, 5, 16, 33, 700, 6000][case as usize % 6];
+            let spread = [0.0f32, 0.5, 8.0, 30.0, 300.0][case as usize / 6 % 5];
+            let levels = [4.0f32, 1e6][case as usize / 30 % 2];
+            let logits: Vec<f32> = (0..len).map(|i| (number(i) * levels).floor() / levels * spread - spread).collect();
+            let p = [0.05f32, 0.5, 0.9, 0.999][case as usize / 60 % 4];
+            let max = logits.iter().copied().fold(f32::MIN, f32::max);
+            let below = |id: u32| f64::from(max) - f64::from(logits[id as usize]);
+            let weight = |id: u32| (-below(id)).exp();
+            let ids = 0..len;
+            let sum: f64 = ids.clone().map(weight).sum();
+            let mean = ids.clone().map(|id| weight(id) * below(id)).sum::<f64>() / sum;
+            let sorted = |by: &dyn Fn(u32) -> f64| {
+                let mut sorted: Vec<u32> = ids.clone().collect();
+                sorted.sort_by(|a, b| by(*a).total_cmp(&by(*b)).then(below(*a).total_cmp(&below(*b))).then(a.cmp(b)));
+                sorted
+            };
+            // Those up to the first at which the sum is reached: at the least and at the most, with rounding.
+            let reached = |order: &[u32]| {
+                [1.0 - 1e-6, 1.0 + 1e-6].map(|by| {
+                    let mut before = 0.0;
+                    let last = order.iter().position(|id| {
+                        before += weight(*id);
+                        before >= f64::from(p) * sum * by
+                    });
+                    order[..last.map_or(order.len(), |last| last + 1)].to_vec()
+                })
+            };
+            let likely = sorted(&below);
+            let above = |least: f64| likely.iter().copied().filter(|id| weight(*id) >= least).collect::<Vec<_>>();
+            let twice = |kept: Vec<u32>| [kept.clone(), kept];
+            let excluded = |by: f64| {
+                let first = above(f64::from(p) * 0.1 * sum * by).len().saturating_sub(1);
+                likely[first..].to_vec()
+            };
+            let mirostat = Mirostat { tau: 1.0, eta: 0.1 };
+            let mu = f64::from(p) * 12.0;
+            let bounded = |by: f64| likely[..above(sum * (-mu).exp2() * by).len().max(1)].to_vec();
+            let chance = Xtc { probability: 1.0, threshold: p * 0.1 };
+            type Step<'a> = (&'a str, &'a dyn Fn(&mut Candidates), [Vec<u32>; 2]);
+            let steps: [Step<'_>; 6] = [
+                ("top-k", &|c| top_k::top_k(c, 40), twice(likely[..likely.len().min(40)].to_vec())),
+                ("top-p", &|c| top_p::top_p(c, p), reached(&likely)),
+                ("min-p", &|c| min_p::min_p(c, p), [1.0 + 1e-5, 1.0 - 1e-5].map(|by| above(f64::from(p) * by))),
+                ("typical", &|c| typical::typical(c, p), reached(&sorted(&|id| (below(id) - mean).abs()))),
+                ("XTC", &|c| xtc::xtc(c, &chance, 1, 1), [1.0 - 1e-6, 1.0 + 1e-6].map(excluded)),
+                ("mirostat", &|c| mirostat::truncate(c, &mirostat, Some(mu)), [1.0 + 1e-6, 1.0 - 1e-6].map(bounded)),
+            ];
+            for (name, step, expected) in steps {
+                c.fill(&logits);
+                step(&mut c);
+                let [mut least, mut most] = expected;
+                least.sort_unstable();
+                most.sort_unstable();
+                let what = format!("{name} {p} of {len} up to {spread}, {levels} levels, case {case}");
+                cases += 1;
+                edges += u32::from(least != most);
+                assert!(c.logits.iter().zip(&c.ids).all(|(logit, id)| *logit == logits[*id as usize]), "{what}");
+                assert!(c.ids.is_sorted(), "{what}");
+                // Which of equally distant candidates is the last may differ with the mean's last digits.
+                if least == most && name != "typical" {
+                    assert_eq!(c.ids, least, "{what}");
+                } else {
+                    assert!(
+                        (least.len()..=most.len()).contains(&c.ids.len()),
+                        "{what}: {} of {}",
+                        c.ids.len(),
+                        least.len()
+                    );
+                }
+            }
+        }
+        assert!(edges < cases / 20, "{edges} of {cases} lie on edges");
     }
 
     #[test]

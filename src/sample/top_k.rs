@@ -1,15 +1,18 @@
 //! Top-k (Fan et al. 2018).
 
-use super::{Candidates, by_likelihood};
+use super::Candidates;
+use crate::ops::sample::likeliest;
 
 /// Keeps the `k` most likely tokens, of equals those with the lowest ids; 0 keeps all.
 pub(super) fn top_k(c: &mut Candidates, k: u32) {
     let k = k as usize;
-    if k == 0 || k >= c.list.len() {
+    if k == 0 || k >= c.ids.len() {
         return;
     }
-    c.list.select_nth_unstable_by(k - 1, by_likelihood);
-    c.list.truncate(k);
-    c.list.sort_unstable_by_key(|c| c.id);
+    likeliest(&c.logits, k, &mut c.likeliest);
+    c.places.clear();
+    c.places.extend(c.likeliest.iter().map(|place| *place as u32));
+    c.places.sort_unstable();
+    c.keep();
     c.ranked = true;
 }

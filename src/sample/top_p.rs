@@ -7,7 +7,6 @@ pub(super) fn top_p(c: &mut Candidates, p: f32) {
     if p >= 1.0 {
         return;
     }
-    let enough = f64::from(p) * c.weigh();
-    let cut = c.reach(|below| below, enough);
-    c.cut(|below| below, cut);
+    let weighed = c.weigh();
+    c.cut(weighed.max, 0.0, f64::from(p) * weighed.sum);
 }

@@ -1,6 +1,6 @@
 //! XTC, exclude top choices (p-e-w, oobabooga/text-generation-webui#6335).
 
-use super::{Candidates, by_likelihood, inverse_cdf};
+use super::{Candidates, inverse_cdf};
 
 /// Removes the most likely tokens, so that the text is less expected; the least likely of them stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,9 +24,13 @@ pub(super) fn xtc(c: &mut Candidates, xtc: &Xtc, seed: u64, pos: u32) {
     if xtc.probability <= 0.0 || inverse_cdf::uniform(seed, pos, CHANCE) >= f64::from(xtc.probability) {
         return;
     }
-    let least = f64::from(xtc.threshold) * c.weigh();
-    let likely = c.list.iter().zip(&c.weights).filter(|(_, weight)| **weight >= least).map(|(c, _)| *c);
-    let Some(last) = likely.max_by(by_likelihood) else { return };
-    c.list.retain(|c| by_likelihood(c, &last).is_ge());
-    c.ranked = true;
+    let weighed = c.weigh();
+    c.look_at_exactly(weighed.logit(f64::from(xtc.threshold) * weighed.sum));
+    let mut likely = std::mem::take(&mut c.places);
+    if let Some(last) = likely.iter().copied().max_by(|a, b| c.by_likelihood(*a, *b)) {
+        likely.retain(|at| *at != last);
+        c.places = likely;
+        c.remove();
+        c.ranked = true;
+    }
 }

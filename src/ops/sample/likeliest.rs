@@ -2,8 +2,8 @@
 
 /// Lanes that are compared side by side.
 const LANES: usize = 16;
-/// Logits of which each lane finds its largest.
-const SEGMENT: usize = 64 * LANES;
+/// Logits of which a lane finds its largest, at least and at most.
+const GROUPS: [usize; 2] = [4, 64];
 
 /// A token's place in the order from the most likely: by its logit, then by its id.
 pub(super) fn place(x: f32, id: u32) -> u64 {
@@ -19,7 +19,7 @@ fn logit(place: u64) -> f32 {
 }
 
 /// Whether no logit is NaN or infinite: those have an exponent of all ones.
-pub(super) fn all_finite(logits: &[f32]) -> bool {
+pub(crate) fn all_finite(logits: &[f32]) -> bool {
     const EXPONENT: u32 = 0x7f80_0000;
     !logits.iter().fold(false, |any, x| any | (x.to_bits() & EXPONENT == EXPONENT))
 }
@@ -45,19 +45,20 @@ pub(super) fn largest(logits: &[f32]) -> f32 {
 
 /// The most tokens that [`likeliest`] finds quickly among so many.
 pub(super) fn few(vocab: usize) -> usize {
-    vocab / SEGMENT * LANES / 4
+    vocab / GROUPS[0] / 4
 }
 
 /// The places of the `n` most likely tokens, from the most likely down; of all, if there are fewer.
 ///
-/// A row is divided into groups. The n-th largest of the groups' largest logits is no larger than the n-th largest of all, so
-/// only what is as large as that is sorted.
-pub(super) fn likeliest(logits: &[f32], n: usize, places: &mut Vec<u64>) {
+/// A row is divided into groups, of which there are some times as many as tokens are wanted. The n-th largest of the groups' largest
+/// logits is no larger than the n-th largest of all, so only what is as large as that is sorted.
+pub(crate) fn likeliest(logits: &[f32], n: usize, places: &mut Vec<u64>) {
     places.clear();
     if n == 0 {
         return;
     }
-    for segment in logits.chunks(SEGMENT) {
+    let group = (logits.len() / n / 4).clamp(GROUPS[0], GROUPS[1]);
+    for segment in logits.chunks(group * LANES) {
         places.extend(largest_by_lane(segment).map(|x| place(x, 0)));
     }
     let bound = if n < places.len() { logit(*places.select_nth_unstable(n - 1).1) } else { f32::NEG_INFINITY };
@@ -68,8 +69,11 @@ pub(super) fn likeliest(logits: &[f32], n: usize, places: &mut Vec<u64>) {
             places.extend(reaching.map(|(id, x)| place(*x, id)));
         }
     }
+    if n < places.len() {
+        places.select_nth_unstable(n - 1);
+        places.truncate(n);
+    }
     places.sort_unstable();
-    places.truncate(n);
 }
 
 #[cfg(test)]

@@ -21,10 +21,11 @@ pub(crate) mod lower;
 mod noise;
 mod pick;
 
+pub(crate) use likeliest::{all_finite, likeliest};
 pub use logprobs::Logprob;
 pub(crate) use logprobs::{logprobs, normalizer};
 pub(crate) use lower::{LOGPROB_WORDS, SampleBuffers, Scratch, lower};
-pub(crate) use noise::{Best, GROUP, gumbel, noise_key, with_noise};
+pub(crate) use noise::{Best, gumbel, noise_key, with_noise};
 pub(crate) use pick::{Picker, adjust};
 
 use crate::{Error, Result};

@@ -35,39 +35,37 @@ pub(crate) fn gumbel(key: [u32; 2], token: u32) -> f32 {
 }
 
 /// Tokens whose bounds are computed together.
-pub(crate) const GROUP: usize = 64;
+pub(super) const GROUP: usize = 64;
+/// A group before it has any: none of these is ever the best.
+const NO_TOKENS: ([u32; GROUP], [f32; GROUP]) = ([u32::MAX; GROUP], [f32::NEG_INFINITY; GROUP]);
 
-widened! {
-    /// `scores[i]` of a logit becomes no less than it and the noise of `tokens[i]` are together; returns a number that is no less
-    /// than any of them, which may be all that it finds if that is below `best`.
-    ///
-    /// `-ln u ≥ 1 - u`, and the binary logarithm of a float is no less than its bits, read as a number with a fraction of 23
-    /// bits, less 127. Sums of floats are monotonic, so no sum with the noise itself is larger.
-    fn bound_scores(scores: &mut [f32], tokens: &[u32], key: [u32; 2], best: f32) -> f32 = bound_scores_body;
-}
+/// More than rounding can remove.
+const MORE: f32 = 1e-3;
+/// The largest noise: of the u next to 1.
+const LARGEST: f32 = std::f32::consts::LN_2 * 24.0 + MORE;
 
+/// `scores[i]` of a logit becomes no less than it and the noise of `tokens[i]` are together.
+///
+/// `-ln u ≥ 1 - u`, and the binary logarithm of a float is no less than its bits, read as a number with a fraction of 23 bits, less
+/// 127. Sums of floats are monotonic, so no sum with the noise itself is larger.
 #[inline(always)]
-fn bound_scores_body(scores: &mut [f32], tokens: &[u32], key: [u32; 2], best: f32) -> f32 {
-    /// More than rounding can remove.
-    const MORE: f32 = 1e-3;
+fn bound_scores(scores: &mut [f32; GROUP], tokens: &[u32; GROUP], key: [u32; 2]) {
     const PER_BIT: f32 = std::f32::consts::LN_2 / 8_388_608.0;
     const ALL: f32 = std::f32::consts::LN_2 * (24.0 + 127.0) + MORE;
-    /// Of the u next to 1.
-    const LARGEST: f32 = std::f32::consts::LN_2 * 24.0 + MORE;
-    let mut most = f32::NEG_INFINITY;
-    for score in scores.iter() {
-        most = if *score > most { *score } else { most };
+    for i in 0..GROUP {
+        let rest = (0x0100_0000 - uniform(key, tokens[i])) as i32 as f32;
+        scores[i] += ALL - rest.to_bits() as i32 as f32 * PER_BIT;
     }
-    if most + LARGEST < best {
-        return most + LARGEST;
+}
+
+/// Whether one of the scores, with as much more, is no less than the best. The largest would say more, but takes no vectors.
+#[inline(always)]
+fn one_reaches(best: f32, scores: &[f32; GROUP], more: f32) -> bool {
+    let mut any = false;
+    for score in scores {
+        any |= score + more >= best;
     }
-    most = f32::NEG_INFINITY;
-    for (score, token) in scores.iter_mut().zip(tokens) {
-        let rest = (0x0100_0000 - uniform(key, *token)) as i32 as f32;
-        *score += ALL - rest.to_bits() as i32 as f32 * PER_BIT;
-        most = if *score > most { *score } else { most };
-    }
-    most
+    any
 }
 
 /// The natural logarithm of a positive normal number, to 2 units in the last place, in plain products and sums: the
@@ -95,11 +93,13 @@ fn ln(x: f32) -> f32 {
 }
 
 /// `logit / temperature`. Clamped, since a temperature near zero would take logits past the largest f32.
-fn scaled(logit: f32, inv_temperature: f32) -> f32 {
+#[inline(always)]
+pub(super) fn scaled(logit: f32, inv_temperature: f32) -> f32 {
     (logit * inv_temperature).clamp(-3.0e38, 3.0e38)
 }
 
 /// `logit / temperature + noise`, or the logit where the temperature is 0.
+#[cfg(test)]
 pub(super) fn score(logit: f32, inv_temperature: f32, key: [u32; 2], token: u32) -> f32 {
     if inv_temperature == 0.0 {
         return logit;
@@ -107,19 +107,56 @@ pub(super) fn score(logit: f32, inv_temperature: f32, key: [u32; 2], token: u32)
     scaled(logit, inv_temperature) + gumbel(key, token)
 }
 
-/// Makes `best` the largest sum of a logit, of at most [`GROUP`], and its token's noise, if one is larger; of equals it stays the
-/// first. Begins at -infinity and any token.
-pub(crate) fn with_noise(best: &mut (f32, u32), tokens: &[u32], logits: &[f32], key: [u32; 2]) {
-    let mut bounds = [0.0; GROUP];
-    let bounds = &mut bounds[..logits.len()];
-    bounds.copy_from_slice(logits);
-    if bound_scores(bounds, tokens, key, best.0) < best.0 {
+widened! {
+    /// The largest sum of a logit and its token's noise, and the token, of equals the one with the lowest id; `best` if none is
+    /// larger. That begins at -infinity and any token.
+    pub(crate) fn with_noise(best: (f32, u32), tokens: &[u32], logits: &[f32], key: [u32; 2]) -> (f32, u32) = with_noise_body;
+}
+
+#[inline(always)]
+fn with_noise_body(mut best: (f32, u32), tokens: &[u32], logits: &[f32], key: [u32; 2]) -> (f32, u32) {
+    for (some, logits) in tokens.chunks(GROUP).zip(logits.chunks(GROUP)) {
+        let (mut tokens, mut group) = NO_TOKENS;
+        tokens[..some.len()].copy_from_slice(some);
+        group[..logits.len()].copy_from_slice(logits);
+        group_with_noise(&mut best, &tokens, &group, key);
+    }
+    best
+}
+
+widened! {
+    /// The same of the tokens from `first` on, and of their logits times `inv_temperature`.
+    fn scaled_with_noise(first: u32, logits: &[f32], inv_temperature: f32, key: [u32; 2]) -> (f32, u32) = scaled_with_noise_body;
+}
+
+#[inline(always)]
+fn scaled_with_noise_body(first: u32, logits: &[f32], inv_temperature: f32, key: [u32; 2]) -> (f32, u32) {
+    let mut best = (Best::NONE.score, Best::NONE.token);
+    for (first, logits) in (first..).step_by(GROUP).zip(logits.chunks(GROUP)) {
+        let (mut tokens, mut group) = NO_TOKENS;
+        for (i, logit) in logits.iter().enumerate() {
+            tokens[i] = first + i as u32;
+            group[i] = scaled(*logit, inv_temperature);
+        }
+        group_with_noise(&mut best, &tokens, &group, key);
+    }
+    best
+}
+
+#[inline(always)]
+fn group_with_noise(best: &mut (f32, u32), tokens: &[u32; GROUP], logits: &[f32; GROUP], key: [u32; 2]) {
+    if !one_reaches(best.0, logits, LARGEST) {
+        return;
+    }
+    let mut bounds = *logits;
+    bound_scores(&mut bounds, tokens, key);
+    if !one_reaches(best.0, &bounds, 0.0) {
         return;
     }
     for ((bound, token), logit) in bounds.iter().zip(tokens).zip(logits) {
         if *bound >= best.0 {
             let score = logit + gumbel(key, *token);
-            if score > best.0 {
+            if score > best.0 || (score == best.0 && *token < best.1) {
                 *best = (score, *token);
             }
         }
@@ -150,15 +187,7 @@ impl Best {
             }
             return best;
         }
-        let mut noisiest = (best.score, best.token);
-        for (first, logits) in (first..).step_by(GROUP).zip(logits.chunks(GROUP)) {
-            let (mut tokens, mut group) = ([0; GROUP], [0.0; GROUP]);
-            for (i, logit) in logits.iter().enumerate() {
-                (tokens[i], group[i]) = (first + i as u32, scaled(*logit, inv_temperature));
-            }
-            with_noise(&mut noisiest, &tokens, &group[..logits.len()], key);
-        }
-        (best.score, best.token) = noisiest;
+        (best.score, best.token) = scaled_with_noise(first, logits, inv_temperature, key);
         best
     }
 
@@ -299,8 +328,9 @@ mod tests {
         let key = noise_key(3, 1, 4);
         let tokens: Vec<u32> = (0..1 << 20).collect();
         let mut bounds = vec![0.0; tokens.len()];
-        let most = bound_scores(&mut bounds, &tokens, key, f32::NEG_INFINITY);
-        assert!(bounds.iter().all(|bound| *bound <= most) && bounds.contains(&most));
+        for (bounds, tokens) in bounds.as_chunks_mut().0.iter_mut().zip(tokens.as_chunks().0) {
+            bound_scores(bounds, tokens, key);
+        }
         let mut near = 0;
         for (bound, token) in bounds.iter().zip(&tokens) {
             let noise = gumbel(key, *token);

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::likeliest::{all_finite, few, largest, likeliest, place};
-use super::noise::{Best, score};
+use super::noise::{Best, GROUP, scaled, with_noise};
 use super::{ADJUSTED, BINNED, FILTERED, MASKED, RING, SampleEntry, WHOLE};
 use crate::cpu::simd::widened;
 
@@ -216,15 +216,24 @@ impl Picker {
             });
             kept.truncate(reached.map_or(kept.len(), |last| last + 1));
         }
-        let key = sample.key();
-        let kept = kept.iter().map(|place| *place as u32).filter(|id| depth(*id) <= sample.deepest);
-        let scored = kept.map(|id| (score(logits[id as usize], sample.inv_temperature, key, id), id));
-        scored.reduce(|a, b| if b.0 > a.0 || (b.0 == a.0 && b.1 < a.1) { b } else { a }).map(|(_, id)| id)
+        kept.retain(|place| depth(*place as u32) <= sample.deepest);
+        // Ties go to the lowest id, in whatever order they come: the likeliest first spare the others their noise.
+        let mut best = (Best::NONE.score, Best::NONE.token);
+        for places in kept.chunks(GROUP) {
+            let (mut tokens, mut group) = ([0; GROUP], [0.0; GROUP]);
+            for (i, place) in places.iter().enumerate() {
+                let id = *place as u32;
+                (tokens[i], group[i]) = (id, scaled(logits[id as usize], sample.inv_temperature));
+            }
+            best = with_noise(best, &tokens, &group[..places.len()], sample.key());
+        }
+        (best.1 != Best::NONE.token).then_some(best.1)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::noise::score;
     use super::super::{SampleLists, SampleSpec};
     use super::*;
 
