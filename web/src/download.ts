@@ -275,7 +275,7 @@ class ArrivingSource implements ByteSource {
         await new Promise((resume) => setTimeout(resume));
       } else {
         // As it comes: on a slow line the first bytes are the header, which the engine waits for.
-        bytes = await this.remote.read(this.#done, length, 1);
+        bytes = await this.remote.next(this.#done, length);
         if (this.handle.write(bytes, { at: this.#done }) !== bytes.length) throw new DOMException("a write was cut short", "QuotaExceededError");
       }
       this.#done += bytes.length;

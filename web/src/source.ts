@@ -93,35 +93,41 @@ export class UrlSource implements ByteSource {
     return new BlobSource(new Blob(parts), this.name);
   }
 
-  /** Up to `length` bytes from `offset` on, and no fewer than `least`: all by default. */
-  async read(offset: number, length: number, least = length): Promise<Uint8Array> {
+  async read(offset: number, length: number): Promise<Uint8Array> {
     const out = new Uint8Array(length);
+    for (let filled = 0; filled < length; ) {
+      const part = await this.next(offset + filled, length - filled);
+      out.set(part, filled);
+      filled += part.length;
+    }
+    return out;
+  }
+
+  /** The bytes from `offset` on that come first: at least one, at most so many. Not copied: a file has many of them. */
+  async next(offset: number, most: number): Promise<Uint8Array> {
     if (offset < this.#at || (this.ranges && offset > this.#at + SKIP)) this.close();
-    let filled = 0;
-    for (let failures = 0; filled < least; ) {
+    for (let failures = 0; ; ) {
       try {
-        if (!this.#body) await this.#connect(offset + filled);
-        const skip = Math.min(offset + filled - this.#at, this.#rest.length);
-        const part = this.#rest.subarray(skip, skip + length - filled);
-        out.set(part, filled);
-        filled += part.length;
-        if (part.length > 0) failures = 0; // what is read anew and skipped is no progress
-        this.#at += skip + part.length;
-        this.#rest = this.#rest.subarray(skip + part.length);
-        if (filled < least && this.#rest.length === 0) {
+        if (!this.#body) await this.#connect(offset);
+        for (;;) {
+          const skip = Math.min(offset - this.#at, this.#rest.length);
+          const part = this.#rest.subarray(skip, skip + most);
+          this.#at += skip + part.length;
+          this.#rest = this.#rest.subarray(skip + part.length);
+          if (part.length > 0) return part;
           const { done, value } = await this.#body!.read();
           if (done) throw new TypeError("the connection ended early");
           this.#rest = value;
         }
       } catch (error) {
         this.close();
+        // What is read anew and skipped is no progress.
         if (error instanceof SourceError || ++failures > RETRIES) {
           throw error instanceof SourceError ? error : new SourceError(`${this.url}: ${(error as Error).message}`);
         }
         await new Promise((resume) => setTimeout(resume, 200 * 2 ** failures));
       }
     }
-    return out.subarray(0, filled);
   }
 
   close(): void {
