@@ -5,6 +5,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { launch, WEBGPU } from "./chromium.mjs";
 import { address, asked, blank, browser, fresh, inPage, limited, ranges, root, special, tiny, wholes, within, workersBegin } from "./harness.mjs";
+import { scripted } from "./scripted.mjs";
 
 const SHA256 = () => createHash("sha256").update(tiny).digest("hex");
 const of = (path) => asked.filter((request) => request.path === path);
@@ -190,6 +191,35 @@ limited("a reference names a file of the hub, which is checked by its SHA-256", 
   hub({ "x-Q8_0.gguf": file }, { gated: "manual" });
   assert.match((await fails("org/repo")).message, /is gated/);
   await page.close();
+});
+
+limited("a large file is hashed by a worker beside, or without one, to the same", async () => {
+  const bytes = scripted({ gap: 20 << 20 });
+  const right = createHash("sha256").update(bytes).digest("hex");
+  for (const begins of ["", "delete globalThis.Worker;"]) {
+    fresh();
+    const page = await blank();
+    const create = (sha256) => {
+      hub({ "x-F32.gguf": { bytes, size: bytes.length, sha256 } });
+      return within(
+        page,
+        `async (wgslm, { hub, begins }) => {
+          if (begins) (${workersBegin})(begins);
+          const made = await wgslm.createEngine("org/repo", { hub, device: "cpu" }).then((engine) => engine.dispose(), ({ code, message }) => ({ code, message }));
+          return { ...made, kept: (await wgslm.models.list()).filter(({ source }) => source === "org/repo").map(({ complete }) => complete) };
+        }`,
+        { hub: address, begins },
+      );
+    };
+    const wrong = await create("1".repeat(64));
+    assert.equal(wrong.code, "corrupted", wrong.message);
+    assert.match(wrong.message, new RegExp(`its SHA-256 is ${right}, not 1111`));
+    assert.deepEqual(wrong.kept, []);
+    const made = await create(right);
+    assert.deepEqual([made.buffers, made.kept], [0, [true]], made.message);
+    if (!begins) assert.ok(of("/worker.js").length >= 4, "two engines, and a worker beside each");
+    await page.close();
+  }
 });
 
 limited("references are recognised among addresses, as the program does", async () => {

@@ -1,7 +1,7 @@
 /** Models on their way into the browser's storage. Runs in the worker: only there are files written as bytes arrive. */
 import { EngineError } from "./error.js";
 import type { RemoteFile } from "./hub.js";
-import { Sha256 } from "./sha256.js";
+import { HashBeside } from "./sha256.js";
 import { BlobSource, UrlSource, type ByteSource } from "./source.js";
 import { canKeep, during, fileIn, folder, folderIn, idOf, lockOf, readManifest, removeIn, sizeOf, storage, type Manifest } from "./store.js";
 
@@ -164,6 +164,7 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
   let why: string | undefined;
   let failure: unknown;
   let closed = false;
+  let hash: HashBeside | undefined;
   const bring = async (): Promise<void> => {
     let base = 0;
     let reported = -Infinity;
@@ -173,11 +174,11 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
       reported = now;
       report(done, total);
     };
+    hash = await HashBeside.begin(total);
     for (const [i, source] of sources.entries()) {
-      const hash = new Sha256();
       try {
         for await (const [bytes, at] of source.arrive()) {
-          hash.update(bytes);
+          await hash.update(bytes);
           said(base + at);
           if (closed) return;
         }
@@ -190,7 +191,7 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
         return;
       }
       const { sha256, url } = files[i]!;
-      const found = hash.hex();
+      const found = await hash.hex();
       if (sha256 !== undefined && sha256 !== found) {
         const message = `${url}: its SHA-256 is ${found}, not ${sha256}: it was damaged on the way, or replaced; the copy was deleted, and loading again fetches it anew`;
         const damaged = new EngineError({ code: "corrupted", message });
@@ -206,11 +207,13 @@ async function fetched(wanted: Wanted, root: FileSystemDirectoryHandle, id: stri
     for (const handle of handles) handle.flush();
     await write(own, { ...manifest, complete: true });
   };
-  const arrived = bring().catch((error: unknown) => {
-    failure = error;
-    for (const source of sources) source.fail(error);
-    throw error;
-  });
+  const arrived = bring()
+    .catch((error: unknown) => {
+      failure = error;
+      for (const source of sources) source.fail(error);
+      throw error;
+    })
+    .finally(() => hash?.close());
   // Whoever reads gets it, too; unread, it must not count as unhandled.
   arrived.catch(() => {});
   const close = (): void => {

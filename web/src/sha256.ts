@@ -95,3 +95,90 @@ export class Sha256 {
     state[7]! += h;
   }
 }
+
+/** Bytes on their way to a hash beside: more would fill the memory where hashing is slower than the network. */
+const MOST_WAITING = 16 << 20;
+/** Milliseconds that a worker has to begin. */
+const PATIENCE = 2000;
+
+/** To a worker that hashes: a piece of a file, or its end. It answers with the piece's length, or the hash. */
+export interface ToHash {
+  type: "hash";
+  bytes?: Uint8Array;
+}
+
+/** SHA-256 beside what else a worker does: computed by another worker of the same script where one begins, else here. */
+export class HashBeside {
+  #own = new Sha256();
+  #waiting = 0;
+  #said: ((answer: number | string) => void) | undefined;
+
+  private constructor(readonly worker: Worker | undefined) {
+    if (worker) worker.onmessage = ({ data }: MessageEvent<number | string>) => {
+      if (typeof data === "number") this.#waiting -= data;
+      this.#said?.(data);
+    };
+  }
+
+  /** Of so many bytes: few are hashed sooner than a worker begins. */
+  static async begin(length: number): Promise<HashBeside> {
+    if (length < MOST_WAITING) return new HashBeside(undefined);
+    try {
+      const worker = new Worker(self.location.href, { type: "module" });
+      const begins = await new Promise<boolean>((said) => {
+        worker.onmessage = () => said(true);
+        worker.onerror = () => said(false);
+        setTimeout(() => said(false), PATIENCE);
+        worker.postMessage({ type: "hash" } satisfies ToHash);
+      });
+      if (begins) return new HashBeside(worker);
+      worker.terminate();
+    } catch {
+      // no workers of workers here
+    }
+    return new HashBeside(undefined);
+  }
+
+  async update(bytes: Uint8Array): Promise<void> {
+    if (!this.worker) return void this.#own.update(bytes);
+    const copy = bytes.slice();
+    this.#waiting += copy.length;
+    this.worker.postMessage({ type: "hash", bytes: copy } satisfies ToHash, [copy.buffer]);
+    while (this.#waiting > MOST_WAITING) await this.#answer();
+  }
+
+  /** The hash of what came since the last one, in hexadecimal digits. */
+  async hex(): Promise<string> {
+    if (!this.worker) {
+      const own = this.#own;
+      this.#own = new Sha256();
+      return own.hex();
+    }
+    this.worker.postMessage({ type: "hash" } satisfies ToHash);
+    for (;;) {
+      const answer = await this.#answer();
+      if (typeof answer === "string") return answer;
+    }
+  }
+
+  close(): void {
+    this.worker?.terminate();
+  }
+
+  #answer(): Promise<number | string> {
+    return new Promise((said) => (this.#said = said));
+  }
+}
+
+let beside = new Sha256();
+
+/** What the worker beside does with a message; its answer. */
+export function hashed({ bytes }: ToHash): number | string {
+  if (bytes) {
+    beside.update(bytes);
+    return bytes.length;
+  }
+  const hash = beside.hex();
+  beside = new Sha256();
+  return hash;
+}

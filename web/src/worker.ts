@@ -3,6 +3,7 @@ import type { WebEngine } from "./wgslm.js";
 import { open, type Opened } from "./download.js";
 import { EngineError, ofReading } from "./error.js";
 import type { Failure, FromWorker, Parts, ToWorker, Usage } from "./protocol.js";
+import { hashed, type ToHash } from "./sha256.js";
 import { BlobSource, UrlSource, type ByteSource } from "./source.js";
 import { remove } from "./store.js";
 import { moduleOf, type Device } from "./support.js";
@@ -49,7 +50,8 @@ const answers = new Map<number, Answer>();
 const inbox: ToWorker[] = [];
 let working = false;
 
-scope.onmessage = ({ data }: MessageEvent<ToWorker>) => {
+scope.onmessage = ({ data }: MessageEvent<ToWorker | ToHash>) => {
+  if (data.type === "hash") return scope.postMessage(hashed(data));
   inbox.push(data);
   void work();
 };
