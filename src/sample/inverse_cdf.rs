@@ -1,6 +1,6 @@
 //! Sampling by the inverse CDF.
 
-use super::{Candidates, Weighed};
+use super::{Candidates, Weighed, by_likelihood};
 use crate::cpu::simd;
 use crate::ops::sample::{gumbel, noise_key};
 
@@ -18,7 +18,7 @@ pub(super) fn inverse_cdf(c: &mut Candidates, seed: u64, pos: u32) -> Option<u32
     if c.ranked {
         let last = c.reach(max, 0.0, goal).map(|cut| cut.last);
         // Rounding may leave a remainder after the last token.
-        let last = last.or_else(|| (0..c.ids.len() as u32).max_by(|a, b| c.by_likelihood(*a, *b)));
+        let last = last.or_else(|| (0..c.ids.len() as u32).max_by(|a, b| by_likelihood(&c.logits, *a, *b)));
         return last.map(|at| c.ids[at as usize]);
     }
     const GROUP: usize = 512;

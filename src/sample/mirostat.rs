@@ -23,12 +23,11 @@ impl Mirostat {
 
 /// Keeps the tokens whose surprise is at most `mu`; at least the most likely.
 pub(super) fn truncate(c: &mut Candidates, mirostat: &Mirostat, mu: Option<f64>) {
-    let Some(best) = c.best() else { return };
     let weighed = c.weigh();
     let most = mu.unwrap_or(mirostat.first());
     c.look_at_exactly(weighed.logit(weighed.sum) - most * std::f64::consts::LN_2);
     if c.places.is_empty() {
-        c.places.push(best);
+        c.places.extend(c.best());
     }
     c.keep();
     c.ranked = true;

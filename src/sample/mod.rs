@@ -23,7 +23,7 @@ pub use mirostat::Mirostat;
 pub use xtc::Xtc;
 
 use crate::cpu::simd;
-use crate::ops::sample::{adjust, all_finite};
+use crate::ops::sample::{adjust, all_finite, gather};
 use crate::ops::{Penalties, RING, SEEN, SampleEntry, SampleLists, SampleSpec};
 use crate::{Error, Result};
 
@@ -212,6 +212,18 @@ const BINS_A_UNIT: f64 = 64.0;
 /// The distances up to which candidates are looked at first, and then where a cut is not among them.
 const FIRST: [f64; 3] = [8.0, 24.0, f64::INFINITY];
 
+/// From the most likely down, of equals by their ids. Logits are finite here; zeros of either sign compare equal, as they do on
+/// devices.
+fn by_likelihood(logits: &[f32], a: u32, b: u32) -> Ordering {
+    let [x, y] = [a, b].map(|at| logits[at as usize]);
+    y.partial_cmp(&x).unwrap_or(Ordering::Equal).then(a.cmp(&b))
+}
+
+/// How far from `centre` it is that a logit lies below the largest.
+fn distance(logit: f32, max: f64, centre: f64) -> f64 {
+    (max - f64::from(logit) - centre).abs()
+}
+
 impl Candidates {
     /// All tokens of a row.
     fn fill(&mut self, logits: &[f32]) {
@@ -251,13 +263,8 @@ impl Candidates {
 
     /// Looks at the candidates whose logits are no less.
     fn look_at(&mut self, least: f32) {
-        const GROUP: usize = 16;
         self.places.clear();
-        for (first, part) in (0..).step_by(GROUP).zip(self.logits.chunks(GROUP)) {
-            if part.iter().fold(false, |any, logit| any | (*logit >= least)) {
-                self.places.extend((first..).zip(part).filter(|(_, logit)| **logit >= least).map(|(at, _)| at));
-            }
-        }
+        gather(&self.logits, 0, |logit| logit >= least, |at, _| at, &mut self.places);
     }
 
     /// The same of a logit that no f32 may be.
@@ -290,21 +297,14 @@ impl Candidates {
         self.logits.truncate(to);
     }
 
-    /// From the most likely down, of equals by their ids. Logits are finite here; zeros of either sign compare equal, as they
-    /// do on devices.
-    fn by_likelihood(&self, a: u32, b: u32) -> Ordering {
-        let [x, y] = [a, b].map(|at| self.logits[at as usize]);
-        y.partial_cmp(&x).unwrap_or(Ordering::Equal).then(a.cmp(&b))
-    }
-
-    /// Where the weights, from the least distance on, reach a sum; none if they do not. The distance of a candidate is that of how
-    /// far its logit lies below the largest from `centre`. Those that come before the cut are among those that are looked at.
+    /// Where the weights, from the least [`distance`] on, reach a sum; none if they do not. Those that come before the cut are among
+    /// those that are looked at.
     fn reach(&mut self, max: f64, centre: f64, goal: f64) -> Option<Cut> {
         let bin_of = |distance: f64| ((distance * BINS_A_UNIT) as usize).min(BINS - 1);
         for far in FIRST {
             self.look_at(((max - centre - far) as f32).next_down());
             let Self { logits, places, weights, bins, bin, .. } = self;
-            let distance = |at: u32| (max - f64::from(logits[at as usize]) - centre).abs();
+            let distance = |at: u32| distance(logits[at as usize], max, centre);
             weights.clear();
             weights.extend(places.iter().map(|at| f64::from(logits[*at as usize]) - max));
             simd::exp_of_negatives(weights);
@@ -323,16 +323,13 @@ impl Candidates {
             bin.clear();
             let all = places.iter().zip(&*weights).map(|(at, weight)| (distance(*at), *at, *weight));
             bin.extend(all.filter(|(distance, ..)| bin_of(*distance) == crossed));
-            let mut bin = std::mem::take(bin);
-            bin.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| self.by_likelihood(a.1, b.1)));
+            bin.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| by_likelihood(logits, a.1, b.1)));
             let reached = bin.iter().find(|(.., weight)| {
                 before += weight;
                 before >= goal
             });
             // The bin's sum in another order may have been a little larger.
-            let cut = reached.or(bin.last()).map(|(distance, last, _)| Cut { distance: *distance, last: *last });
-            self.bin = bin;
-            return cut;
+            return reached.or(bin.last()).map(|(distance, last, _)| Cut { distance: *distance, last: *last });
         }
         None
     }
@@ -340,12 +337,11 @@ impl Candidates {
     /// Keeps what comes before the cut at which weights reach a sum; without one, everything.
     fn cut(&mut self, max: f64, centre: f64, goal: f64) {
         if let Some(cut) = self.reach(max, centre, goal) {
-            let mut places = std::mem::take(&mut self.places);
+            let Self { logits, places, .. } = &mut *self;
             places.retain(|at| {
-                let distance = (max - f64::from(self.logits[*at as usize]) - centre).abs();
-                distance.total_cmp(&cut.distance).then_with(|| self.by_likelihood(*at, cut.last)).is_le()
+                let distance = distance(logits[*at as usize], max, centre);
+                distance.total_cmp(&cut.distance).then_with(|| by_likelihood(logits, *at, cut.last)).is_le()
             });
-            self.places = places;
             self.keep();
         }
         self.ranked = true;

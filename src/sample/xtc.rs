@@ -1,6 +1,6 @@
 //! XTC, exclude top choices (p-e-w, oobabooga/text-generation-webui#6335).
 
-use super::{Candidates, inverse_cdf};
+use super::{Candidates, by_likelihood, inverse_cdf};
 
 /// Removes the most likely tokens, so that the text is less expected; the least likely of them stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,10 +26,8 @@ pub(super) fn xtc(c: &mut Candidates, xtc: &Xtc, seed: u64, pos: u32) {
     }
     let weighed = c.weigh();
     c.look_at_exactly(weighed.logit(f64::from(xtc.threshold) * weighed.sum));
-    let mut likely = std::mem::take(&mut c.places);
-    if let Some(last) = likely.iter().copied().max_by(|a, b| c.by_likelihood(*a, *b)) {
-        likely.retain(|at| *at != last);
-        c.places = likely;
+    if let Some(last) = c.places.iter().copied().max_by(|a, b| by_likelihood(&c.logits, *a, *b)) {
+        c.places.retain(|at| *at != last);
         c.remove();
         c.ranked = true;
     }

@@ -301,7 +301,6 @@ limited("frames come as at rest while a model is loaded and answers", async (t) 
     await page.click("#load");
     await page.waitForFunction(() => / · processor$/.test(document.getElementById("device").textContent), null, { timeout });
     const load = await page.evaluate("gap()");
-    await page.evaluate(() => (localStorage["wgslm-settings"] = ""));
     await page.click("#settings");
     await page.fill("#max_tokens", "48");
     await page.keyboard.press("Escape");

@@ -112,11 +112,18 @@ export class HashBeside {
   #own = new Sha256();
   #waiting = 0;
   #said: ((answer: number | string) => void) | undefined;
+  #failed: ((error: Error) => void) | undefined;
+  #failure: Error | undefined;
 
   private constructor(readonly worker: Worker | undefined) {
-    if (worker) worker.onmessage = ({ data }: MessageEvent<number | string>) => {
+    if (!worker) return;
+    worker.onmessage = ({ data }: MessageEvent<number | string>) => {
       if (typeof data === "number") this.#waiting -= data;
       this.#said?.(data);
+    };
+    worker.onerror = ({ message }) => {
+      this.#failure = new Error(`the hash of the file failed: ${message}`);
+      this.#failed?.(this.#failure);
     };
   }
 
@@ -166,7 +173,8 @@ export class HashBeside {
   }
 
   #answer(): Promise<number | string> {
-    return new Promise((said) => (this.#said = said));
+    if (this.#failure) return Promise.reject(this.#failure);
+    return new Promise((said, failed) => ([this.#said, this.#failed] = [said, failed]));
   }
 }
 

@@ -48,6 +48,23 @@ pub(super) fn few(vocab: usize) -> usize {
     vocab / GROUPS[0] / 4
 }
 
+/// Adds what `of` makes of each token from `first` on whose logit fits, and of its logit. Where none of a group fits, that is all
+/// that is looked at.
+pub(crate) fn gather<T>(
+    logits: &[f32],
+    first: u32,
+    fits: impl Fn(f32) -> bool,
+    of: impl Fn(u32, f32) -> T,
+    out: &mut Vec<T>,
+) {
+    for (first, part) in (first..).step_by(LANES).zip(logits.chunks(LANES)) {
+        if part.iter().fold(false, |any, x| any | fits(*x)) {
+            let fitting = (first..).zip(part).filter(|(_, x)| fits(**x));
+            out.extend(fitting.map(|(id, x)| of(id, *x)));
+        }
+    }
+}
+
 /// The places of the `n` most likely tokens, from the most likely down; of all, if there are fewer.
 ///
 /// A row is divided into groups, of which there are some times as many as tokens are wanted. The n-th largest of the groups' largest
@@ -63,12 +80,7 @@ pub(crate) fn likeliest(logits: &[f32], n: usize, places: &mut Vec<u64>) {
     }
     let bound = if n < places.len() { logit(*places.select_nth_unstable(n - 1).1) } else { f32::NEG_INFINITY };
     places.clear();
-    for (first, part) in (0..).step_by(LANES).zip(logits.chunks(LANES)) {
-        if part.iter().fold(false, |any, x| any | (*x >= bound)) {
-            let reaching = (first..).zip(part).filter(|(_, x)| **x >= bound);
-            places.extend(reaching.map(|(id, x)| place(*x, id)));
-        }
-    }
+    gather(logits, 0, |x| x >= bound, |id, x| place(x, id), places);
     if n < places.len() {
         places.select_nth_unstable(n - 1);
         places.truncate(n);

@@ -21,7 +21,7 @@ pub(crate) mod lower;
 mod noise;
 mod pick;
 
-pub(crate) use likeliest::{all_finite, likeliest};
+pub(crate) use likeliest::{all_finite, gather, likeliest};
 pub use logprobs::Logprob;
 pub(crate) use logprobs::{logprobs, normalizer};
 pub(crate) use lower::{LOGPROB_WORDS, SampleBuffers, Scratch, lower};

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::likeliest::{all_finite, few, largest, likeliest, place};
+use super::likeliest::{all_finite, few, gather, largest, likeliest, place};
 use super::noise::{Best, GROUP, scaled, with_noise};
 use super::{ADJUSTED, BINNED, FILTERED, MASKED, RING, SampleEntry, WHOLE};
 use crate::cpu::simd::widened;
@@ -83,12 +83,7 @@ fn above(logits: &[f32], first: u32, (largest, scale): (f32, f32), bin: usize, p
     // Of what is computed in floats as `depth` does; the last bin has all that is deeper, too.
     let limit = if bin < BINS { (bin << BIN_BITS) as f32 } else { f32::INFINITY };
     let is_above = |x: f32| bin == BINS || (largest - x) * scale < limit;
-    for (first, part) in (first..).step_by(16).zip(logits.chunks(16)) {
-        if part.iter().fold(false, |any, x| any | is_above(*x)) {
-            let above = (first..).zip(part).filter(|(_, x)| is_above(**x));
-            places.extend(above.map(|(id, x)| place(*x, id)));
-        }
-    }
+    gather(logits, first, is_above, |id, x| place(x, id), places);
 }
 
 /// The ranges of tokens that a map allows, each as long as it can be; without a map, of all.
