@@ -48,7 +48,7 @@ struct Unpacker;
 
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 1;
-    const SIGNED: bool = true;
+    const BITS: u32 = 8;
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {

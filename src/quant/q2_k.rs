@@ -46,6 +46,7 @@ impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
     const SCALES_BY_16: bool = true;
     const MINS: bool = true;
+    const BITS: u32 = 2;
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {

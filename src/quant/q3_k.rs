@@ -54,7 +54,7 @@ struct Unpacker;
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
     const SCALES_BY_16: bool = true;
-    const ABOVE: u8 = 4;
+    const BITS: u32 = 3;
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {

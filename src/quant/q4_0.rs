@@ -38,7 +38,7 @@ struct Unpacker;
 
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 1;
-    const ABOVE: u8 = 8;
+    const BITS: u32 = 4;
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {

@@ -40,6 +40,7 @@ struct Unpacker;
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 1;
     const MINS: bool = true;
+    const BITS: u32 = 4;
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {

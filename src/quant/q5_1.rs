@@ -41,6 +41,7 @@ struct Unpacker;
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 1;
     const MINS: bool = true;
+    const BITS: u32 = 5;
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {

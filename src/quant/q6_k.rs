@@ -48,7 +48,7 @@ struct Unpacker;
 impl Unpack<BYTES> for Unpacker {
     const GROUPS: usize = 8;
     const SCALES_BY_16: bool = true;
-    const ABOVE: u8 = 32;
+    const BITS: u32 = 6;
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {

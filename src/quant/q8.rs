@@ -7,7 +7,7 @@
 
 use super::fit::ROUND;
 use super::simd::{self, Blocks, Bytes, Simd, Vector};
-use super::tile::{SIGNED, Tile};
+use super::tile::Tile;
 
 /// Rows of weights that are multiplied together: each is a lane of the vectors.
 pub(crate) const LANES: usize = 16;
@@ -108,13 +108,20 @@ pub(super) trait Unpack<const BYTES: usize> {
     const SCALES_BY_16: bool = false;
     /// Whether weights have minima.
     const MINS: bool = false;
-    /// Whether quants are signed; then they have the variant's bias.
-    const SIGNED: bool = false;
-    /// What is added to unsigned quants, which are below 64.
-    const ABOVE: u8 = 0;
+    /// Bits of a quant. With 8 it has a sign, and the variant's bias; with fewer it has none.
+    const BITS: u32;
+    /// Whether quants are signed.
+    const SIGNED: bool = Self::BITS == 8;
+    /// What is added to unsigned quants.
+    const ABOVE: u8 = above(Self::MINS, Self::BITS);
 
     /// Calls `each` with the groups of a block of some rows, in order.
     fn block<V: Vector>(w: &Blocks<V, BYTES>, each: impl FnMut(usize, Group<V>));
+}
+
+/// What is added to quants of so many bits, so that they have no sign: half their range, where no minimum does as much.
+pub(super) const fn above(mins: bool, bits: u32) -> u8 {
+    if mins || bits == 8 { 0 } else { 1 << (bits - 1) }
 }
 
 type Products = fn(simd: Simd, tiles: &[Tile], x: &[&[Q8]], out: &mut [[f32; LANES]]);
@@ -135,15 +142,15 @@ pub(super) const fn eight<U: Unpack<BYTES>, const BYTES: usize>() -> Int8Form {
     Int8Form {
         rows: simd::rows::<U, BYTES>,
         tiles: simd::tiles::<U, BYTES>,
-        products: match (U::SCALES_BY_16, U::MINS, if U::SIGNED { SIGNED } else { U::ABOVE }) {
-            (false, false, SIGNED) => simd::products::<false, false, SIGNED>,
-            (true, false, SIGNED) => simd::products::<true, false, SIGNED>,
-            (false, true, 0) => simd::products::<false, true, 0>,
-            (true, true, 0) => simd::products::<true, true, 0>,
+        products: match (U::SCALES_BY_16, U::MINS, U::BITS) {
             (false, false, 8) => simd::products::<false, false, 8>,
-            (false, false, 16) => simd::products::<false, false, 16>,
-            (true, false, 4) => simd::products::<true, false, 4>,
-            (true, false, 32) => simd::products::<true, false, 32>,
+            (false, false, 4) => simd::products::<false, false, 4>,
+            (false, false, 5) => simd::products::<false, false, 5>,
+            (false, true, 4) => simd::products::<false, true, 4>,
+            (false, true, 5) => simd::products::<false, true, 5>,
+            (true, true, 2) => simd::products::<true, true, 2>,
+            (true, false, 3) => simd::products::<true, false, 3>,
+            (true, false, 6) => simd::products::<true, false, 6>,
             _ => panic!("a new kind of quants: it needs a form here"),
         },
     }
@@ -164,11 +171,22 @@ mod tests {
         };
         let mut checked = 0;
         for (format, eight) in BlockFormat::ALL.iter().filter_map(|f| Some((f, f.info().eight?))) {
-            for (blocks, n, many) in [(1, 16, 8), (3, 16, 11), (2, 5, 1), (5, 16, 3)] {
+            for (blocks, n, many, largest) in
+                [(1, 16, 8, false), (3, 16, 11, false), (2, 5, 1, false), (5, 16, 3, false), (2, 16, 13, true)]
+            {
                 let k = blocks * format.info().weights;
                 let row_bytes = blocks * format.info().bytes;
-                let w: Vec<u8> = (0..n * row_bytes).map(|_| byte()).collect();
-                let x: Vec<f32> = (0..many * k).map(|_| f32::from(byte() as i8) * 0.3).collect();
+                let mut w: Vec<u8> = (0..n * row_bytes).map(|_| byte()).collect();
+                let mut x: Vec<f32> = (0..many * k).map(|_| f32::from(byte() as i8) * 0.3).collect();
+                // Where all are as large as they can be, sums are, too.
+                if largest && format.info().encode.is_some() {
+                    let weights = |row: usize| {
+                        (0..k).map(move |c| if c.is_multiple_of(32) == row.is_multiple_of(2) { -1.0 } else { 1.0 })
+                    };
+                    let weights: Vec<f32> = (0..n).flat_map(weights).collect();
+                    format.encode(&weights, &mut w).unwrap();
+                    x.chunks_mut(k).enumerate().for_each(|(i, x)| x.fill([1.0, -1.0][i % 2]));
+                }
                 let mut q8 = vec![Q8::default(); x.len() / 32];
                 Q8::quantize(&x, &mut q8);
                 let x: Vec<&[Q8]> = q8.chunks(k / 32).collect();

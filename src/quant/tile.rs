@@ -1,7 +1,7 @@
 //! Rows of weights times many rows of activations: the weights are unpacked once, into tiles whose vectors hold four neighbouring
 //! columns of sixteen rows, so that a product needs no sum across lanes. Prompts are read this way.
 
-use super::q8::{LANES, Q8, Unpack};
+use super::q8::{LANES, Q8, Unpack, above};
 use super::simd::{Vector, columns, each_group};
 
 /// 32 columns of [`LANES`] rows of weights.
@@ -15,9 +15,6 @@ pub(crate) struct Tile {
     scale: [[f32; LANES]; 2],
     min: [[f32; LANES]; 2],
 }
-
-/// Rows of activations that are multiplied together: a tile is loaded once for all of them.
-const ROWS: usize = 4;
 
 /// Unpacks [`LANES`] rows, or as many as `w` has.
 #[inline(always)]
@@ -41,79 +38,112 @@ pub(super) fn unpack<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(w: &[u8], 
     }
 }
 
-/// `ABOVE` of quants that have a sign.
-pub(super) const SIGNED: u8 = 255;
-
-/// The body of all forms: `out[i][j] = row j · x[i]`.
+/// The body of all forms: `out[i][j] = row j · x[i]`, for quants as [`Unpack`] describes them. `WIDE` vectors of rows of
+/// weights are multiplied by `MANY` rows of activations together, as many as leave their sums in registers.
 #[inline(always)]
-pub(super) fn products<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8>(
+pub(super) fn products<
+    V: Vector,
+    const SCALES_BY_16: bool,
+    const MINS: bool,
+    const BITS: u32,
+    const WIDE: usize,
+    const MANY: usize,
+>(
     tiles: &[Tile],
     x: &[&[Q8]],
     out: &mut [[f32; LANES]],
 ) {
-    let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<ROWS>(), out.as_chunks_mut::<ROWS>());
-    for first in (0..LANES).step_by(4 * V::PARTS) {
+    let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<MANY>(), out.as_chunks_mut::<MANY>());
+    for first in (0..LANES).step_by(4 * V::PARTS * WIDE) {
         for (x, out) in x.iter().zip(&mut *out) {
-            some::<V, SCALES_BY_16, MINS, ABOVE, ROWS>(tiles, first, x, out);
+            some::<V, SCALES_BY_16, MINS, BITS, WIDE, MANY>(tiles, first, x, out);
         }
         for (x, out) in x_rest.as_chunks().0.iter().zip(out_rest.as_chunks_mut().0) {
-            some::<V, SCALES_BY_16, MINS, ABOVE, 1>(tiles, first, x, out);
+            some::<V, SCALES_BY_16, MINS, BITS, WIDE, 1>(tiles, first, x, out);
         }
     }
 }
 
 /// The products of the rows from lane `first` on.
 #[inline(always)]
-fn some<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8, const N: usize>(
+fn some<
+    V: Vector,
+    const SCALES_BY_16: bool,
+    const MINS: bool,
+    const BITS: u32,
+    const WIDE: usize,
+    const MANY: usize,
+>(
     tiles: &[Tile],
     first: usize,
-    x: &[&[Q8]; N],
-    out: &mut [[f32; LANES]; N],
+    x: &[&[Q8]; MANY],
+    out: &mut [[f32; LANES]; MANY],
 ) {
-    let rows = 4 * V::PARTS;
-    let x = x.map(|x| &x[..tiles.len()]);
-    let (mut y, mut mins) = ([V::float(0.0); N], [V::float(0.0); N]);
+    let (rows, signed) = (4 * V::PARTS, BITS == 8);
+    let above = if signed { V::BIAS } else { above(MINS, BITS) };
+    let short = V::SHORT && !signed;
+    // Halves of the columns that share scales; words of columns whose products are added before they are i32 for certain.
+    let halves = if SCALES_BY_16 { 1 } else { 2 };
+    let together = if short { V::short_sums(BITS).min(4 * halves) } else { 4 };
+    let mut x_rows = [&[][..]; MANY];
+    for i in 0..MANY {
+        x_rows[i] = &x[i][..tiles.len()];
+    }
+    let (mut y, mut mins) = ([[V::float(0.0); MANY]; WIDE], [[V::float(0.0); MANY]; WIDE]);
     for (g, tile) in tiles.iter().enumerate() {
-        let mut w = [V::word(0); 8];
-        for (w, quants) in w.iter_mut().zip(&tile.quants) {
-            *w = V::from_bytes(&quants[4 * first..][..4 * rows]);
-        }
-        let (mut scale, mut min) = ([V::float(0.0); 2], [V::float(0.0); 2]);
-        for half in 0..2 {
-            scale[half] = V::load_floats(&tile.scale[half][first..][..rows]);
-            min[half] = V::load_floats(&tile.min[half][first..][..rows]);
-        }
-        for i in 0..N {
-            let x = &x[i][g];
-            let above = if ABOVE == SIGNED { V::BIAS } else { ABOVE };
-            let mut sums = [V::word(x.sum_below(above, 0)), V::word(x.sum_below(above, 1))];
-            let words: &[i32; 8] = bytemuck::cast_ref(&x.quants);
-            for (half, sum) in sums.iter_mut().enumerate() {
-                for j in (4 * half..4 * half + 4).step_by(2) {
-                    let (w, x) = ([w[j], w[j + 1]], [V::word(words[j]), V::word(words[j + 1])]);
-                    *sum = if ABOVE == SIGNED {
-                        V::dot_signed(V::dot_signed(*sum, w[0], x[0]), w[1], x[1])
-                    } else {
-                        V::add_dot_pair(*sum, w, x)
-                    };
-                }
-            }
-            if SCALES_BY_16 {
-                for half in 0..2 {
-                    y[i] = V::add_scaled(y[i], scale[half], x.scale, sums[half]);
-                    if MINS {
-                        mins[i] = V::add_product(mins[i], min[half], x.half_sum(half));
+        for half in (0..2).step_by(halves) {
+            let mut sums = [[V::word(0); MANY]; WIDE];
+            for from in (4 * half..4 * (half + halves)).step_by(together) {
+                let mut added = [[V::word(0); MANY]; WIDE];
+                for i in 0..MANY {
+                    let below = V::word(x_rows[i][g].sum_below(above, from / 4));
+                    for added in &mut added {
+                        added[i] = if short { added[i] } else { below };
                     }
                 }
-            } else {
-                y[i] = V::add_scaled(y[i], scale[0], x.scale, sums[0].add(sums[1]));
-                if MINS {
-                    mins[i] = V::add_product(mins[i], min[0], x.sum);
+                for j in from..from + together {
+                    let mut w = [V::word(0); WIDE];
+                    for (w, quants) in w.iter_mut().zip(tile.quants[j][4 * first..].chunks_exact(4 * rows)) {
+                        *w = V::from_bytes(quants);
+                    }
+                    for i in 0..MANY {
+                        let words: &[i32; 8] = bytemuck::cast_ref(&x_rows[i][g].quants);
+                        let x = V::word(words[j]);
+                        for v in 0..WIDE {
+                            let dot = if signed { V::dot_signed } else { V::dot_short };
+                            added[v][i] = dot(added[v][i], w[v], x);
+                        }
+                    }
+                }
+                for v in 0..WIDE {
+                    for i in 0..MANY {
+                        let more = if short { added[v][i].long() } else { added[v][i] };
+                        sums[v][i] = sums[v][i].add(more);
+                    }
+                }
+            }
+            for v in 0..WIDE {
+                let at = first + v * rows;
+                let scale = V::load_floats(&tile.scale[half][at..][..rows]);
+                let min = V::load_floats(&tile.min[half][at..][..rows]);
+                for i in 0..MANY {
+                    let x = &x_rows[i][g];
+                    if short {
+                        let below: i32 = (half..half + halves).map(|half| x.sum_below(above, half)).sum();
+                        sums[v][i] = sums[v][i].add(V::word(below));
+                    }
+                    y[v][i] = V::add_scaled(y[v][i], scale, x.scale, sums[v][i]);
+                    if MINS {
+                        let sum = if SCALES_BY_16 { x.half_sum(half) } else { x.sum };
+                        mins[v][i] = V::add_product(mins[v][i], min, sum);
+                    }
                 }
             }
         }
     }
-    for (out, (y, mins)) in out.iter_mut().zip(y.into_iter().zip(mins)) {
-        V::store_floats(V::sub_floats(y, mins), &mut out[first..][..rows]);
+    for v in 0..WIDE {
+        for i in 0..MANY {
+            V::store_floats(V::sub_floats(y[v][i], mins[v][i]), &mut out[i][first + v * rows..][..rows]);
+        }
     }
 }

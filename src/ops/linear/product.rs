@@ -68,7 +68,7 @@ const ALIGN: usize = 64 / size_of::<f32>();
 /// From so many rows of x on, unpacking W pays.
 const MANY: usize = 4;
 /// Rows of x between which the tiles of all panels are loaded once.
-const STRIP: usize = 32;
+const STRIP: usize = 48;
 /// The same in floats: a multiple of what every form multiplies together.
 const FLOAT_STRIP: usize = 48;
 /// Up to so many rows of x are multiplied with numbers straight from the file.

@@ -17,7 +17,7 @@ pub(super) mod plain {
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
     use super::super::weighted_sums::{self, Rows};
-    super::super::bodies!("avx2,fma,f16c", super::Avx2<false>, floats: 2, 2, 3, sums: 2, 4);
+    super::super::bodies!("avx2,fma,f16c", super::Avx2<false>, tiles: 2, 3, floats: 2, 2, 3, sums: 2, 4);
 }
 
 /// With those of AVX-VNNI, too.
@@ -27,7 +27,7 @@ pub(super) mod vnni {
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
     use super::super::weighted_sums::{self, Rows};
-    super::super::bodies!("avx2,fma,f16c,avxvnni", super::Avx2<true>, floats: 2, 2, 3, sums: 2, 4);
+    super::super::bodies!("avx2,fma,f16c,avxvnni", super::Avx2<true>, tiles: 2, 3, floats: 2, 2, 3, sums: 2, 4);
 }
 
 #[target_feature(enable = "avx2")]
@@ -80,6 +80,7 @@ super::vector_impl! {
     impl<const VNNI: bool> Vector for Avx2<VNNI> {
         const PARTS: usize = 2;
         const BIAS: u8 = if VNNI { 128 } else { 0 };
+        const SHORT: bool = !VNNI;
         type Floats = __m256;
 
         unsafe fn load(at: *const u8, step: usize) -> Self {
@@ -132,8 +133,11 @@ super::vector_impl! {
             let pairs = _mm256_add_epi16(Self::pairs(q[0].0, x[0].0), Self::pairs(q[1].0, x[1].0));
             Self(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
-        fn add_dot_pair(sum: Self, q: [Self; 2], x: [Self; 2]) -> Self {
-            if VNNI { Self::dot(Self::dot(sum, q[0], x[0]), q[1], x[1]) } else { sum.add(Self::dot_pair(q, x)) }
+        fn dot_short(sum: Self, q: Self, x: Self) -> Self {
+            if VNNI { Self::dot(sum, q, x) } else { Self(_mm256_add_epi16(sum.0, Self::pairs(q.0, x.0))) }
+        }
+        fn long(self) -> Self {
+            if VNNI { self } else { Self(_mm256_madd_epi16(self.0, _mm256_set1_epi16(1))) }
         }
         fn floats(self) -> __m256 { _mm256_cvtepi32_ps(self.0) }
         fn f16_to_f32(self) -> __m256 {

@@ -15,7 +15,7 @@ use super::{avx2, bodies};
 #[derive(Clone, Copy)]
 pub(super) struct Avx512(__m512i);
 
-bodies!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512, floats: 1, 4, 6, sums: 4, 6);
+bodies!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512, tiles: 1, 6, floats: 1, 4, 6, sums: 4, 6);
 
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {

@@ -101,6 +101,7 @@ macro_rules! vector_impl {
         impl $(<const $generic:ident: bool>)? Vector for $name:ty {
             const PARTS: usize = $parts:expr;
             const BIAS: u8 = $bias:expr;
+            $(const SHORT: bool = $short:expr;)?
             type Floats = $floats:ty;
             $(unsafe fn $load:ident($($load_arg:tt)*) -> $loaded:ty $load_body:block)*
             $(fn $op:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*
@@ -109,6 +110,7 @@ macro_rules! vector_impl {
         impl $(<const $generic: bool>)? Vector for $name {
             const PARTS: usize = $parts;
             const BIAS: u8 = $bias;
+            $(const SHORT: bool = $short;)?
             type Floats = $floats;
             $(#[inline(always)]
             unsafe fn $load($($load_arg)*) -> $loaded {
@@ -160,7 +162,7 @@ macro_rules! in_form {
 /// Defines the bodies compiled for features of the CPU.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
 macro_rules! bodies {
-    ($features:literal, $vector:ty, floats: $parts:literal, $rows:literal, $many:literal, sums: $wide:literal, $high:literal) => {
+    ($features:literal, $vector:ty, tiles: $vectors:literal, $x_rows:literal, floats: $parts:literal, $rows:literal, $many:literal, sums: $wide:literal, $high:literal) => {
         #[target_feature(enable = $features)]
         pub(in super::super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
             w: &[u8],
@@ -181,12 +183,12 @@ macro_rules! bodies {
         }
 
         #[target_feature(enable = $features)]
-        pub(in super::super) fn products<const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8>(
+        pub(in super::super) fn products<const SCALES_BY_16: bool, const MINS: bool, const BITS: u32>(
             tiles: &[Tile],
             x: &[&[Q8]],
             out: &mut [[f32; LANES]],
         ) {
-            tile::products::<$vector, SCALES_BY_16, MINS, ABOVE>(tiles, x, out);
+            tile::products::<$vector, SCALES_BY_16, MINS, BITS, $vectors, $x_rows>(tiles, x, out);
         }
 
         #[target_feature(enable = $features)]
@@ -240,7 +242,7 @@ pub(super) fn tiles<U: Unpack<BYTES>, const BYTES: usize>(simd: Simd, w: &[u8], 
 }
 
 /// [`Int8Form::products`](super::q8::Int8Form::products)
-pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool, const ABOVE: u8>(
+pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool, const BITS: u32>(
     simd: Simd,
     tiles: &[Tile],
     x: &[&[Q8]],
@@ -248,8 +250,8 @@ pub(super) fn products<const SCALES_BY_16: bool, const MINS: bool, const ABOVE: 
 ) {
     in_form!(
         simd,
-        products::<SCALES_BY_16, MINS, ABOVE>(tiles, x, out),
-        super::tile::products::<portable::Portable, SCALES_BY_16, MINS, ABOVE>(tiles, x, out)
+        products::<SCALES_BY_16, MINS, BITS>(tiles, x, out),
+        super::tile::products::<portable::Portable, SCALES_BY_16, MINS, BITS, 1, 4>(tiles, x, out)
     );
 }
 

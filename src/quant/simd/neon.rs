@@ -17,7 +17,7 @@ pub(super) mod plain {
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
     use super::super::weighted_sums::{self, Rows};
-    super::super::bodies!("neon", super::Neon<false>, floats: 4, 2, 3, sums: 4, 4);
+    super::super::bodies!("neon", super::Neon<false>, tiles: 1, 4, floats: 4, 2, 3, sums: 4, 4);
 }
 
 /// With `dotprod`, too.
@@ -27,7 +27,7 @@ pub(super) mod dot {
     use super::super::super::tile::{self, Tile};
     use super::super::float_products::{self, Number};
     use super::super::weighted_sums::{self, Rows};
-    super::super::bodies!("neon,dotprod", super::Neon<true>, floats: 4, 2, 3, sums: 4, 4);
+    super::super::bodies!("neon,dotprod", super::Neon<true>, tiles: 1, 4, floats: 4, 2, 3, sums: 4, 4);
 }
 
 impl<const DOT: bool> Neon<DOT> {

@@ -10,6 +10,8 @@ pub(in super::super) trait Vector: Copy {
     /// What is added to bytes with a sign before [`dot_signed`](Self::dot_signed): 128 where one side of the products has no
     /// sign, so that they come out too large by 128 times the other side; else 0.
     const BIAS: u8;
+    /// Whether products are added in i16 first, since their sums in i32 take more instructions.
+    const SHORT: bool = false;
     /// A float for each word.
     type Floats: Copy;
 
@@ -84,10 +86,26 @@ pub(in super::super) trait Vector: Copy {
         Self::dot(Self::dot(Self::word(0), q[0], x[0]), q[1], x[1])
     }
 
-    /// `sum` and [`dot_pair`](Self::dot_pair).
+    /// As [`dot`](Self::dot), but where sums are [short](Self::SHORT), each word of `sum` is two of them, in i16.
     #[inline(always)]
-    fn add_dot_pair(sum: Self, q: [Self; 2], x: [Self; 2]) -> Self {
-        Self::dot(Self::dot(sum, q[0], x[0]), q[1], x[1])
+    fn dot_short(sum: Self, q: Self, x: Self) -> Self {
+        Self::dot(sum, q, x)
+    }
+
+    /// What sums of [`dot_short`](Self::dot_short) come to, in i32.
+    #[inline(always)]
+    fn long(self) -> Self {
+        self
+    }
+
+    /// How many times short sums can be added to, with q of so many bits: twice as many products with at most 127 fit i16.
+    #[inline(always)]
+    fn short_sums(bits: u32) -> usize {
+        match bits {
+            ..=4 => 8,
+            5 => 4,
+            _ => 2,
+        }
     }
 
     /// Words as integers.

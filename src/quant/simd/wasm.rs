@@ -18,9 +18,9 @@ use super::weighted_sums::{self, Rows};
 pub(super) struct Simd128(v128);
 
 #[cfg(feature = "relaxed-simd")]
-super::bodies!("simd128,relaxed-simd", Simd128, floats: 4, 2, 2, sums: 2, 4);
+super::bodies!("simd128,relaxed-simd", Simd128, tiles: 1, 4, floats: 4, 2, 2, sums: 2, 4);
 #[cfg(not(feature = "relaxed-simd"))]
-super::bodies!("simd128", Simd128, floats: 4, 2, 2, sums: 2, 4);
+super::bodies!("simd128", Simd128, tiles: 1, 4, floats: 4, 2, 2, sums: 2, 4);
 
 #[target_feature(enable = "simd128")]
 pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
