@@ -8,7 +8,7 @@
 use super::fit::Scaled;
 use super::iq4_nl::{LEVELS, nearest, step};
 use super::q8::{Group, Unpack};
-use super::simd::{Blocks, Vector};
+use super::simd::{Blocks, Vector, each_of};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
 use crate::wgsl::wgsl;
 
@@ -57,13 +57,16 @@ impl Unpack<BYTES> for Unpacker {
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
         let (d, high, low) = (w.words(0).f16_to_f32(), w.words(0).shr(16), w.words(4));
-        for g in 0..8 {
-            let q = w.bytes(8 + 16 * g);
-            let quants = [q.bits(0, 15, 0).lookup(&LEVELS), q.bits(4, 15, 0).lookup(&LEVELS)];
-            let low = low.shr(4 * g as u32).and(V::word(15));
-            let high = high.shr(2 * g as u32).and(V::word(3)).shl(4);
-            each(g, Group::new(quants, low.or(high).add(V::word(-32)).scaled(d)));
-        }
+        each_of::<V, 8>(
+            #[inline(always)]
+            |g| {
+                let q = w.bytes(8 + 16 * g);
+                let quants = [q.bits(0, 15, 0).lookup(&LEVELS), q.bits(4, 15, 0).lookup(&LEVELS)];
+                let low = low.shr(4 * g as u32).and(V::word(15));
+                let high = high.shr(2 * g as u32).and(V::word(3)).shl(4);
+                each(g, Group::new(quants, low.or(high).add(V::word(-32)).scaled(d)));
+            },
+        );
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::fit::Affine;
 use super::q8::{Group, Unpack};
-use super::simd::{Blocks, Vector, both};
+use super::simd::{Blocks, Vector, both, each_of};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
 use crate::wgsl::wgsl;
 
@@ -54,19 +54,22 @@ impl Unpack<BYTES> for Unpacker {
         let scales = w.bytes(0).words();
         for part in 0..2 {
             let q = [w.bytes(16 + 32 * part), w.bytes(32 + 32 * part)];
-            for r in 0..4 {
-                let quants = [q[0].bits(2 * r as u32, 3, 0), q[1].bits(2 * r as u32, 3, 0)];
-                let row = 4 * part + r;
-                let scale = both(
-                    #[inline(always)]
-                    |h| scales[row / 2].unsigned(row % 2 * 2 + h).and(V::word(15)).scaled(d),
-                );
-                let min = both(
-                    #[inline(always)]
-                    |h| scales[row / 2].unsigned(row % 2 * 2 + h).shr(4).scaled(dmin),
-                );
-                each(row, Group { quants, scale, min });
-            }
+            each_of::<V, 4>(
+                #[inline(always)]
+                |r| {
+                    let quants = [q[0].bits(2 * r as u32, 3, 0), q[1].bits(2 * r as u32, 3, 0)];
+                    let row = 4 * part + r;
+                    let scale = both(
+                        #[inline(always)]
+                        |h| scales[row / 2].unsigned(row % 2 * 2 + h).and(V::word(15)).scaled(d),
+                    );
+                    let min = both(
+                        #[inline(always)]
+                        |h| scales[row / 2].unsigned(row % 2 * 2 + h).shr(4).scaled(dmin),
+                    );
+                    each(row, Group { quants, scale, min });
+                },
+            );
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::fit::{self, Scaled};
 use super::q8::{Group, Unpack};
-use super::simd::{Blocks, Vector, both};
+use super::simd::{Blocks, Vector, both, each_of};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
 use crate::wgsl::wgsl;
 
@@ -63,21 +63,25 @@ impl Unpack<BYTES> for Unpacker {
         let high = [w.bytes(0), w.bytes(16)];
         for part in 0..2 {
             let low = [w.bytes(32 + 32 * part), w.bytes(48 + 32 * part)];
-            for r in 0..4 {
-                let row = 4 * part + r;
-                let quants = both(
-                    #[inline(always)]
-                    |h| low[h].bits(2 * r as u32, 3, 0).or(high[h].bits(row as u32, 1, 2)),
-                );
-                // The scales of groups 4 t to 4 t + 3, of which two are this row's.
-                let t = row / 2;
-                let scales = low_scales[t % 2].bits(t as u32 / 2 * 4, 15, 0).or(high_scales.bits(2 * t as u32, 3, 4));
-                let scale = both(
-                    #[inline(always)]
-                    |h| scales.unsigned(row % 2 * 2 + h).add(V::word(-32)).scaled(d),
-                );
-                each(row, Group { scale, ..Group::new(quants, d) });
-            }
+            each_of::<V, 4>(
+                #[inline(always)]
+                |r| {
+                    let row = 4 * part + r;
+                    let quants = both(
+                        #[inline(always)]
+                        |h| low[h].bits(2 * r as u32, 3, 0).or(high[h].bits(row as u32, 1, 2)),
+                    );
+                    // The scales of groups 4 t to 4 t + 3, of which two are this row's.
+                    let t = row / 2;
+                    let scales =
+                        low_scales[t % 2].bits(t as u32 / 2 * 4, 15, 0).or(high_scales.bits(2 * t as u32, 3, 4));
+                    let scale = both(
+                        #[inline(always)]
+                        |h| scales.unsigned(row % 2 * 2 + h).add(V::word(-32)).scaled(d),
+                    );
+                    each(row, Group { scale, ..Group::new(quants, d) });
+                },
+            );
         }
     }
 }

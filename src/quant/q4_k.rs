@@ -6,7 +6,7 @@
 
 use super::fit::{Affine, size_and_rms};
 use super::q8::{Group, Unpack};
-use super::simd::{Blocks, Vector};
+use super::simd::{Blocks, Vector, each_of};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, packed6, q8};
 use crate::wgsl::wgsl;
 
@@ -56,15 +56,24 @@ impl Unpack<BYTES> for Unpacker {
         let head = w.bytes(0).words();
         let (d, dmin) = (head[0].f16_to_f32(), head[0].shr(16).f16_to_f32());
         let (scales, mins) = packed6::all([head[1], head[2], head[3]]);
-        for pair in 0..4 {
-            let q = [w.bytes(16 + 32 * pair), w.bytes(32 + 32 * pair)];
-            for odd in 0..2 {
-                let g = 2 * pair + odd;
-                let quants = [q[0].bits(4 * odd as u32, 15, 0), q[1].bits(4 * odd as u32, 15, 0)];
-                let scale = scales[g / 4].unsigned(g % 4).scaled(d);
-                each(g, Group { min: [mins[g / 4].unsigned(g % 4).scaled(dmin); 2], ..Group::new(quants, scale) });
-            }
-        }
+        each_of::<V, 4>(
+            #[inline(always)]
+            |pair| {
+                let q = [w.bytes(16 + 32 * pair), w.bytes(32 + 32 * pair)];
+                each_of::<V, 2>(
+                    #[inline(always)]
+                    |odd| {
+                        let g = 2 * pair + odd;
+                        let quants = [q[0].bits(4 * odd as u32, 15, 0), q[1].bits(4 * odd as u32, 15, 0)];
+                        let scale = scales[g / 4].unsigned(g % 4).scaled(d);
+                        each(
+                            g,
+                            Group { min: [mins[g / 4].unsigned(g % 4).scaled(dmin); 2], ..Group::new(quants, scale) },
+                        );
+                    },
+                );
+            },
+        );
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::fit::{self, Scaled};
 use super::q8::{Group, Unpack};
-use super::simd::{Blocks, Vector, both};
+use super::simd::{Blocks, Vector, both, each_of};
 use super::{FormatInfo, decode_blocks, encode_blocks, f16_at, q8};
 use crate::wgsl::wgsl;
 
@@ -58,15 +58,18 @@ impl Unpack<BYTES> for Unpacker {
             let high = [w.bytes(128 + 32 * part), w.bytes(144 + 32 * part)];
             let low = [64 * part, 64 * part + 32];
             let low = [[w.bytes(low[0]), w.bytes(low[0] + 16)], [w.bytes(low[1]), w.bytes(low[1] + 16)]];
-            for r in 0..4 {
-                let quants = both(
-                    #[inline(always)]
-                    |h| low[r % 2][h].bits(r as u32 / 2 * 4, 15, 0).or(high[h].bits(2 * r as u32, 3, 4)),
-                );
-                let scales = scales[2 * part + r / 2];
-                let scale = [scales.signed(r % 2 * 2).scaled(d), scales.signed(r % 2 * 2 + 1).scaled(d)];
-                each(4 * part + r, Group { scale, ..Group::new(quants, d) });
-            }
+            each_of::<V, 4>(
+                #[inline(always)]
+                |r| {
+                    let quants = both(
+                        #[inline(always)]
+                        |h| low[r % 2][h].bits(r as u32 / 2 * 4, 15, 0).or(high[h].bits(2 * r as u32, 3, 4)),
+                    );
+                    let scales = scales[2 * part + r / 2];
+                    let scale = [scales.signed(r % 2 * 2).scaled(d), scales.signed(r % 2 * 2 + 1).scaled(d)];
+                    each(4 * part + r, Group { scale, ..Group::new(quants, d) });
+                },
+            );
         }
     }
 }

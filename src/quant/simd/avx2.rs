@@ -81,6 +81,7 @@ super::vector_impl! {
         const PARTS: usize = 2;
         const BIAS: u8 = if VNNI { 128 } else { 0 };
         const SHORT: bool = !VNNI;
+        const UNROLLED: bool = true;
         type Floats = __m256;
 
         unsafe fn load(at: *const u8, step: usize) -> Self {

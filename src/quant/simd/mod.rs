@@ -22,7 +22,7 @@ pub(super) use blocks::{Blocks, columns, each_group};
 use float_products::Number;
 pub(crate) use float_products::SECTION;
 pub(super) use float_products::{Bf16, F16, F32};
-pub(super) use vector::{Bytes, Vector, both};
+pub(super) use vector::{Bytes, Vector, both, each_of};
 pub(super) use weighted_sums::Rows;
 
 use super::q8::{LANES, Q8, Unpack};
@@ -102,6 +102,7 @@ macro_rules! vector_impl {
             const PARTS: usize = $parts:expr;
             const BIAS: u8 = $bias:expr;
             $(const SHORT: bool = $short:expr;)?
+            $(const UNROLLED: bool = $unrolled:expr;)?
             type Floats = $floats:ty;
             $(unsafe fn $load:ident($($load_arg:tt)*) -> $loaded:ty $load_body:block)*
             $(fn $op:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*
@@ -111,6 +112,7 @@ macro_rules! vector_impl {
             const PARTS: usize = $parts;
             const BIAS: u8 = $bias;
             $(const SHORT: bool = $short;)?
+            $(const UNROLLED: bool = $unrolled;)?
             type Floats = $floats;
             $(#[inline(always)]
             unsafe fn $load($($load_arg)*) -> $loaded {

@@ -12,6 +12,8 @@ pub(in super::super) trait Vector: Copy {
     const BIAS: u8;
     /// Whether products are added in i16 first, since their sums in i32 take more instructions.
     const SHORT: bool = false;
+    /// Whether groups of a block are unpacked by code of their own, with shifts that are constants: measured to pay, or not.
+    const UNROLLED: bool = false;
     /// A float for each word.
     type Floats: Copy;
 
@@ -191,6 +193,24 @@ pub(in super::super) struct Bytes<V>(pub(super) [V; 4]);
 #[inline(always)]
 pub(in super::super) fn both<T>(f: impl Fn(usize) -> T) -> [T; 2] {
     [f(0), f(1)]
+}
+
+/// `f(0)` to `f(N - 1)`, for N up to 8: each compiled for itself if the form says so, else a loop.
+#[inline(always)]
+pub(in super::super) fn each_of<V: Vector, const N: usize>(mut f: impl FnMut(usize)) {
+    const { assert!(N <= 8) };
+    if !V::UNROLLED {
+        for i in 0..N {
+            f(i);
+        }
+        return;
+    }
+    macro_rules! call {
+        ($($i:literal)*) => {
+            $(if $i < N { f($i); })*
+        };
+    }
+    call!(0 1 2 3 4 5 6 7);
 }
 
 impl<V: Vector> Bytes<V> {
