@@ -69,7 +69,7 @@ impl Unpack<BYTES> for Unpacker {
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
         let q = w.bytes(2);
         let quants = [q.bits(0, 15, 0).lookup(&LEVELS), q.bits(4, 15, 0).lookup(&LEVELS)];
-        each(0, Group::new(quants, w.words(0).f16_to_f32()));
+        each(0, Group::new(quants, w.f16s(0)));
     }
 }
 

@@ -43,7 +43,7 @@ impl Unpack<BYTES> for Unpacker {
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
         let q = w.bytes(2);
-        each(0, Group::new([q.bits(0, 15, 0), q.bits(4, 15, 0)], w.words(0).f16_to_f32()));
+        each(0, Group::new([q.bits(0, 15, 0), q.bits(4, 15, 0)], w.f16s(0)));
     }
 }
 

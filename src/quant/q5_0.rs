@@ -46,7 +46,7 @@ impl Unpack<BYTES> for Unpacker {
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
         let (q, fifths) = (w.bytes(6), w.words(2));
         let quants = [q.bits(0, 15, 0).or(Bytes::fifths(fifths, 0)), q.bits(4, 15, 0).or(Bytes::fifths(fifths, 2))];
-        each(0, Group::new(quants, w.words(0).f16_to_f32()));
+        each(0, Group::new(quants, w.f16s(0)));
     }
 }
 

@@ -40,7 +40,7 @@ impl Unpack<BYTES> for Unpacker {
 
     #[inline(always)]
     fn block<V: Vector>(w: &Blocks<V, BYTES>, mut each: impl FnMut(usize, Group<V>)) {
-        each(0, Group::new([w.bytes(2).biased(), w.bytes(18).biased()], w.words(0).f16_to_f32()));
+        each(0, Group::new([w.bytes(2).biased(), w.bytes(18).biased()], w.f16s(0)));
     }
 }
 

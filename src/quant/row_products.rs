@@ -26,7 +26,7 @@ pub(super) fn body<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(
                 if U::SCALES_BY_16 {
                     for half in 0..2 {
                         let below = V::word(x.sum_below(above, half));
-                        let products = group.quants[half].dot(x, half, U::SIGNED).add(below);
+                        let products = group.quants[half].dot(x, half, U::BITS).add(below);
                         y = V::add_scaled(y, group.scale[half], x.scale, products);
                         if U::MINS {
                             mins = V::add_product(mins, group.min[half], x.half_sum(half));
@@ -34,7 +34,7 @@ pub(super) fn body<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(
                     }
                 } else {
                     let below = V::word(x.sum_below(above, 0) + x.sum_below(above, 1));
-                    let products = Bytes::dot_both(group.quants, x, U::SIGNED).add(below);
+                    let products = Bytes::dot_both(group.quants, x, U::BITS).add(below);
                     y = V::add_scaled(y, group.scale[0], x.scale, products);
                     if U::MINS {
                         mins = V::add_product(mins, group.min[0], x.sum);

@@ -90,6 +90,14 @@ super::vector_impl! {
         unsafe fn gather(at: *const u8, step: usize) -> Self {
             Self(_mm256_set_m128i(gather(at.add(4 * step), step), gather(at, step)))
         }
+        unsafe fn gather_f16s(at: *const u8, step: usize) -> __m256 {
+            // One after another into a vector, without a shuffle between them.
+            let bits = |i: usize| i32::from(at.add(i * step).cast::<u16>().read_unaligned());
+            let x = _mm_insert_epi16::<1>(_mm_cvtsi32_si128(bits(0)), bits(1));
+            let x = _mm_insert_epi16::<3>(_mm_insert_epi16::<2>(x, bits(2)), bits(3));
+            let x = _mm_insert_epi16::<5>(_mm_insert_epi16::<4>(x, bits(4)), bits(5));
+            _mm256_cvtph_ps(_mm_insert_epi16::<7>(_mm_insert_epi16::<6>(x, bits(6)), bits(7)))
+        }
         unsafe fn floats_at(at: *const u8) -> __m256 { _mm256_loadu_ps(at.cast()) }
         unsafe fn f16s_at(at: *const u8) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(at.cast())) }
         unsafe fn bf16s_at(at: *const u8) -> __m256 {
@@ -126,16 +134,11 @@ super::vector_impl! {
             // One side of the products has no sign: that of q goes to x. Pairs fit i16: 128 * 127 * 2.
             Self::add_pairs(sum.0, Self::pairs(_mm256_abs_epi8(q.0), _mm256_sign_epi8(x.0, q.0)))
         }
-        fn dot_pair(q: [Self; 2], x: [Self; 2]) -> Self {
-            if VNNI {
-                return Self::dot(Self::dot(Self::word(0), q[0], x[0]), q[1], x[1]);
-            }
-            // Four products of 63 * 127 fit i16.
-            let pairs = _mm256_add_epi16(Self::pairs(q[0].0, x[0].0), Self::pairs(q[1].0, x[1].0));
-            Self(_mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
         fn dot_short(sum: Self, q: Self, x: Self) -> Self {
             if VNNI { Self::dot(sum, q, x) } else { Self(_mm256_add_epi16(sum.0, Self::pairs(q.0, x.0))) }
+        }
+        fn add_short(self, other: Self) -> Self {
+            if VNNI { self.add(other) } else { Self(_mm256_add_epi16(self.0, other.0)) }
         }
         fn long(self) -> Self {
             if VNNI { self } else { Self(_mm256_madd_epi16(self.0, _mm256_set1_epi16(1))) }

@@ -37,6 +37,14 @@ impl<V: Vector, const BYTES: usize> Blocks<V, BYTES> {
         // SAFETY: each row has a block here (`each_group`).
         unsafe { V::gather(self.at.add(at), self.stride) }
     }
+
+    /// The f16 at byte `at` of each row's block; not the last one of a block.
+    #[inline(always)]
+    pub(in super::super) fn f16s(&self, at: usize) -> V::Floats {
+        assert!(at + 4 <= BYTES);
+        // SAFETY: each row has a block here (`each_group`).
+        unsafe { V::gather_f16s(self.at.add(at), self.stride) }
+    }
 }
 
 /// Calls `each` with every 32 columns of the `4 * PARTS` rows from row `first` on, in order; rows that `w` does not have are zeros.

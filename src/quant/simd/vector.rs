@@ -27,6 +27,15 @@ pub(in super::super) trait Vector: Copy {
     /// # Safety
     /// They can be read.
     unsafe fn gather(at: *const u8, step: usize) -> Self;
+    /// The f16 in the low half of each word that [`gather`](Self::gather) reads.
+    ///
+    /// # Safety
+    /// The words can be read.
+    #[inline(always)]
+    unsafe fn gather_f16s(at: *const u8, step: usize) -> Self::Floats {
+        // SAFETY: as the caller says.
+        unsafe { Self::gather(at, step) }.f16_to_f32()
+    }
     /// Consecutive floats.
     ///
     /// # Safety
@@ -82,16 +91,16 @@ pub(in super::super) trait Vector: Copy {
     fn dot(sum: Self, q: Self, x: Self) -> Self;
     /// The same with q of any sign, biased.
     fn dot_signed(sum: Self, q: Self, x: Self) -> Self;
-    /// The sum of two products; as [`dot`](Self::dot).
-    #[inline(always)]
-    fn dot_pair(q: [Self; 2], x: [Self; 2]) -> Self {
-        Self::dot(Self::dot(Self::word(0), q[0], x[0]), q[1], x[1])
-    }
-
     /// As [`dot`](Self::dot), but where sums are [short](Self::SHORT), each word of `sum` is two of them, in i16.
     #[inline(always)]
     fn dot_short(sum: Self, q: Self, x: Self) -> Self {
         Self::dot(sum, q, x)
+    }
+
+    /// Adds sums of [`dot_short`](Self::dot_short).
+    #[inline(always)]
+    fn add_short(self, other: Self) -> Self {
+        self.add(other)
     }
 
     /// What sums of [`dot_short`](Self::dot_short) come to, in i32.
@@ -100,7 +109,7 @@ pub(in super::super) trait Vector: Copy {
         self
     }
 
-    /// How many times short sums can be added to, with q of so many bits: twice as many products with at most 127 fit i16.
+    /// How many products of q of so many bits short sums hold: twice as many products of numbers up to 127 fit i16.
     #[inline(always)]
     fn short_sums(bits: u32) -> usize {
         match bits {
@@ -292,30 +301,40 @@ impl<V: Vector> Bytes<V> {
         e.low_pairs(f).add(e.high_pairs(f))
     }
 
-    /// The products of each row with a half of x; bytes as [`Vector::dot`] takes them, or biased.
+    /// The same of sums of [`Vector::dot_short`], each of so many products of quants of so many bits.
     #[inline(always)]
-    pub(in super::super) fn dot(self, x: &Q8, half: usize, signed: bool) -> V {
+    fn across_short(self, products: usize, bits: u32) -> V {
+        let ([a, b, c, d], most) = (self.0, V::short_sums(bits));
+        if 2 * products > most {
+            return self.map(V::long).across();
+        }
+        let (e, f) = (a.low_words(b).add_short(a.high_words(b)), c.low_words(d).add_short(c.high_words(d)));
+        let (low, high) = (e.low_pairs(f), e.high_pairs(f));
+        if 4 * products > most { low.long().add(high.long()) } else { low.add_short(high).long() }
+    }
+
+    /// The products of each row with a half of x; quants of so many bits as [`Vector::dot`] takes them, or, with 8, biased.
+    #[inline(always)]
+    pub(in super::super) fn dot(self, x: &Q8, half: usize, bits: u32) -> V {
         let x = V::spread(&x.low_high()[half]);
-        let dot = if signed { V::dot_signed } else { V::dot };
-        self.map(
+        let dot = if bits == 8 { V::dot_signed } else { V::dot_short };
+        let products = self.map(
             #[inline(always)]
             |q| dot(V::word(0), q, x),
-        )
-        .across()
+        );
+        if bits == 8 { products.across() } else { products.across_short(1, bits) }
     }
 
     /// The products of each row with both halves of x.
     #[inline(always)]
-    pub(in super::super) fn dot_both(q: [Self; 2], x: &Q8, signed: bool) -> V {
+    pub(in super::super) fn dot_both(q: [Self; 2], x: &Q8, bits: u32) -> V {
         let x = x.low_high();
         let x = [V::spread(&x[0]), V::spread(&x[1])];
+        let dot = if bits == 8 { V::dot_signed } else { V::dot_short };
         let mut out = q[0];
         for (out, (a, b)) in out.0.iter_mut().zip(q[0].0.into_iter().zip(q[1].0)) {
-            *out = match signed {
-                true => V::dot_signed(V::dot_signed(V::word(0), a, x[0]), b, x[1]),
-                false => V::dot_pair([a, b], x),
-            };
+            *out = dot(dot(V::word(0), a, x[0]), b, x[1]);
         }
-        out.across()
+        if bits == 8 { out.across() } else { out.across_short(2, bits) }
     }
 }
