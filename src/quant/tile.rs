@@ -56,10 +56,18 @@ pub(super) fn products<
     let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<MANY>(), out.as_chunks_mut::<MANY>());
     for first in (0..LANES).step_by(4 * V::PARTS * WIDE) {
         for (x, out) in x.iter().zip(&mut *out) {
-            some::<V, SCALES_BY_16, MINS, BITS, WIDE, MANY>(tiles, first, x, out);
+            if V::PARTS == 1 {
+                row_by_row::<V, SCALES_BY_16, MINS, BITS, MANY>(tiles, first, x, out);
+            } else {
+                some::<V, SCALES_BY_16, MINS, BITS, WIDE, MANY>(tiles, first, x, out);
+            }
         }
         for (x, out) in x_rest.as_chunks().0.iter().zip(out_rest.as_chunks_mut().0) {
-            some::<V, SCALES_BY_16, MINS, BITS, WIDE, 1>(tiles, first, x, out);
+            if V::PARTS == 1 {
+                row_by_row::<V, SCALES_BY_16, MINS, BITS, 1>(tiles, first, x, out);
+            } else {
+                some::<V, SCALES_BY_16, MINS, BITS, WIDE, 1>(tiles, first, x, out);
+            }
         }
     }
 }
@@ -145,5 +153,59 @@ fn some<
         for i in 0..MANY {
             V::store_floats(V::sub_floats(y[v][i], mins[v][i]), &mut out[i][first + v * rows..][..rows]);
         }
+    }
+}
+
+/// [`some`] for one vector of one part: in WebAssembly, whose loops stay loops, the words of a tile are loaded first and each row
+/// of activations has its sums in registers. It reads prompts twice as fast as the other order.
+#[inline(always)]
+fn row_by_row<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const BITS: u32, const MANY: usize>(
+    tiles: &[Tile],
+    first: usize,
+    x: &[&[Q8]; MANY],
+    out: &mut [[f32; LANES]; MANY],
+) {
+    let (rows, signed) = (4 * V::PARTS, BITS == 8);
+    let above = if signed { V::BIAS } else { above(MINS, BITS) };
+    let dot = if signed { V::dot_signed } else { V::dot };
+    let x = x.map(|x| &x[..tiles.len()]);
+    let (mut y, mut mins) = ([V::float(0.0); MANY], [V::float(0.0); MANY]);
+    for (g, tile) in tiles.iter().enumerate() {
+        let mut w = [V::word(0); 8];
+        for (w, quants) in w.iter_mut().zip(&tile.quants) {
+            *w = V::from_bytes(&quants[4 * first..][..4 * rows]);
+        }
+        let (mut scale, mut min) = ([V::float(0.0); 2], [V::float(0.0); 2]);
+        for half in 0..2 {
+            scale[half] = V::load_floats(&tile.scale[half][first..][..rows]);
+            min[half] = V::load_floats(&tile.min[half][first..][..rows]);
+        }
+        for i in 0..MANY {
+            let x = &x[i][g];
+            let mut sums = [V::word(x.sum_below(above, 0)), V::word(x.sum_below(above, 1))];
+            let words: &[i32; 8] = bytemuck::cast_ref(&x.quants);
+            for (half, sum) in sums.iter_mut().enumerate() {
+                for j in (4 * half..4 * half + 4).step_by(2) {
+                    let (w, x) = ([w[j], w[j + 1]], [V::word(words[j]), V::word(words[j + 1])]);
+                    *sum = dot(dot(*sum, w[0], x[0]), w[1], x[1]);
+                }
+            }
+            if SCALES_BY_16 {
+                for half in 0..2 {
+                    y[i] = V::add_scaled(y[i], scale[half], x.scale, sums[half]);
+                    if MINS {
+                        mins[i] = V::add_product(mins[i], min[half], x.half_sum(half));
+                    }
+                }
+            } else {
+                y[i] = V::add_scaled(y[i], scale[0], x.scale, sums[0].add(sums[1]));
+                if MINS {
+                    mins[i] = V::add_product(mins[i], min[0], x.sum);
+                }
+            }
+        }
+    }
+    for (out, (y, mins)) in out.iter_mut().zip(y.into_iter().zip(mins)) {
+        V::store_floats(V::sub_floats(y, mins), &mut out[first..][..rows]);
     }
 }
