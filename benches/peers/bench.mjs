@@ -56,8 +56,7 @@ const cases = [
   ...group("kinds", kinds.map((shape) => ({ shape, type: "Q4_K_M" }))),
   ...group("kinds", ["moe", "latent", "windows", "sinks", "learned-positions"].map((shape) => ({ shape, type: "Q4_K_M", depth: 2048, threads: [2] }))),
   ...group("neighbours", [0, 1, 2].map((neighbours) => ({ shape: "160M", type: "Q4_K_M", neighbours, threads: [1, 2, 8] }))),
-  ...group("embed", ["F32", "F16", "Q8_0"].map((type) => ({ shape: "encoder", type, threads: [1, 2], texts: option.quick ? 200 : 1000 }))),
-  ...group("embed", [{ file: "all-MiniLM-L6-v2", python: true, threads: [1, 2], texts: option.quick ? 200 : 1000 }]),
+  ...group("embed", [...["F32", "F16", "Q8_0"].map((type) => ({ shape: "encoder", type })), { file: "all-MiniLM-L6-v2", python: true }].map((one) => ({ ...one, texts: option.quick ? 200 : 1000 }))),
   ...group("parallel", [{ shape: "160M", type: "Q4_0" }, { file: "SmolLM2-135M-Instruct.Q4_1.gguf" }].map((one) => ({ ...one, parallel: [1, 4, 16], prompt: [128], generate: [128], threads: [2] }))),
   ...group("vulkan", common.map((type) => ({ shape: "160M", type, device: "vulkan", threads: [null], ...vulkan }))),
 ];
@@ -184,19 +183,23 @@ function texts(one, n) {
     run(command, args);
     return [{ test: `${one.texts} texts`, samples_ts: [one.texts / (Number(process.hrtime.bigint() - started) / 1e9)] }];
   };
-  const peer = native("llama-embedding");
-  const python = (process.env.PYTHON || "python3").split(" ");
-  const there = spawnSync(python[0], [...python.slice(1), "-c", "import sentence_transformers"]).status === 0;
-  const inPython = [...python.slice(1), fileURLToPath(new URL("texts.py", import.meta.url)), path(one), String(n), theirs];
+  const inLlama = () => {
+    const peer = native("llama-embedding");
+    return peer && timed(peer[0], [...peer.slice(1), "-m", path(one), "-t", String(n), "-f", theirs, "--pooling", "mean", "--embd-output-format", "array", "-b", "2048", "-ub", "2048", "-ngl", "0"]);
+  };
+  const inPython = () => {
+    const [command, ...args] = (process.env.PYTHON || "python3").split(" ");
+    const there = spawnSync(command, [...args, "-c", "import sentence_transformers"]).status === 0;
+    return there && JSON.parse(run(command, [...args, fileURLToPath(new URL("texts.py", import.meta.url)), path(one), String(n), theirs]));
+  };
   return {
     wgslm: () => timed(option.wgslm, ["embed", "-m", path(one), "--device", "cpu", "--threads", String(n), "-i", ours]),
-    llama: () => one.python ? there && JSON.parse(run(python[0], inPython)) : peer && timed(peer[0], [...peer.slice(1), "-m", path(one), "-t", String(n), "-f", theirs, "--pooling", "mean", "--embd-output-format", "array", "-b", "2048", "-ub", "2048", "-ngl", "0"]),
+    llama: one.python ? inPython : inLlama,
   };
 }
 
 const rows = [];
 const versions = new Set();
-let chosen = 0;
 for (const one of cases) {
   for (const n of one.threads) {
     const model = `${one.file?.replace(/\.gguf$/, "") ?? `${one.shape} ${one.type}`}${one.neighbours === undefined ? "" : `, ${one.neighbours} neighbours`}`;
@@ -206,7 +209,6 @@ for (const one of cases) {
       continue;
     }
     if (option.only.some((word) => !name.toLowerCase().includes(word.toLowerCase()))) continue;
-    chosen += 1;
     // The adapter of ours that llama.cpp names, too.
     let [adapter, device] = ["", "CPU"];
     if (one.device === "vulkan") {
@@ -239,7 +241,7 @@ for (const one of cases) {
   }
 }
 say("");
-if (!option.list && chosen === 0) throw new Error(`no case has ${option.only.join(" and ")} in its name; --list prints the names`);
+if (!option.list && rows.length === 0) throw new Error(`no case has ${option.only.join(" and ")} in its name; --list prints the names`);
 
 const number = (x) => (Number.isNaN(x) ? "-" : x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2));
 const rates = (side) => `${number(median(side))} (${number(Math.min(...side))} - ${number(Math.max(...side))})`;

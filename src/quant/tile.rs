@@ -56,18 +56,10 @@ pub(super) fn products<
     let ((x, x_rest), (out, out_rest)) = (x.as_chunks::<MANY>(), out.as_chunks_mut::<MANY>());
     for first in (0..LANES).step_by(4 * V::PARTS * WIDE) {
         for (x, out) in x.iter().zip(&mut *out) {
-            if V::PARTS == 1 {
-                row_by_row::<V, SCALES_BY_16, MINS, BITS, MANY>(tiles, first, x, out);
-            } else {
-                some::<V, SCALES_BY_16, MINS, BITS, WIDE, MANY>(tiles, first, x, out);
-            }
+            some::<V, SCALES_BY_16, MINS, BITS, WIDE, MANY>(tiles, first, x, out);
         }
         for (x, out) in x_rest.as_chunks().0.iter().zip(out_rest.as_chunks_mut().0) {
-            if V::PARTS == 1 {
-                row_by_row::<V, SCALES_BY_16, MINS, BITS, 1>(tiles, first, x, out);
-            } else {
-                some::<V, SCALES_BY_16, MINS, BITS, WIDE, 1>(tiles, first, x, out);
-            }
+            some::<V, SCALES_BY_16, MINS, BITS, WIDE, 1>(tiles, first, x, out);
         }
     }
 }
@@ -87,10 +79,13 @@ fn some<
     x: &[&[Q8]; MANY],
     out: &mut [[f32; LANES]; MANY],
 ) {
+    if V::PARTS == 1 {
+        return row_by_row::<V, SCALES_BY_16, MINS, BITS, MANY>(tiles, first, x, out);
+    }
     let (rows, signed) = (4 * V::PARTS, BITS == 8);
     let above = if signed { V::BIAS } else { above(MINS, BITS) };
     let short = V::SHORT && !signed;
-    // Halves of the columns that share scales; words of columns whose products are added before they are i32 for certain.
+    // Halves of the columns that share scales; words of columns whose products make one sum before it is added to others.
     let halves = if SCALES_BY_16 { 1 } else { 2 };
     let together = if short { V::short_sums(BITS).min(4 * halves) } else { 4 };
     let mut x_rows = [&[][..]; MANY];
@@ -140,11 +135,8 @@ fn some<
                         let below: i32 = (half..half + halves).map(|half| x.sum_below(above, half)).sum();
                         sums[v][i] = sums[v][i].add(V::word(below));
                     }
-                    y[v][i] = V::add_scaled(y[v][i], scale, x.scale, sums[v][i]);
-                    if MINS {
-                        let sum = if SCALES_BY_16 { x.half_sum(half) } else { x.sum };
-                        mins[v][i] = V::add_product(mins[v][i], min, sum);
-                    }
+                    let y = (&mut y[v][i], &mut mins[v][i]);
+                    add_products::<V>(y, (scale, MINS.then_some(min)), x, SCALES_BY_16.then_some(half), sums[v][i]);
                 }
             }
         }
@@ -192,20 +184,36 @@ fn row_by_row<V: Vector, const SCALES_BY_16: bool, const MINS: bool, const BITS:
             }
             if SCALES_BY_16 {
                 for half in 0..2 {
-                    y[i] = V::add_scaled(y[i], scale[half], x.scale, sums[half]);
-                    if MINS {
-                        mins[i] = V::add_product(mins[i], min[half], x.half_sum(half));
-                    }
+                    let y = (&mut y[i], &mut mins[i]);
+                    add_products::<V>(y, (scale[half], MINS.then_some(min[half])), x, Some(half), sums[half]);
                 }
             } else {
-                y[i] = V::add_scaled(y[i], scale[0], x.scale, sums[0].add(sums[1]));
-                if MINS {
-                    mins[i] = V::add_product(mins[i], min[0], x.sum);
-                }
+                let (y, sum) = ((&mut y[i], &mut mins[i]), sums[0].add(sums[1]));
+                add_products::<V>(y, (scale[0], MINS.then_some(min[0])), x, None, sum);
             }
         }
     }
     for (out, (y, mins)) in out.iter_mut().zip(y.into_iter().zip(mins)) {
         V::store_floats(V::sub_floats(y, mins), &mut out[first..][..rows]);
+    }
+}
+
+/// Adds what products of 32 columns, or of one half of them, come to: with their scale to one running sum, and, if they have a
+/// minimum, that to another.
+#[inline(always)]
+fn add_products<V: Vector>(
+    (y, mins): (&mut V::Floats, &mut V::Floats),
+    (scale, min): (V::Floats, Option<V::Floats>),
+    x: &Q8,
+    half: Option<usize>,
+    products: V,
+) {
+    *y = V::add_scaled(*y, scale, x.scale, products);
+    if let Some(min) = min {
+        let sum = match half {
+            Some(half) => x.half_sum(half),
+            None => x.sum,
+        };
+        *mins = V::add_product(*mins, min, sum);
     }
 }
