@@ -190,7 +190,7 @@ function texts(one, n) {
   const inPython = () => {
     const [command, ...args] = (process.env.PYTHON || "python3").split(" ");
     const there = spawnSync(command, [...args, "-c", "import sentence_transformers"]).status === 0;
-    return there && JSON.parse(run(command, [...args, fileURLToPath(new URL("texts.py", import.meta.url)), path(one), String(n), theirs]));
+    return there ? JSON.parse(run(command, [...args, fileURLToPath(new URL("texts.py", import.meta.url)), path(one), String(n), theirs])) : null;
   };
   return {
     wgslm: () => timed(option.wgslm, ["embed", "-m", path(one), "--device", "cpu", "--threads", String(n), "-i", ours]),
