@@ -136,6 +136,30 @@ limited("a page that is not secure has the processor, and answers", async () => 
   }
 });
 
+limited("what is asked at once is answered, however long the browser looks for earlier chats", async () => {
+  fresh();
+  const { page, context } = await open();
+  await earlier(page);
+  await page.addInitScript(() => {
+    const real = IDBObjectStore.prototype.getAll;
+    IDBObjectStore.prototype.getAll = function () {
+      const request = real.call(this);
+      const late = {};
+      request.onsuccess = () => setTimeout(() => late.onsuccess(Object.assign(late, { result: request.result })), 1000);
+      return late;
+    };
+  });
+  await page.reload();
+  await page.waitForSelector("#composer:not([hidden])");
+  await page.fill("#input", "Tell me a story about a lost key.");
+  await page.press("#input", "Enter");
+  await answered(page);
+  assert.equal(await page.innerText("#log .user .text"), "Tell me a story about a lost key.");
+  const titles = await page.locator("#chats li button:not([aria-label])").allInnerTexts();
+  assert.deepEqual(titles, ["Tell me a story about a lost key.", EARLIER.title]);
+  await context.close();
+});
+
 limited("a question stays when the page is closed before its answer", async () => {
   fresh();
   const { page, context } = await open();
@@ -538,8 +562,8 @@ limited("a phone: ?model= with a relative address, said before it is fetched, ke
   special.set("/m/other.gguf", (request) => request.socket.destroy());
   await page.goto(`${address}/`);
   await page.waitForSelector("#composer:not([hidden])");
-  // The last model, since it is here; the name comes when that is known.
-  await page.waitForFunction(() => document.getElementById("model-name").textContent === "other");
+  // The last model, since it is here.
+  assert.equal(await page.innerText("#model-name"), "other");
   await page.click("#open-side");
   await page.waitForTimeout(300);
   await pictures(page, "chats");

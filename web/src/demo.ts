@@ -14,6 +14,7 @@ import {
   type Progress,
 } from "./index.js";
 import { copyButton, MarkdownView } from "./markdown.js";
+import { isKept } from "./models.js";
 import { moduleOf } from "./support.js";
 
 function element<T extends HTMLElement>(id: string): T {
@@ -719,18 +720,19 @@ let supported = false;
 showSettings();
 const support = await checkSupport();
 if (support.ok) {
+  // What a person does before the rest is known would be undone by it.
+  const last = stored<Chosen>("wgslm-model", TINY);
+  // What would have to be downloaded is not chosen by itself.
+  const known = typeof last.source === "string" && last.source !== TINY_MODEL && (await isKept(last.source).catch(() => false));
+  chats = await allChats();
   supported = true;
   showDevice();
   for (const idea of ["Tell me a story about a small fox.", "Tell me a story about a lost key."]) {
     element("ideas").append(small(idea, idea, () => ask(current, idea)));
   }
-  element("model").hidden = element("composer").hidden = false;
-  const last = stored<Chosen>("wgslm-model", TINY);
-  // What would have to be downloaded is not chosen by itself.
-  const known = typeof last.source === "string" && last.source !== TINY_MODEL && (await models.plan(last.source).catch(() => undefined))?.complete;
   choose(known ? last : TINY);
-  chats = await allChats();
   show(newChat());
+  element("model").hidden = element("composer").hidden = false;
   const wanted = new URLSearchParams(location.search).get("model");
   if (wanted) {
     await openModels();

@@ -125,6 +125,13 @@ export async function plan(model: ModelSource, options: ModelOptions = {}): Prom
   };
 }
 
+/** Whether the browser keeps the whole of a model. Asks no network. */
+export async function isKept(model: string): Promise<boolean> {
+  const reference = parseReference(model);
+  const source = reference ? spell(reference) : (await locate(model)).remote?.source;
+  return source !== undefined && (await find(source))?.complete === true;
+}
+
 /** The models that the browser keeps for this origin. */
 export const models = {
   /** Those that are there, in whole or in part, the newest first. */
