@@ -104,7 +104,7 @@ super::vector_impl! {
             let words = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(words))
         }
-        fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         fn from_bytes(bytes: &[u8]) -> Self { Self(_mm256_loadu_si256(bytes[..32].as_ptr().cast())) }
         fn to_bytes(self, out: &mut [u8]) { _mm256_storeu_si256(out[..32].as_mut_ptr().cast(), self.0) }
         fn spread(bytes: &[i8; 16]) -> Self { Self(_mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast()))) }

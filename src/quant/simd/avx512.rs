@@ -52,7 +52,7 @@ super::vector_impl! {
             let words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(at.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words))
         }
-        fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+        fn fetch(at: *const u8) { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
         fn from_bytes(bytes: &[u8]) -> Self { Self(_mm512_loadu_si512(bytes[..64].as_ptr().cast())) }
         fn to_bytes(self, out: &mut [u8]) { _mm512_storeu_si512(out[..64].as_mut_ptr().cast(), self.0) }
         fn spread(bytes: &[i8; 16]) -> Self { Self(_mm512_broadcast_i32x4(_mm_loadu_si128(bytes.as_ptr().cast()))) }

@@ -6,9 +6,9 @@ use std::marker::PhantomData;
 use super::super::q8::{Group, LANES, Unpack};
 use super::vector::{Bytes, Vector};
 
-/// How many times the rows that are multiplied together lie between them and what is fetched. Fetched from one time ahead, it
-/// came too late.
-const AHEAD: usize = 2;
+/// Bytes, at least, between the rows that are multiplied together and those that are fetched: from nearer ones on, they came
+/// too late.
+const AHEAD: usize = 12 << 10;
 
 /// A block of each of `4 * PARTS` rows.
 pub(in super::super) struct Blocks<V, const BYTES: usize> {
@@ -58,6 +58,7 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
     let rows = 4 * V::PARTS;
     let w = w.get(first * row_bytes..).unwrap_or_default();
     let whole = w.len() >= rows * row_bytes;
+    let ahead = AHEAD.next_multiple_of(rows * row_bytes);
     // Made only where there are not as many rows: clearing it each time costs 4 % of decode.
     let mut copies = (!whole).then_some([[0; BYTES]; LANES]);
     for b in 0..row_bytes / BYTES {
@@ -79,9 +80,7 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
                 if whole {
                     // Later rows, which lie after these, a group's share with each group: many at once would hold up the loads of
                     // these. Nothing is read at an address beyond the file.
-                    let from = w
-                        .as_ptr()
-                        .wrapping_add(AHEAD * rows * row_bytes + rows * BYTES * (b * U::GROUPS + g) / U::GROUPS);
+                    let from = w.as_ptr().wrapping_add(ahead + rows * BYTES * (b * U::GROUPS + g) / U::GROUPS);
                     for line in 0..(rows * BYTES).div_ceil(64 * U::GROUPS) {
                         V::fetch(from.wrapping_add(64 * line));
                     }

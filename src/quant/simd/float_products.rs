@@ -18,7 +18,10 @@ const SUMS: usize = 16;
 pub(crate) const SECTION: usize = 2048;
 
 /// Bytes, at least, between the rows that are multiplied and what is fetched.
-const AHEAD: usize = 16 << 10;
+const AHEAD: usize = 8 << 10;
+/// Up to so many rows of x are multiplied with one row of W at a time: a core reads one stream faster than several, and for
+/// more rows of x it waits for products rather than for memory.
+const FEW: usize = 4;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -95,7 +98,7 @@ pub(super) fn body<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, 
     let n = out.len() / x.len();
     assert!(w.len() == n * k * N::BYTES && x.iter().all(|x| x.len() == k), "{n} rows of {k} in {} bytes", w.len());
     let mut j = 0;
-    while j + ROWS <= n {
+    while x.len() > FEW.min(MANY) && j + ROWS <= n {
         some::<N, V, PARTS, ROWS, MANY>(w, x, j, out);
         j += ROWS;
     }
@@ -171,7 +174,7 @@ fn section<N: Number, V: Vector, const PARTS: usize, const ROWS: usize, const MA
     let ahead = (ROWS * k * N::BYTES).max(AHEAD);
     let whole = columns.end - columns.len() % SUMS;
     for column in (columns.start..whole).step_by(SUMS) {
-        if MANY == 1 {
+        if MANY == 1 || ROWS == 1 {
             for line in 0..(SUMS * N::BYTES * ROWS).div_ceil(LINE) {
                 // Later rows, which lie after these, while these are multiplied; nothing is read at an address beyond the file.
                 V::fetch(rows.wrapping_add(ahead + ROWS * column * N::BYTES + line * LINE));
