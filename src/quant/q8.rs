@@ -171,9 +171,19 @@ mod tests {
         };
         let mut checked = 0;
         for (format, eight) in BlockFormat::ALL.iter().filter_map(|f| Some((f, f.info().eight?))) {
-            for (blocks, n, many, largest) in
-                [(1, 16, 8, false), (3, 16, 11, false), (2, 5, 1, false), (5, 16, 3, false), (2, 16, 13, true)]
-            {
+            // Rows with an even number of blocks have a form of their own if sixteen are of more than 12 KiB.
+            let long = (800 / format.info().bytes + 1).next_multiple_of(2);
+            for (blocks, n, many, largest) in [
+                (1, 16, 8, false),
+                (3, 16, 11, false),
+                (2, 5, 1, false),
+                (5, 16, 3, false),
+                (2, 16, 13, true),
+                (long, 16, 2, false),
+                (long, 16, 2, true),
+                (long, 15, 1, false),
+                (long + 1, 16, 1, false),
+            ] {
                 let k = blocks * format.info().weights;
                 let row_bytes = blocks * format.info().bytes;
                 let mut w: Vec<u8> = (0..n * row_bytes).map(|_| byte()).collect();

@@ -1,4 +1,4 @@
-//! x86-64 with AVX-512 and VNNI: four parts, so sixteen rows at once.
+//! x86-64 with AVX-512 and VNNI: four parts, so sixteen rows at once, or two blocks of each of eight.
 #![allow(unsafe_code, reason = "vector instructions")]
 
 use std::arch::x86_64::*;
@@ -11,11 +11,22 @@ use super::vector::Vector;
 use super::weighted_sums::{self, Rows};
 use super::{avx2, bodies};
 
-/// A vector.
+/// A vector. If `BLOCK` is not 0, its halves are of the same rows, `BLOCK` bytes apart.
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(__m512i);
+pub(super) struct Avx512<const BLOCK: usize = 0>(__m512i);
 
 bodies!("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni", Avx512, tiles: 1, 6, floats: 1, 4, 6, sums: 4, 6);
+
+/// [`rows`] for whole rows with an even number of blocks, of which it reads eight at a time.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(super) fn pairs<U: Unpack<BYTES>, const BYTES: usize>(
+    w: &[u8],
+    row_bytes: usize,
+    x: &[Q8],
+    out: &mut [f32; LANES],
+) {
+    row_products::pairs::<U, Avx512<BYTES>, BYTES>(w, row_bytes, x, out);
+}
 
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
@@ -24,27 +35,33 @@ pub(super) fn quantize(x: &[f32], out: &mut [Q8]) {
 
 /// Four parts.
 #[inline(always)]
-fn parts(a: __m128i, b: __m128i, c: __m128i, d: __m128i) -> Avx512 {
+fn parts(a: __m128i, b: __m128i, c: __m128i, d: __m128i) -> __m512i {
     // SAFETY: called by functions that have the features.
     unsafe {
         let v = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(a), b);
-        Avx512(_mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v, c), d))
+        _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v, c), d)
     }
 }
 
+/// Where part i is read, if parts are `step` bytes apart.
+#[inline(always)]
+fn place<const BLOCK: usize>(i: usize, step: usize) -> usize {
+    if BLOCK == 0 { i * step } else { i % 2 * step + i / 2 * BLOCK }
+}
+
 super::vector_impl! {
-    impl Vector for Avx512 {
+    impl<const BLOCK: usize> Vector for Avx512<BLOCK> {
         const PARTS: usize = 4;
         const BIAS: u8 = 128;
         type Floats = __m512;
 
         unsafe fn load(at: *const u8, step: usize) -> Self {
-            let part = |i: usize| _mm_loadu_si128(at.add(i * step).cast());
-            parts(part(0), part(1), part(2), part(3))
+            let part = |i: usize| _mm_loadu_si128(at.add(place::<BLOCK>(i, step)).cast());
+            Self(parts(part(0), part(1), part(2), part(3)))
         }
         unsafe fn gather(at: *const u8, step: usize) -> Self {
-            let part = |i: usize| avx2::gather(at.add(4 * i * step), step);
-            parts(part(0), part(1), part(2), part(3))
+            let part = |i: usize| avx2::gather(at.add(place::<BLOCK>(i, 4 * step)), step);
+            Self(parts(part(0), part(1), part(2), part(3)))
         }
         unsafe fn floats_at(at: *const u8) -> __m512 { _mm512_loadu_ps(at.cast()) }
         unsafe fn f16s_at(at: *const u8) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) }
@@ -57,6 +74,9 @@ super::vector_impl! {
         fn to_bytes(self, out: &mut [u8]) { _mm512_storeu_si512(out[..64].as_mut_ptr().cast(), self.0) }
         fn spread(bytes: &[i8; 16]) -> Self { Self(_mm512_broadcast_i32x4(_mm_loadu_si128(bytes.as_ptr().cast()))) }
         fn word(x: i32) -> Self { Self(_mm512_set1_epi32(x)) }
+        fn beside(self, other: Self) -> Self { Self(_mm512_mask_blend_epi64(0xf0, self.0, other.0)) }
+        fn beside_floats(a: __m512, b: __m512) -> __m512 { _mm512_mask_blend_ps(0xff00, a, b) }
+        fn swap_halves(x: __m512) -> __m512 { _mm512_shuffle_f32x4::<0b01_00_11_10>(x, x) }
         fn and(self, other: Self) -> Self { Self(_mm512_and_si512(self.0, other.0)) }
         fn or(self, other: Self) -> Self { Self(_mm512_or_si512(self.0, other.0)) }
         fn add(self, other: Self) -> Self { Self(_mm512_add_epi32(self.0, other.0)) }

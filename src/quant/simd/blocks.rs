@@ -58,7 +58,7 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
     let rows = 4 * V::PARTS;
     let w = w.get(first * row_bytes..).unwrap_or_default();
     let whole = w.len() >= rows * row_bytes;
-    let ahead = AHEAD.next_multiple_of(rows * row_bytes);
+    let ahead = ahead(rows * row_bytes);
     // Made only where there are not as many rows: clearing it each time costs 4 % of decode.
     let mut copies = (!whole).then_some([[0; BYTES]; LANES]);
     for b in 0..row_bytes / BYTES {
@@ -79,15 +79,56 @@ pub(in super::super) fn each_group<U: Unpack<BYTES>, V: Vector, const BYTES: usi
             |g, group| {
                 if whole {
                     // Later rows, which lie after these, a group's share with each group: many at once would hold up the loads of
-                    // these. Nothing is read at an address beyond the file.
-                    let from = w.as_ptr().wrapping_add(ahead + rows * BYTES * (b * U::GROUPS + g) / U::GROUPS);
-                    for line in 0..(rows * BYTES).div_ceil(64 * U::GROUPS) {
-                        V::fetch(from.wrapping_add(64 * line));
-                    }
+                    // these.
+                    fetch::<V>(
+                        w,
+                        ahead + rows * BYTES * (b * U::GROUPS + g) / U::GROUPS,
+                        (rows * BYTES).div_ceil(U::GROUPS),
+                    );
                 }
                 each(b * U::GROUPS + g, group);
             },
         );
+    }
+}
+
+/// Calls `each` with every 32 columns of block b and of the one after it, of `2 * PARTS` rows from row `first` on, which are
+/// there.
+#[inline(always)]
+pub(in super::super) fn each_pair<U: Unpack<BYTES>, V: Vector, const BYTES: usize>(
+    w: &[u8],
+    row_bytes: usize,
+    first: usize,
+    b: usize,
+    ahead: usize,
+    mut each: impl FnMut(usize, Group<V>),
+) {
+    let rows = 2 * V::PARTS;
+    let w = &w[first * row_bytes..][..rows * row_bytes];
+    assert!((b + 2) * BYTES <= row_bytes);
+    let blocks = Blocks { at: w[b * BYTES..].as_ptr(), stride: row_bytes, vector: PhantomData };
+    U::block(
+        &blocks,
+        #[inline(always)]
+        |g, group| {
+            fetch::<V>(w, ahead + rows * BYTES * (b * U::GROUPS + 2 * g) / U::GROUPS, 2 * rows * BYTES / U::GROUPS);
+            each(g, group);
+        },
+    );
+}
+
+/// Bytes between rows of so many bytes that are multiplied together and those that are fetched meanwhile.
+#[inline(always)]
+pub(in super::super) fn ahead(bytes: usize) -> usize {
+    AHEAD.next_multiple_of(bytes)
+}
+
+/// Fetches what lies so many bytes after the first of w, whether or not it is of the file: nothing is read there.
+#[inline(always)]
+fn fetch<V: Vector>(w: &[u8], after: usize, bytes: usize) {
+    let from = w.as_ptr().wrapping_add(after);
+    for line in 0..bytes.div_ceil(64) {
+        V::fetch(from.wrapping_add(64 * line));
     }
 }
 

@@ -1,7 +1,5 @@
 //! What the instruction sets have in common: vectors of one, two or four parts of 128 bits.
 
-use super::super::q8::Q8;
-
 /// A vector of parts, each of 16 bytes or four words of 32 bits. What is in here is inlined into bodies that are compiled for
 /// the instructions; only they may call it.
 pub(in super::super) trait Vector: Copy {
@@ -97,6 +95,22 @@ pub(in super::super) trait Vector: Copy {
         Self::dot(sum, q, x)
     }
 
+    /// The low half of the one and the high half of the other, of four parts.
+    #[inline(always)]
+    fn beside(self, _other: Self) -> Self {
+        self
+    }
+    /// The same of floats.
+    #[inline(always)]
+    fn beside_floats(a: Self::Floats, _b: Self::Floats) -> Self::Floats {
+        a
+    }
+    /// The high half and the low half.
+    #[inline(always)]
+    fn swap_halves(x: Self::Floats) -> Self::Floats {
+        x
+    }
+
     /// Adds sums of [`dot_short`](Self::dot_short).
     #[inline(always)]
     fn add_short(self, other: Self) -> Self {
@@ -173,6 +187,18 @@ pub(in super::super) trait Vector: Copy {
     #[inline(always)]
     fn scaled(self, by: Self::Floats) -> Self::Floats {
         Self::mul_floats(by, self.floats())
+    }
+
+    /// One word in the low half, one in the high half.
+    #[inline(always)]
+    fn two_words([low, high]: [i32; 2]) -> Self {
+        Self::word(low).beside(Self::word(high))
+    }
+
+    /// One float in the low half, one in the high half.
+    #[inline(always)]
+    fn two_floats([low, high]: [f32; 2]) -> Self::Floats {
+        Self::beside_floats(Self::float(low), Self::float(high))
     }
 
     /// `y + (scale * by) * words`
@@ -313,10 +339,10 @@ impl<V: Vector> Bytes<V> {
         if 4 * products > most { low.long().add(high.long()) } else { low.add_short(high).long() }
     }
 
-    /// The products of each row with a half of x; quants of so many bits as [`Vector::dot`] takes them, or, with 8, biased.
+    /// The products of each row with a half of x, which each part has; quants of so many bits as [`Vector::dot`] takes them, or,
+    /// with 8, biased.
     #[inline(always)]
-    pub(in super::super) fn dot(self, x: &Q8, half: usize, bits: u32) -> V {
-        let x = V::spread(&x.low_high()[half]);
+    pub(in super::super) fn dot(self, x: V, bits: u32) -> V {
         let dot = if bits == 8 { V::dot_signed } else { V::dot_short };
         let products = self.map(
             #[inline(always)]
@@ -327,9 +353,7 @@ impl<V: Vector> Bytes<V> {
 
     /// The products of each row with both halves of x.
     #[inline(always)]
-    pub(in super::super) fn dot_both(q: [Self; 2], x: &Q8, bits: u32) -> V {
-        let x = x.low_high();
-        let x = [V::spread(&x[0]), V::spread(&x[1])];
+    pub(in super::super) fn dot_both(q: [Self; 2], x: [V; 2], bits: u32) -> V {
         let dot = if bits == 8 { V::dot_signed } else { V::dot_short };
         let mut out = q[0];
         for (out, (a, b)) in out.0.iter_mut().zip(q[0].0.into_iter().zip(q[1].0)) {
