@@ -35,6 +35,8 @@ mod q5_k;
 mod q6_k;
 mod q8;
 mod q8_0;
+#[cfg(target_arch = "x86_64")]
+mod row_pairs;
 mod row_products;
 mod rows;
 mod simd;

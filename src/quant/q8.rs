@@ -9,7 +9,7 @@ use super::fit::ROUND;
 use super::simd::{self, Blocks, Bytes, Simd, Vector};
 use super::tile::Tile;
 
-/// Rows of weights that are multiplied together: each is a lane of the vectors.
+/// Rows of weights of a tile, and those whose products are asked for at once.
 pub(crate) const LANES: usize = 16;
 
 /// 32 activations, `x ≈ scale * quant`.
@@ -172,7 +172,7 @@ mod tests {
         let mut checked = 0;
         for (format, eight) in BlockFormat::ALL.iter().filter_map(|f| Some((f, f.info().eight?))) {
             // Rows with an even number of blocks have a form of their own if sixteen are of more than 12 KiB.
-            let long = (800 / format.info().bytes + 1).next_multiple_of(2);
+            let long = (simd::LONG / LANES / format.info().bytes + 1).next_multiple_of(2);
             for (blocks, n, many, largest) in [
                 (1, 16, 8, false),
                 (3, 16, 11, false),

@@ -136,7 +136,7 @@ limited("a page that is not secure has the processor, and answers", async () => 
   }
 });
 
-limited("what is asked at once is answered, however long the browser looks for earlier chats", async () => {
+limited("what is asked at once is answered, though the browser takes a second for its earlier chats", async () => {
   fresh();
   const { page, context } = await open();
   await earlier(page);
@@ -157,6 +157,21 @@ limited("what is asked at once is answered, however long the browser looks for e
   assert.equal(await page.innerText("#log .user .text"), "Tell me a story about a lost key.");
   const titles = await page.locator("#chats li button:not([aria-label])").allInnerTexts();
   assert.deepEqual(titles, ["Tell me a story about a lost key.", EARLIER.title]);
+  await context.close();
+});
+
+limited("a last model that is not here is not looked for on the network", async () => {
+  const { page, context } = await open();
+  const requests = [];
+  page.on("request", (request) => requests.push(request.url()));
+  for (const source of ["org/repo", "org/repo:Q4_K_M", "https://huggingface.co/org/repo", "m/gone.gguf"]) {
+    await page.addInitScript((source) => (localStorage["wgslm-model"] = JSON.stringify({ source, name: "gone", note: "" })), source);
+    await page.reload();
+    await page.waitForSelector("#composer:not([hidden])");
+    assert.equal(await page.innerText("#model-name"), "Tiny stories", source);
+  }
+  assert.ok(requests.length > 0);
+  assert.deepEqual(requests.filter((url) => !url.startsWith(`${address}/`) || url.includes("gone")), []);
   await context.close();
 });
 

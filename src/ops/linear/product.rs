@@ -77,7 +77,7 @@ const FEW: usize = 6;
 /// `store(i, j, y)` with `y[l] = W[j + l] · x[rᵢ] + b[j + l]`, for some rows of W, a few at a time, and the i-th of some rows of
 /// x. `store` may change y.
 ///
-/// In int8, eight or sixteen rows of W are multiplied together, straight from the blocks, or, for many rows of x, unpacked
+/// In int8, four to sixteen rows of W are multiplied together, straight from the blocks, or, for many rows of x, unpacked
 /// once. In floats, numbers are multiplied straight from the file for few rows of x; for more, and from blocks, rows of W are
 /// decoded once. The order of each sum is the same in either case, so a row's results do not depend on how many there are.
 pub(crate) fn product(

@@ -4,14 +4,14 @@
 use std::arch::x86_64::*;
 
 use super::super::q8::{LANES, Q8, Unpack};
-use super::super::row_products;
 use super::super::tile::{self, Tile};
+use super::super::{row_pairs, row_products};
 use super::float_products::{self, Number};
-use super::vector::Vector;
+use super::vector::{Halves, Vector};
 use super::weighted_sums::{self, Rows};
 use super::{avx2, bodies};
 
-/// A vector. If `BLOCK` is not 0, its halves are of the same rows, `BLOCK` bytes apart.
+/// A vector, with [`Vector::BLOCK`].
 #[derive(Clone, Copy)]
 pub(super) struct Avx512<const BLOCK: usize = 0>(__m512i);
 
@@ -25,7 +25,7 @@ pub(super) fn pairs<U: Unpack<BYTES>, const BYTES: usize>(
     x: &[Q8],
     out: &mut [f32; LANES],
 ) {
-    row_products::pairs::<U, Avx512<BYTES>, BYTES>(w, row_bytes, x, out);
+    row_pairs::body::<U, Avx512<BYTES>, BYTES>(w, row_bytes, x, out);
 }
 
 #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
@@ -53,6 +53,7 @@ super::vector_impl! {
     impl<const BLOCK: usize> Vector for Avx512<BLOCK> {
         const PARTS: usize = 4;
         const BIAS: u8 = 128;
+        const BLOCK: usize = BLOCK;
         type Floats = __m512;
 
         unsafe fn load(at: *const u8, step: usize) -> Self {
@@ -74,9 +75,6 @@ super::vector_impl! {
         fn to_bytes(self, out: &mut [u8]) { _mm512_storeu_si512(out[..64].as_mut_ptr().cast(), self.0) }
         fn spread(bytes: &[i8; 16]) -> Self { Self(_mm512_broadcast_i32x4(_mm_loadu_si128(bytes.as_ptr().cast()))) }
         fn word(x: i32) -> Self { Self(_mm512_set1_epi32(x)) }
-        fn beside(self, other: Self) -> Self { Self(_mm512_mask_blend_epi64(0xf0, self.0, other.0)) }
-        fn beside_floats(a: __m512, b: __m512) -> __m512 { _mm512_mask_blend_ps(0xff00, a, b) }
-        fn swap_halves(x: __m512) -> __m512 { _mm512_shuffle_f32x4::<0b01_00_11_10>(x, x) }
         fn and(self, other: Self) -> Self { Self(_mm512_and_si512(self.0, other.0)) }
         fn or(self, other: Self) -> Self { Self(_mm512_or_si512(self.0, other.0)) }
         fn add(self, other: Self) -> Self { Self(_mm512_add_epi32(self.0, other.0)) }
@@ -122,5 +120,25 @@ super::vector_impl! {
             out
         }
         fn total(x: __m512) -> f32 { avx2::total(_mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))) }
+    }
+}
+
+impl<const BLOCK: usize> Halves for Avx512<BLOCK> {
+    #[inline(always)]
+    fn beside(self, other: Self) -> Self {
+        // SAFETY: called by functions that have the features.
+        Self(unsafe { _mm512_mask_blend_epi64(0xf0, self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn beside_floats(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: called by functions that have the features.
+        unsafe { _mm512_mask_blend_ps(0xff00, a, b) }
+    }
+
+    #[inline(always)]
+    fn swap_halves(x: __m512) -> __m512 {
+        // SAFETY: called by functions that have the features.
+        unsafe { _mm512_shuffle_f32x4::<0b01_00_11_10>(x, x) }
     }
 }

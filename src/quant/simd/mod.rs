@@ -18,10 +18,14 @@ mod weighted_sums;
 
 use std::sync::OnceLock;
 
-pub(super) use blocks::{Blocks, ahead, columns, each_group, each_pair};
+pub(super) use blocks::{Blocks, columns, each_group};
+#[cfg(target_arch = "x86_64")]
+pub(super) use blocks::{ahead, each_pair};
 use float_products::Number;
 pub(crate) use float_products::SECTION;
 pub(super) use float_products::{Bf16, F16, F32};
+#[cfg(target_arch = "x86_64")]
+pub(super) use vector::Halves;
 pub(super) use vector::{Bytes, Vector, both, each_of};
 pub(super) use weighted_sums::Rows;
 
@@ -103,6 +107,7 @@ macro_rules! vector_impl {
             const BIAS: u8 = $bias:expr;
             $(const SHORT: bool = $short:expr;)?
             $(const UNROLLED: bool = $unrolled:expr;)?
+            $(const BLOCK: usize = $block:expr;)?
             type Floats = $floats:ty;
             $(unsafe fn $load:ident($($load_arg:tt)*) -> $loaded:ty $load_body:block)*
             $(fn $op:ident($($arg:tt)*) $(-> $out:ty)? $body:block)*
@@ -113,6 +118,7 @@ macro_rules! vector_impl {
             const BIAS: u8 = $bias;
             $(const SHORT: bool = $short;)?
             $(const UNROLLED: bool = $unrolled;)?
+            $(const BLOCK: usize = $block;)?
             type Floats = $floats;
             $(#[inline(always)]
             unsafe fn $load($($load_arg)*) -> $loaded {
@@ -217,9 +223,10 @@ macro_rules! bodies {
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "wasm32"))]
 use bodies;
 
-/// Bytes of [`LANES`] rows from which on a core reads half as many at once faster.
-#[cfg(target_arch = "x86_64")]
-const LONG: usize = 12 << 10;
+/// A core reads [`LANES`] rows of more bytes than this faster by eight at a time: 1.10 times for Q4_K_M at 1B, 1.01 Q4_0, 0.99
+/// Q6_K; two threads 1.02 to 1.04 times. Below, nothing was gained (160M). BENCHMARKS.md has the device.
+#[cfg(any(test, target_arch = "x86_64"))]
+pub(super) const LONG: usize = 12 << 10;
 
 /// [`Int8Form::rows`](super::q8::Int8Form::rows)
 pub(super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
@@ -231,14 +238,18 @@ pub(super) fn rows<U: Unpack<BYTES>, const BYTES: usize>(
 ) {
     let bytes = x.len() / U::GROUPS * BYTES;
     assert!(row_bytes == bytes && w.len() >= row_bytes, "rows of {row_bytes} bytes for {} activations", 32 * x.len());
-    // With a byte a weight, products wait for memory alone: eight rows in vectors of 256 bits were the fastest to read it.
     #[cfg(target_arch = "x86_64")]
-    let simd = if simd == Simd::Avx512 && BYTES > 32 * U::GROUPS { Simd::Avx2 } else { simd };
-    #[cfg(target_arch = "x86_64")]
-    if simd == Simd::Avx512 && w.len() == LANES * row_bytes && w.len() > LONG && (row_bytes / BYTES).is_multiple_of(2) {
-        assert!(simd.is_available(), "the CPU lacks {simd:?}");
-        // SAFETY: the CPU has the features.
-        return unsafe { avx512::pairs::<U, BYTES>(w, row_bytes, x, out) };
+    if simd == Simd::Avx512 && simd.is_available() {
+        // With more than a byte a weight (Q8_0), products wait for memory alone. Eight rows in vectors of 256 bits read it 1.4 times
+        // as fast as sixteen, and 1.15 times as fast as by two blocks of each.
+        if BYTES > 32 * U::GROUPS {
+            // SAFETY: a CPU with AVX-512 has the features.
+            return unsafe { avx2::plain::rows::<U, BYTES>(w, row_bytes, x, out) };
+        }
+        if w.len() == LANES * row_bytes && w.len() > LONG && (row_bytes / BYTES).is_multiple_of(2) {
+            // SAFETY: the CPU has the features.
+            return unsafe { avx512::pairs::<U, BYTES>(w, row_bytes, x, out) };
+        }
     }
     in_form!(
         simd,

@@ -1,5 +1,8 @@
 //! What the instruction sets have in common: vectors of one, two or four parts of 128 bits.
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// A vector of parts, each of 16 bytes or four words of 32 bits. What is in here is inlined into bodies that are compiled for
 /// the instructions; only they may call it.
 pub(in super::super) trait Vector: Copy {
@@ -12,15 +15,18 @@ pub(in super::super) trait Vector: Copy {
     const SHORT: bool = false;
     /// Whether groups of a block are unpacked by code of their own, with shifts that are constants: measured to pay, or not.
     const UNROLLED: bool = false;
+    /// Bytes between what the low and the high half of a vector are loaded from, if both are of the same rows, so that there are
+    /// `2 * PARTS`; else 0: `4 * PARTS` rows.
+    const BLOCK: usize = 0;
     /// A float for each word.
     type Floats: Copy;
 
-    /// 16 bytes to each part, from places `step` bytes apart.
+    /// 16 bytes to each part, from places `step` bytes apart, but for [`BLOCK`](Self::BLOCK).
     ///
     /// # Safety
     /// They can be read.
     unsafe fn load(at: *const u8, step: usize) -> Self;
-    /// Each word, from places `step` bytes apart.
+    /// Each word, from places `step` bytes apart, but for [`BLOCK`](Self::BLOCK).
     ///
     /// # Safety
     /// They can be read.
@@ -49,8 +55,16 @@ pub(in super::super) trait Vector: Copy {
     /// # Safety
     /// They can be read.
     unsafe fn bf16s_at(at: *const u8) -> Self::Floats;
-    /// Fetches what lies there into a cache; any address will do.
+    /// Fetches what lies there into the first cache; any address will do.
     fn fetch(_: *const u8) {}
+    /// [`fetch`](Self::fetch) of so many bytes that begin `after` bytes after those of `w`, whether or not they are of the file.
+    #[inline(always)]
+    fn fetch_after(w: &[u8], after: usize, bytes: usize) {
+        let from = w.as_ptr().wrapping_add(after);
+        for line in 0..bytes.div_ceil(LINE) {
+            Self::fetch(from.wrapping_add(LINE * line));
+        }
+    }
     /// Consecutive bytes, as many as there are.
     fn from_bytes(bytes: &[u8]) -> Self;
     /// The reverse.
@@ -93,22 +107,6 @@ pub(in super::super) trait Vector: Copy {
     #[inline(always)]
     fn dot_short(sum: Self, q: Self, x: Self) -> Self {
         Self::dot(sum, q, x)
-    }
-
-    /// The low half of the one and the high half of the other, of four parts.
-    #[inline(always)]
-    fn beside(self, _other: Self) -> Self {
-        self
-    }
-    /// The same of floats.
-    #[inline(always)]
-    fn beside_floats(a: Self::Floats, _b: Self::Floats) -> Self::Floats {
-        a
-    }
-    /// The high half and the low half.
-    #[inline(always)]
-    fn swap_halves(x: Self::Floats) -> Self::Floats {
-        x
     }
 
     /// Adds sums of [`dot_short`](Self::dot_short).
@@ -189,18 +187,6 @@ pub(in super::super) trait Vector: Copy {
         Self::mul_floats(by, self.floats())
     }
 
-    /// One word in the low half, one in the high half.
-    #[inline(always)]
-    fn two_words([low, high]: [i32; 2]) -> Self {
-        Self::word(low).beside(Self::word(high))
-    }
-
-    /// One float in the low half, one in the high half.
-    #[inline(always)]
-    fn two_floats([low, high]: [f32; 2]) -> Self::Floats {
-        Self::beside_floats(Self::float(low), Self::float(high))
-    }
-
     /// `y + (scale * by) * words`
     #[inline(always)]
     fn add_scaled(y: Self::Floats, scale: Self::Floats, by: f32, words: Self) -> Self::Floats {
@@ -219,7 +205,30 @@ pub(in super::super) trait Vector: Copy {
     }
 }
 
-/// 16 bytes of each of `4 * PARTS` rows: row `4 l + e` is part l of the e-th vector, so that rows come in order when the words
+/// Vectors of four parts, whose halves differ.
+#[cfg(target_arch = "x86_64")]
+pub(in super::super) trait Halves: Vector {
+    /// The low half of the one and the high half of the other.
+    fn beside(self, other: Self) -> Self;
+    /// The same of floats.
+    fn beside_floats(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// The high half, then the low half.
+    fn swap_halves(x: Self::Floats) -> Self::Floats;
+
+    /// One word in the low half, one in the high half.
+    #[inline(always)]
+    fn two_words([low, high]: [i32; 2]) -> Self {
+        Self::word(low).beside(Self::word(high))
+    }
+
+    /// One float in the low half, one in the high half.
+    #[inline(always)]
+    fn two_floats([low, high]: [f32; 2]) -> Self::Floats {
+        Self::beside_floats(Self::float(low), Self::float(high))
+    }
+}
+
+/// 16 bytes of each of `4 * PARTS` rows, or of two blocks of each of `2 * PARTS`: row `4 l + e` is part l of the e-th vector, so that rows come in order when the words
 /// of the parts are added up.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Bytes<V>(pub(super) [V; 4]);
