@@ -51,6 +51,8 @@ const cases = [
   ...group("formats", types.map((type) => ({ shape: "160M", type }))),
   ...group("floats", ["F32", "F16", "BF16"].map((type) => ({ shape: "160M", type }))),
   ...(option.quick ? [] : group("1B", [...common, "Q6_K", "F16", "BF16"].map((type) => ({ shape: "Llama-3.2-1B", type, generate: [32] })))),
+  // Of other formats, answers alone: they are what waits for memory.
+  ...(option.quick ? [] : group("1B", types.filter((type) => ![...common, "Q6_K"].includes(type)).map((type) => ({ shape: "Llama-3.2-1B", type, prompt: [], generate: [32] })))),
   ...group("long", common.map((type) => ({ shape: "160M", type, prompt: [2048], generate: [] }))),
   ...group("depth", [4096, ...(option.quick ? [] : [16_384 - 512])].map((depth) => ({ shape: "160M", type: "Q4_K_M", depth, threads: [2] }))),
   ...group("kinds", kinds.map((shape) => ({ shape, type: "Q4_K_M" }))),

@@ -228,8 +228,8 @@ pub(in super::super) trait Halves: Vector {
     }
 }
 
-/// 16 bytes of each of `4 * PARTS` rows, or of two blocks of each of `2 * PARTS`: row `4 l + e` is part l of the e-th vector, so that rows come in order when the words
-/// of the parts are added up.
+/// 16 bytes of each of `4 * PARTS` rows, or of two blocks of each of `2 * PARTS`: row `4 l + e` is part l of the e-th vector, so
+/// that rows come in order when the words of the parts are added up.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Bytes<V>(pub(super) [V; 4]);
 
