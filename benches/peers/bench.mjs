@@ -44,16 +44,17 @@ const cpu = option.quick ? { prompt: [64], generate: [16] } : { prompt: [512], g
 const vulkan = option.quick ? { prompt: [32], generate: [4] } : { prompt: [128], generate: [8] };
 const types = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_NL", "IQ4_XS"];
 const common = ["Q4_0", "Q4_K_M", "Q8_0"];
+const floats = ["F32", "F16", "BF16"];
 const kinds = ["moe", "latent", "hybrid", "delta", "recurrent", "windows", "sinks", "learned-positions"];
 const group = (group, cases) => cases.map((one) => ({ device: "cpu", threads: [1, 2], ...cpu, ...one, group }));
 const cases = [
   ...group("real", ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"].map((file) => ({ file }))),
   ...group("formats", types.map((type) => ({ shape: "160M", type }))),
-  ...group("floats", ["F32", "F16", "BF16"].map((type) => ({ shape: "160M", type }))),
+  ...group("floats", floats.map((type) => ({ shape: "160M", type }))),
   ...(option.quick ? [] : group("1B", [...common, "Q6_K", "F16", "BF16"].map((type) => ({ shape: "Llama-3.2-1B", type, generate: [32] })))),
   // Of other formats, answers alone: they are what waits for memory.
   ...(option.quick ? [] : group("1B", types.filter((type) => ![...common, "Q6_K"].includes(type)).map((type) => ({ shape: "Llama-3.2-1B", type, prompt: [], generate: [32] })))),
-  ...group("long", common.map((type) => ({ shape: "160M", type, prompt: [2048], generate: [] }))),
+  ...group("long", [...types, ...floats].map((type) => ({ shape: "160M", type, prompt: [2048], generate: [], threads: [2] }))),
   ...group("depth", [4096, ...(option.quick ? [] : [16_384 - 512])].map((depth) => ({ shape: "160M", type: "Q4_K_M", depth, threads: [2] }))),
   ...group("kinds", kinds.map((shape) => ({ shape, type: "Q4_K_M" }))),
   ...group("kinds", ["moe", "latent", "windows", "sinks", "learned-positions"].map((shape) => ({ shape, type: "Q4_K_M", depth: 2048, threads: [2] }))),
