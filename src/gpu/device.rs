@@ -158,6 +158,8 @@ pub struct Device {
     failed: Arc<OnceLock<String>>,
     checked: bool,
     made: Arc<Mutex<Made>>,
+    /// What it was opened on; none: a host did.
+    adapter: Option<wgpu::Adapter>,
     /// Whether a caller's program, or a page's screen, uses it, too.
     shared: bool,
     /// What is wrong with its kernels on purpose.
@@ -268,18 +270,44 @@ impl Device {
             opened.caps = Arc::new(Caps { dot, ..(*opened.caps).clone() });
         }
         opened.caps = Arc::new(Caps { cooperative: matrices, ..(*opened.caps).clone() });
+        opened.adapter = Some(adapter);
         let opened = opened.tuned(&choice.tuning)?;
-        let lost = opened.lost.clone();
-        let name = opened.caps.name.clone();
-        opened.device.set_device_lost_callback(move |_, why| {
+        opened.watch();
+        Ok(opened)
+    }
+
+    /// Learns of losses, and of errors that nothing else catches.
+    fn watch(&self) {
+        let lost = self.lost.clone();
+        let name = self.caps.name.clone();
+        self.device.set_device_lost_callback(move |_, why| {
             let _ = lost.set(if why.is_empty() { name.clone() } else { format!("{name}: {why}") });
         });
-        let failed = opened.failed.clone();
+        let failed = self.failed.clone();
         // wgpu's own handler panics.
-        opened.device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+        self.device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
             let _ = failed.set(error.to_string());
         }));
-        Ok(opened)
+    }
+
+    /// Another device on the same adapter, with the same features, limits and tuning, if it can be had. On a host's there is
+    /// none.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) async fn beside(&self) -> Option<Self> {
+        let mut desc = wgpu::DeviceDescriptor {
+            label: Some("wgslm"),
+            required_features: self.device.features(),
+            required_limits: self.device.limits(),
+            ..Default::default()
+        };
+        if desc.required_features.contains(cooperative::FEATURES) {
+            desc.experimental_features = cooperative::experimental();
+        }
+        let (device, queue) = self.adapter.as_ref()?.request_device(&desc).await.ok()?;
+        let (lost, failed, made) = Default::default();
+        let other = Self { device, queue, lost, failed, made, ..self.clone() };
+        other.watch();
+        Some(other)
     }
 
     /// Works on an external device, with whatever features and limits it has.
@@ -322,6 +350,7 @@ impl Device {
             failed: Arc::default(),
             checked: false,
             made: Arc::default(),
+            adapter: None,
             shared: true,
             #[cfg(test)]
             mutation: None,

@@ -155,17 +155,22 @@ fn nothing_speaks_of_where_it_was_made() {
     }
 }
 
-/// All texts that people write here, wherever they stand: what git knows, without data and what programs write.
-fn texts() -> Vec<(PathBuf, String)> {
+/// The files that git knows, from the root on.
+fn tracked() -> Vec<String> {
     let git = Command::new("git").arg("-C").arg(root()).args(["ls-files", "-z"]).output().expect("git");
     assert!(git.status.success(), "this is not a clone: {}", String::from_utf8_lossy(&git.stderr));
     let listed = String::from_utf8(git.stdout).expect("names in UTF-8");
-    let written = |name: &&str| {
+    listed.split_terminator('\0').map(str::to_owned).collect()
+}
+
+/// All texts that people write here, wherever they stand: what git knows, without data and what programs write.
+fn texts() -> Vec<(PathBuf, String)> {
+    let written = |name: &String| {
         let data = ["tests/data/", "assets/", "fuzz/corpus/"].iter().any(|folder| name.starts_with(folder));
-        !data && !name.is_empty() && !["lock", "lock.json", "svg", "png"].iter().any(|end| name.ends_with(end))
+        !data && !["lock", "lock.json", "svg", "png"].iter().any(|end| name.ends_with(end))
     };
-    let texts: Vec<_> = listed
-        .split('\0')
+    let texts: Vec<_> = tracked()
+        .into_iter()
         .filter(written)
         .map(|name| root().join(name))
         .filter(|path| path.is_file()) // what is deleted is known to git until it is committed
@@ -175,6 +180,38 @@ fn texts() -> Vec<(PathBuf, String)> {
         assert!(texts.iter().any(|(path, _)| path.ends_with(known)), "{known} is not looked at");
     }
     texts
+}
+
+/// Programs outside the workspace have lock files of their own, which no build of the workspace brings up to date.
+#[test]
+fn lock_files_hold_what_the_library_needs() {
+    let mut needed = Vec::new();
+    let mut section = String::new();
+    for line in read(&root().join("Cargo.toml")).lines() {
+        if let Some(header) = line.strip_prefix('[') {
+            section = header.trim_end_matches(']').to_owned();
+        } else if section == "dependencies" || section.ends_with(".dependencies") {
+            let (name, how) = line.split_once(" = ").unwrap_or_default();
+            if !name.is_empty() && !name.starts_with('#') && !how.contains("optional = true") {
+                needed.push(name.to_owned());
+            }
+        }
+    }
+    assert!(["wgpu", "memmap2"].iter().all(|name| needed.iter().any(|n| n == name)), "found {needed:?}");
+    let package = "name = \"wgslm\"\n";
+    let mut checked = 0;
+    for file in tracked().iter().filter(|file| file.ends_with("Cargo.lock")) {
+        let lock = read(&root().join(file));
+        let Some((_, entry)) = lock.split_once(package) else { continue }; // a tool that does not use the library
+        let entry = entry.split("[[package]]").next().expect("an entry");
+        for name in &needed {
+            // With a version where the file has several of them.
+            let held = [format!("\"{name}\""), format!("\"{name} ")].iter().any(|quoted| entry.contains(quoted));
+            assert!(held, "{file} lacks {name}: cargo metadata --manifest-path {}", file.replace(".lock", ".toml"));
+        }
+        checked += 1;
+    }
+    assert!(checked >= 3, "the workspace, fuzz and examples/desktop: {checked}");
 }
 
 /// A runner that finds no test of a name fails, but nobody sees that before the workflow runs.

@@ -11,7 +11,15 @@ mod run;
 mod tests;
 
 use std::collections::{BTreeSet, HashSet};
+#[cfg(not(target_arch = "wasm32"))]
+use std::num::NonZero;
+#[cfg(not(target_arch = "wasm32"))]
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[cfg(not(target_arch = "wasm32"))]
+use pollster::block_on;
 
 use super::Numerics;
 use crate::gpu::compose::lib::LIB;
@@ -20,7 +28,7 @@ use crate::model::{Program, WeightSource};
 use crate::ops::{KERNELS, KvStorage, WeightId};
 use crate::quant::BlockFormat;
 use crate::{Error, Result};
-use family::{ATTENTION, FAMILIES};
+use family::{ATTENTION, FAMILIES, Family};
 
 /// The tests that devices have passed, for whoever can keep them: a line for each adapter, driver, text of the kernels and
 /// family.
@@ -211,30 +219,111 @@ async fn passes(
     device: &Device,
     program: &Program,
     formats: &HashSet<BlockFormat>,
-    (numerics, kv): (Numerics, KvStorage),
+    stored: (Numerics, KvStorage),
     self_test_results: &SelfTestResults,
 ) -> Result<()> {
-    let key = key(device);
-    for family in FAMILIES.iter().filter(|family| family.is_used_by(program)) {
-        let formats = BlockFormat::ALL.iter().filter(|format| match family.format {
-            Some(fixed) => **format == fixed,
-            None => formats.contains(*format),
-        });
-        for &format in formats {
-            let line = format!("{key}{} {} {numerics:?} {kv:?}", family.name, format.info().name);
-            if self_test_results.lines().contains(&line) {
+    let tests = Tests::new(device, program, formats, stored, self_test_results);
+    #[cfg(not(target_arch = "wasm32"))]
+    if let others @ [_, ..] = &others(device, tests.tests.len()).await[..] {
+        return tests.run_with(device, others);
+    }
+    tests.run(device, &AtomicUsize::new(0)).await
+}
+
+/// A test that a device passes before a model runs on it at all.
+enum Test {
+    Family(&'static Family, BlockFormat),
+    Samples,
+}
+
+/// The tests for a model that a device has not passed yet, each with its line of the results.
+struct Tests<'a> {
+    tests: Vec<(String, Test)>,
+    stored: (Numerics, KvStorage),
+    results: &'a SelfTestResults,
+}
+
+impl<'a> Tests<'a> {
+    fn new(
+        device: &Device,
+        program: &Program,
+        formats: &HashSet<BlockFormat>,
+        stored: (Numerics, KvStorage),
+        results: &'a SelfTestResults,
+    ) -> Self {
+        let key = key(device);
+        let (numerics, kv) = stored;
+        let mut tests = Vec::new();
+        for family in FAMILIES.iter().filter(|family| family.is_used_by(program)) {
+            let formats = BlockFormat::ALL.iter().filter(|format| match family.format {
+                Some(fixed) => **format == fixed,
+                None => formats.contains(*format),
+            });
+            tests.extend(formats.map(|&format| {
+                let line = format!("{key}{} {} {numerics:?} {kv:?}", family.name, format.info().name);
+                (line, Test::Family(family, format))
+            }));
+        }
+        if program.logits().is_some() {
+            tests.push((format!("{key}samples"), Test::Samples));
+        }
+        tests.retain(|(line, _)| !results.lines().contains(line));
+        Self { tests, stored, results }
+    }
+
+    /// Runs those that `next` counts, which other devices may count at the same time, up to the first that fails.
+    async fn run(&self, device: &Device, next: &AtomicUsize) -> Result<()> {
+        let (numerics, kv) = self.stored;
+        while let Some((line, test)) = self.tests.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if self.results.lines().contains(line) {
                 continue;
             }
-            let _modules = run::family(device, family, format, numerics, kv).await?;
-            self_test_results.lines().insert(line);
+            let tested = match test {
+                Test::Family(family, format) => run::family(device, family, *format, numerics, kv).await,
+                Test::Samples => run::samples(device).await,
+            };
+            if let Err(error) = tested {
+                next.store(self.tests.len(), Ordering::Relaxed);
+                return Err(error);
+            }
+            self.results.lines().insert(line.clone());
+        }
+        Ok(())
+    }
+
+    /// Runs them on other devices, too, at the same time. What fails there is run again on the device itself, which alone
+    /// decides: another one may lack memory, or be lost.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn run_with(&self, device: &Device, others: &[Device]) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = others.iter().map(|other| scope.spawn(|| block_on(self.run(other, &next)))).collect();
+            let own = block_on(self.run(device, &next));
+            for thread in threads {
+                let _ = thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+            }
+            own
+        })?;
+        block_on(self.run(device, &AtomicUsize::new(0)))
+    }
+}
+
+/// Devices on which tests run at the same time as on this one, each in a thread of its own: a software adapter compiles
+/// kernels in one thread of each device's, which takes most of the time of a first start.
+#[cfg(not(target_arch = "wasm32"))]
+async fn others(device: &Device, tests: usize) -> Vec<Device> {
+    use crate::gpu::Kind;
+    /// More would wait for the largest family.
+    const DEVICES: usize = 4;
+    let mut others = Vec::new();
+    if device.caps().kind == Kind::Software {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        while others.len() + 1 < cores.min(tests).min(DEVICES) {
+            let Some(other) = device.beside().await else { break };
+            others.push(other);
         }
     }
-    let line = format!("{key}samples");
-    if program.logits().is_some() && !self_test_results.lines().contains(&line) {
-        let _modules = run::samples(device).await?;
-        self_test_results.lines().insert(line);
-    }
-    Ok(())
+    others
 }
 
 /// What a self-test result holds for: adapter, driver, variant of the kernels, their text.

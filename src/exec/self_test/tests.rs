@@ -109,12 +109,12 @@ fn gpu_wrong_subgroups_are_left_unused_and_results_are_kept() {
     assert!(plain.caps().subgroups.is_none());
     let [reported] = self_test_results.faults().try_into().unwrap();
     assert!(reported.starts_with("used without subgroups: llvmpipe"), "{reported}");
-    assert_eq!(
-        (self_test_results.passed(&device), self_test_results.passed(&plain)),
-        (0, 2),
-        "{}",
-        self_test_results.text()
-    );
+    // Samples, which run at the same time, may pass with subgroups.
+    let passed = (self_test_results.passed(&device), self_test_results.passed(&plain));
+    assert!(matches!(passed, (0 | 1, 2)), "{}", self_test_results.text());
+    let kept = self_test_results.text();
+    let with_subgroups = |line: &&str| line.contains("\tsubgroups ") && !line.ends_with("\tsamples");
+    assert_eq!(kept.lines().find(with_subgroups), None);
     // The same where a driver does not compile them.
     let faults = SelfTestResults::default();
     let plain = test(&device.mutated("subgroupAdd(v)", "subgroupAdd(v, nothing)"), &faults).unwrap();
@@ -137,6 +137,33 @@ fn gpu_wrong_subgroups_are_left_unused_and_results_are_kept() {
     let wrong = wrong.without_subgroups();
     let q8 = Some(KvStorage::Q8);
     pollster::block_on(self_test(&wrong, &program, &weights, Numerics::Exact, q8, &self_test_results)).unwrap_err();
+}
+
+/// What another device cannot do, or does wrongly, says nothing about the device itself; what it does wrongly, does.
+#[test]
+fn gpu_devices_that_help_do_not_decide() {
+    let device = device("llvmpipe");
+    let (program, _) = embedding();
+    let stored = (Numerics::Exact, KvStorage::F32);
+    let run = |device: &Device, other: Device| {
+        let results = SelfTestResults::default();
+        let tests = Tests::new(device, &program, &HashSet::from([Q8_0]), stored, &results);
+        assert_eq!(tests.tests.len(), 2);
+        let ran = tests.run_with(device, &[other.clone(), other]);
+        (ran, results.passed(device))
+    };
+    let beside = || pollster::block_on(device.beside()).expect("another device");
+    let lost = beside();
+    lost.release();
+    let wrong = "params.scale * v";
+    for other in [beside(), lost.clone(), beside().mutated(wrong, "v + 1.0")] {
+        let (ran, passed) = run(&device, other);
+        ran.unwrap();
+        assert_eq!(passed, 2);
+    }
+    let (ran, _) = run(&device.mutated(wrong, "v + 1.0"), lost);
+    let error = ran.unwrap_err().to_string();
+    assert!(error.contains("computes wrongly: embed:"), "{error}");
 }
 
 /// A wrong mat-mat variant is left unused, and nothing else.
