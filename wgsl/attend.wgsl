@@ -1,7 +1,7 @@
 //! attend: out[r, h] = sum_t softmax_t(scale * q[r, h] . k[t, h / g]) v[t, h / g] over the positions that the mask allows
 //! q (rows, heads * k_dim) f32 | kv the cache, or k and v of the step's rows | sinks (heads) | out (rows, heads * v_dim) f32
 //! grid: x one workgroup for GROUP_HEADS query heads of a KV head, y one for an item of the work list
-//! use: lib/batch, <cache>, lib/attend, <kv>, <max>
+//! use: lib/batch, <cache>, lib/attend, <kv>, <exchange>
 //! source: the partitions of paged_attention_v2 of vLLM and of FlashDecoding 2023; online softmax, Milakov and Gimelshein 2018
 //!
 //! For single rows. An item is one KV split, a range of the positions that a row sees, or all splits of a row in order. Splits
@@ -10,25 +10,10 @@
 //! read once for all heads of the workgroup, by THREADS_PER_KEY neighbouring threads that take every fourth vec4 of it; each
 //! vec4 of a value by one thread. Positions outside what a row sees are not loaded. Of drafts that are not its ancestors, keys
 //! are loaded and their scores dropped; values are not loaded.
-const THREADS_PER_KEY: u32 = 4u;
-const KEYS: u32 = 4u;   // keys of a thread, so that a tile has WG
-var<workgroup> sh_dots: array<vec4<f32>, WG * THREADS_PER_KEY>;  // [thread of a key][position of the tile]: dot product per head
-var<workgroup> sh_weight: array<vec4<f32>, WG>;        // [position in the tile]: the weight for each head
-
-/// The dot products of four elements of a key with each query's.
-fn key_dots(key: vec4<f32>, q0: vec4<f32>, q1: vec4<f32>, q2: vec4<f32>, q3: vec4<f32>) -> vec4<f32> {
-    var y = vec4<f32>(dot(key, q0), 0.0, 0.0, 0.0);
-    if GROUP_HEADS > 1u {
-        y.y = dot(key, q1);
-    }
-    if GROUP_HEADS > 2u {
-        y.z = dot(key, q2);
-    }
-    if GROUP_HEADS > 3u {
-        y.w = dot(key, q3);
-    }
-    return y;
-}
+const THREADS_PER_KEY: u32 = 4u;  // each has four keys at a time, so that a tile has WG
+const KEPT: u32 = 4u;  // set: vec4s of the results that a thread keeps, at most
+var<workgroup> sh_weight: array<vec4<f32>, WG>;  // [position in the tile]: the weight for each head
+var<workgroup> sh_sum: array<vec4<f32>, WG>;     // [lane][vec4 of the value]: a head's
 
 /// A vec4 of a position's value.
 fn value_of(seq: u32, kv_head: u32, pos: u32, i4: u32) -> vec4<f32> {
@@ -74,9 +59,12 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
     let lanes = WG / V_VEC4S;
     let i4 = lid % V_VEC4S;
     let lane = lid / V_VEC4S;
-    var merged = array<Partial, GROUP_HEADS>();
-    for (var h = 0u; h < GROUP_HEADS; h++) {
-        merged[h].state.x = MASK_VALUE;
+    // The thread's position of a tile, once the dot products are there.
+    let own_slot = slot + lid % THREADS_PER_KEY * slots;
+    // The thread's vec4s of the results: of all heads', one in WG.
+    var merged = array<Partial, KEPT>();
+    for (var n = 0u; n < KEPT; n++) {
+        merged[n].state.x = MASK_VALUE;
     }
     for (; split < past; split++) {
         let begin = max(seen.x, split * size);
@@ -96,44 +84,34 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
             var d2 = vec4<f32>(0.0);
             var d3 = vec4<f32>(0.0);
             for (var i = lid % THREADS_PER_KEY; i < K_VEC4S; i += THREADS_PER_KEY) {
-                let q0 = q_vec4(row, heads.x, i);
-                var q1 = q0;
-                var q2 = q0;
-                var q3 = q0;
-                if GROUP_HEADS > 1u {
-                    q1 = q_vec4(row, heads.y, i);
+                let k0 = key_vec4(a0, i);
+                let k1 = key_vec4(a1, i);
+                let k2 = key_vec4(a2, i);
+                let k3 = key_vec4(a3, i);
+                for (var h = 0u; h < GROUP_HEADS; h++) {
+                    let v = q_vec4(row, heads[h], i);
+                    d0[h] += dot(k0, v);
+                    d1[h] += dot(k1, v);
+                    d2[h] += dot(k2, v);
+                    d3[h] += dot(k3, v);
                 }
-                if GROUP_HEADS > 2u {
-                    q2 = q_vec4(row, heads.z, i);
-                }
-                if GROUP_HEADS > 3u {
-                    q3 = q_vec4(row, heads.w, i);
-                }
-                d0 += key_dots(key_vec4(a0, i), q0, q1, q2, q3);
-                d1 += key_dots(key_vec4(a1, i), q0, q1, q2, q3);
-                d2 += key_dots(key_vec4(a2, i), q0, q1, q2, q3);
-                d3 += key_dots(key_vec4(a3, i), q0, q1, q2, q3);
             }
-            let at = lid % THREADS_PER_KEY * WG + slot;
-            sh_dots[at] = d0 * key_scale(seq, kv_head, clamped.x);
-            sh_dots[at + slots] = d1 * key_scale(seq, kv_head, clamped.y);
-            sh_dots[at + 2u * slots] = d2 * key_scale(seq, kv_head, clamped.z);
-            sh_dots[at + 3u * slots] = d3 * key_scale(seq, kv_head, clamped.w);
-            workgroupBarrier();
+            let dots = sum_of_four(mat4x4<f32>(d0 * key_scale(seq, kv_head, clamped.x), d1 * key_scale(seq, kv_head, clamped.y),
+                d2 * key_scale(seq, kv_head, clamped.z), d3 * key_scale(seq, kv_head, clamped.w)), lid);
 
-            // From here on, a thread works on position tile + lid.
-            let inside = tile + lid >= begin && tile + lid < end && is_ancestor(ancestors, tile + lid);
+            let pos = tile + own_slot;
+            let inside = pos >= begin && pos < end && is_ancestor(ancestors, pos);
             var score = vec4<f32>(MASK_VALUE);
             if inside {
-                score = scored((sh_dots[lid] + sh_dots[WG + lid]) + (sh_dots[2u * WG + lid] + sh_dots[3u * WG + lid]));
+                score = scored(dots);
                 if HAS_SLOPES {
-                    score -= slopes * abs(f32(ancestors.pos) - f32(tree_pos(ancestors, tile + lid)));
+                    score -= slopes * abs(f32(ancestors.pos) - f32(tree_pos(ancestors, pos)));
                 }
             }
             let new_max = max(running_max, wg_max4(score, lid));
             let rescale = exp(running_max - new_max);
             running_max = new_max;
-            sh_weight[lid] = select(vec4<f32>(0.0), exp(score - running_max), inside);
+            sh_weight[own_slot] = select(vec4<f32>(0.0), exp(score - running_max), inside);
             workgroupBarrier();
 
             denominator *= rescale;
@@ -164,39 +142,39 @@ fn attend(@builtin(local_invocation_index) lid: u32, @builtin(workgroup_id) id: 
                 }
             }
         }
-        // Adds up the lanes, in order; `sh_dots` and `sh_weight` were last read before a barrier.
+        // Adds up the lanes, in order, head by head.
         workgroupBarrier();
-        for (var h = 0u; h < GROUP_HEADS; h++) {
-            sh_dots[h * WG + lid] = sum[h];
-        }
         sh_weight[lid] = denominator;
-        workgroupBarrier();
-        if lane == 0u {
-            for (var i = 1u; i < lanes; i++) {
-                denominator += sh_weight[i * V_VEC4S + i4];
-            }
-            for (var h = 0u; h < GROUP_HEADS; h++) {
-                for (var i = 1u; i < lanes; i++) {
-                    sum[h] += sh_dots[h * WG + i * V_VEC4S + i4];
+        for (var h = 0u; h < GROUP_HEADS; h++) {
+            sh_sum[lid] = sum[h];
+            workgroupBarrier();
+            for (var n = 0u; n < KEPT; n++) {
+                let e = n * WG + lid;
+                if e / V_VEC4S == h {
+                    let own = e % V_VEC4S;
+                    var all = Partial(vec4<f32>(running_max[h], sh_weight[own][h], 0.0, 0.0), sh_sum[own]);
+                    for (var i = own + V_VEC4S; i < lanes * V_VEC4S; i += V_VEC4S) {
+                        all.state.y += sh_weight[i][h];
+                        all.sum += sh_sum[i];
+                    }
+                    merged[n] = merge(merged[n], all);
                 }
-                merged[h] = merge(merged[h], Partial(vec4<f32>(running_max[h], denominator[h], 0.0, 0.0), sum[h]));
             }
+            workgroupBarrier();
         }
-        workgroupBarrier();
     }
-    if lane != 0u {
-        return;
-    }
-    for (var h = 0u; h < GROUP_HEADS; h++) {
-        if head + h > last {
+    for (var n = 0u; n < KEPT; n++) {
+        let e = n * WG + lid;
+        let h = e / V_VEC4S;
+        if h >= GROUP_HEADS || head + h > last {
             continue;
         }
         if batch[item + 1u] == ALL_SPLITS {
-            finish(row, head + h, i4, merged[h]);
+            finish(row, head + h, e % V_VEC4S, merged[n]);
         } else {
             let to = (id.y * params.heads + head + h) * (V_VEC4S + 1u);
-            partials[to] = merged[h].state;
-            partials[to + 1u + i4] = merged[h].sum;
+            partials[to] = merged[n].state;
+            partials[to + 1u + e % V_VEC4S] = merged[n].sum;
         }
     }
 }

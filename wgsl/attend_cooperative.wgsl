@@ -12,28 +12,66 @@
 //! added for the rows that see it; one past ±65504, f16's largest, is clamped.
 const THREADS: u32 = 128u;  // set: four subgroups, where those are no larger than 64
 const TILE: u32 = 32u;    // positions of a block, and columns that are taken at once
-const STRIDE: u32 = 40u;  // from row to row of f16s: TILE, and 8 of padding against bank conflicts
+const STRIDE: u32 = 40u;  // from row to row of f16s: TILE, and 8 against bank conflicts; Vulkan wants 16 bytes
+const LOADS: u32 = TILE * 8u / THREADS;  // vec4s of TILE columns of a block that a thread loads
 const SUMS: u32 = 36u;    // from row to row of sums: TILE, and 4 of padding
 const EACH: u32 = 4u;     // set: vec4s of the result that a thread has of TILE columns
 const KEPT: u32 = 16u;    // set: and of all columns
+const TURNS: u32 = 1u;    // set: rows of which a thread has a quarter of the scores
 // Queries, weights, the block's keys or values.
 var<workgroup> sh_tile: array<Half, GROUP_HEADS * SIDE * ((K_VEC4S + 7u) / 8u * TILE + 8u + STRIDE) + TILE * STRIDE>;
-var<workgroup> sh_sums: array<f32, GROUP_HEADS * SIDE * SUMS>;  // [row][position], then [row][column]
-var<workgroup> sh_max: array<f32, GROUP_HEADS * SIDE>;
-var<workgroup> sh_denominator: array<f32, GROUP_HEADS * SIDE>;
+// [row][position], then [row][column]; at last [row]: maximum, denominator.
+var<workgroup> sh_sums: array<f32, GROUP_HEADS * SIDE * SUMS>;
 var<workgroup> sh_rescale: array<f32, GROUP_HEADS * SIDE>;
 var<workgroup> sh_broken: atomic<u32>;            // a value was not finite
 
 fn put(to: u32, numbers: vec4<f32>) {
-    let h = to_f16(clamp_f16(numbers));
+    let h = to_f16(numbers);
     sh_tile[to] = h.x;
     sh_tile[to + 1u] = h.y;
     sh_tile[to + 2u] = h.z;
     sh_tile[to + 3u] = h.w;
 }
 
+// Of keys and values: clamped, where the cache holds what f16 does not.
+fn put_kv(to: u32, numbers: vec4<f32>) {
+    if FITS_F16 {
+        put(to, numbers);
+    } else {
+        put(to, clamp_f16(numbers));
+    }
+}
+
 fn sums_vec4(at: u32) -> vec4<f32> {
     return vec4<f32>(sh_sums[at], sh_sums[at + 1u], sh_sums[at + 2u], sh_sums[at + 3u]);
+}
+
+// The greatest of eight scores of each of four neighbouring threads, and their sum.
+fn max_of_four(a: vec4<f32>, b: vec4<f32>) -> f32 {
+    let v = max(a, b);
+    let own = max(max(v.x, v.y), max(v.z, v.w));
+    let two = max(own, quadSwapX(own));
+    return max(two, quadSwapY(two));
+}
+
+fn sum_of_four(a: vec4<f32>, b: vec4<f32>) -> f32 {
+    let v = a + b;
+    let own = (v.x + v.y) + (v.z + v.w);
+    let two = own + quadSwapX(own);
+    return two + quadSwapY(two);
+}
+
+// Scores of a row at four positions from t0 on, without the mask.
+fn scores_at(at: u32, t0: u32, row_own: u32, slope: f32) -> vec4<f32> {
+    let score = scored(sums_vec4(at));
+    if !HAS_SLOPES {
+        return score;
+    }
+    return score - slope * abs(vec4<f32>(f32(row_own)) - vec4<f32>(positions_from(t0)));
+}
+
+fn positions_from(t0: u32) -> vec4<u32> {
+    return vec4<u32>(t0) + vec4<u32>(0u, 1u, 2u, 3u);
 }
 
 @compute @workgroup_size(THREADS)
@@ -67,18 +105,14 @@ fn attend_cooperative(
     let q_stride = (K_VEC4S + 7u) / 8u * TILE + 8u;
     let weights_at = rows * q_stride;
     let block_at = weights_at + rows * STRIDE;
-    let q_vec4s = q_stride / 4u - 2u;
+    let q_vec4s = q_stride / 4u - 1u;
     for (var i = lid; i < rows * q_vec4s; i += THREADS) {
         let row = i / q_vec4s;
         var i4 = vec4<f32>(0.0);
         if i % q_vec4s < K_VEC4S {
             i4 = q_vec4(first_row + min(row % SIDE, last), min(head + row / SIDE, last_head), i % q_vec4s);
         }
-        put(row * q_stride + 4u * (i % q_vec4s), i4);
-    }
-    for (var i = lid; i < rows; i += THREADS) {
-        sh_max[i] = MASK_VALUE;
-        sh_denominator[i] = 0.0;
+        put(row * q_stride + 4u * (i % q_vec4s), clamp_f16(i4));
     }
     for (var i = lid; i < SIDE * SIDE; i += THREADS) {
         sh_sums[i] = 0.0;
@@ -94,16 +128,31 @@ fn attend_cooperative(
     let across = TILE / SIDE;
     let matrices = GROUP_HEADS * across;
     var acc = array<vec4<f32>, KEPT>();
+    // Of the rows whose scores it has: the maximum, the denominator.
+    var state = array<vec2<f32>, TURNS>();
+    for (var n = 0u; n < TURNS; n++) {
+        state[n].x = MASK_VALUE;
+    }
     for (var block = select(end, begin / TILE * TILE, begin < end); block < end; block += TILE) {
+        // Where the thread's keys and values lie; of positions that no row sees, the nearest's, whose weights are 0.
+        var keys = array<u32, LOADS>();
+        var values = array<u32, LOADS>();
+        var scales = array<vec2<f32>, LOADS>();
+        for (var n = 0u; n < LOADS; n++) {
+            let pos = clamp(block + (lid + n * THREADS) / 8u, begin, end - 1u);
+            keys[n] = key_at(seq, kv_head, pos);
+            values[n] = value_at(seq, kv_head, pos);
+            scales[n] = vec2<f32>(key_scale(seq, kv_head, pos), value_scale(seq, kv_head, pos));
+        }
         for (var from_vec4 = 0u; from_vec4 < K_VEC4S; from_vec4 += 8u) {
-            for (var i = lid; i < TILE * 8u; i += THREADS) {
-                let pos = block + i / 8u;
+            for (var n = 0u; n < LOADS; n++) {
+                let i = lid + n * THREADS;
                 let i4 = from_vec4 + i % 8u;
                 var key = vec4<f32>(0.0);
-                if pos >= begin && pos < end && i4 < K_VEC4S {
-                    key = key_vec4(key_at(seq, kv_head, pos), i4) * key_scale(seq, kv_head, pos);
+                if K_VEC4S % 8u == 0u || i4 < K_VEC4S {
+                    key = key_vec4(keys[n], i4) * scales[n].x;
                 }
-                put(block_at + i / 8u * STRIDE + 4u * (i % 8u), key);
+                put_kv(block_at + i / 8u * STRIDE + 4u * (i % 8u), key);
             }
             workgroupBarrier();
             for (var i = share.x; i < matrices; i += share.y) {
@@ -122,67 +171,51 @@ fn attend_cooperative(
             workgroupBarrier();
         }
 
-        for (var i = lid; i < rows * 8u; i += THREADS) {
-            let row = i / 8u;
-            let at = row * SUMS + 4u * (i % 8u);
-            let t = vec4<u32>(block + 4u * (i % 8u)) + vec4<u32>(0u, 1u, 2u, 3u);
+        // Four neighbouring threads have a row, eight positions each.
+        for (var n = 0u; n < TURNS; n++) {
+            let i = lid + n * THREADS;
+            let row = i / 4u;
+            if row >= rows {
+                continue;
+            }
+            let t0 = block + 8u * (i % 4u);
             let row_own = own + min(row % SIDE, last);
             let seen = seen_by(row_own, count);
-            var score = scored(sums_vec4(at));
-            if HAS_SLOPES {
-                let slope = vec_at(params.slopes + min(head + row / SIDE, last_head));
-                score -= slope * abs(vec4<f32>(f32(row_own)) - vec4<f32>(t));
-            }
-            score = select(vec4<f32>(MASK_VALUE), score, (t >= vec4<u32>(seen.x)) & (t < vec4<u32>(seen.y)));
-            for (var j = 0u; j < 4u; j++) {
-                sh_sums[at + j] = score[j];
-            }
-        }
-        workgroupBarrier();
-        for (var row = lid; row < rows; row += THREADS) {
-            var new_max = sh_max[row];
-            for (var j = 0u; j < TILE; j++) {
-                new_max = max(new_max, sh_sums[row * SUMS + j]);
-            }
-            sh_rescale[row] = exp(sh_max[row] - new_max);
-            sh_max[row] = new_max;
-        }
-        workgroupBarrier();
-        for (var i = lid; i < rows * 8u; i += THREADS) {
-            let row = i / 8u;
-            let at = row * SUMS + 4u * (i % 8u);
-            let t = vec4<u32>(block + 4u * (i % 8u)) + vec4<u32>(0u, 1u, 2u, 3u);
-            let seen = seen_by(own + min(row % SIDE, last), count);
             // The mask decides, not the score: where a row sees nothing, the maximum is MASK_VALUE, too.
-            let inside = (t >= vec4<u32>(seen.x)) & (t < vec4<u32>(seen.y));
-            let weight = select(vec4<f32>(0.0), exp(sums_vec4(at) - sh_max[row]), inside);
-            for (var j = 0u; j < 4u; j++) {
-                sh_sums[at + j] = weight[j];
+            let inside_a = (positions_from(t0) >= vec4<u32>(seen.x)) & (positions_from(t0) < vec4<u32>(seen.y));
+            let inside_b = (positions_from(t0 + 4u) >= vec4<u32>(seen.x)) & (positions_from(t0 + 4u) < vec4<u32>(seen.y));
+            var slope = 0.0;
+            if HAS_SLOPES {
+                slope = vec_at(params.slopes + min(head + row / SIDE, last_head));
             }
-            put(weights_at + row * STRIDE + 4u * (i % 8u), weight);
-        }
-        workgroupBarrier();
-        for (var row = lid; row < rows; row += THREADS) {
-            var all = sh_denominator[row] * sh_rescale[row];
-            for (var j = 0u; j < TILE; j++) {
-                all += sh_sums[row * SUMS + j];
+            let at = row * SUMS + 8u * (i % 4u);
+            let a = select(vec4<f32>(MASK_VALUE), scores_at(at, t0, row_own, slope), inside_a);
+            let b = select(vec4<f32>(MASK_VALUE), scores_at(at + 4u, t0 + 4u, row_own, slope), inside_b);
+            let new_max = max(state[n].x, max_of_four(a, b));
+            let rescale = exp(state[n].x - new_max);
+            let weight_a = select(vec4<f32>(0.0), exp(a - new_max), inside_a);
+            let weight_b = select(vec4<f32>(0.0), exp(b - new_max), inside_b);
+            state[n] = vec2<f32>(new_max, state[n].y * rescale + sum_of_four(weight_a, weight_b));
+            put(weights_at + row * STRIDE + 8u * (i % 4u), weight_a);
+            put(weights_at + row * STRIDE + 8u * (i % 4u) + 4u, weight_b);
+            if i % 4u == 0u {
+                sh_rescale[row] = rescale;
             }
-            sh_denominator[row] = all;
         }
 
         for (var from_vec4 = 0u; from_vec4 < V_VEC4S; from_vec4 += 8u) {
-            for (var i = lid; i < TILE * 8u; i += THREADS) {
-                let pos = block + i / 8u;
+            for (var n = 0u; n < LOADS; n++) {
+                let i = lid + n * THREADS;
                 let i4 = from_vec4 + i % 8u;
                 var value = vec4<f32>(0.0);
-                if pos >= begin && pos < end && i4 < V_VEC4S {
-                    value = value_vec4(value_at(seq, kv_head, pos), V_FROM + i4) * value_scale(seq, kv_head, pos);
+                if V_VEC4S % 8u == 0u || i4 < V_VEC4S {
+                    value = value_vec4(values[n], V_FROM + i4) * scales[n].y;
                 }
                 let non_finite = is_non_finite(value);
                 if any(non_finite) {
                     atomicStore(&sh_broken, 1u);
                 }
-                put(block_at + i / 8u * STRIDE + 4u * (i % 8u), select(value, vec4<f32>(0.0), non_finite));
+                put_kv(block_at + i / 8u * STRIDE + 4u * (i % 8u), select(value, vec4<f32>(0.0), non_finite));
             }
             workgroupBarrier();
             for (var i = share.x; i < matrices; i += share.y) {
@@ -218,17 +251,25 @@ fn attend_cooperative(
                     acc[n] = acc[n] * sh_rescale[i / 8u] + sums_vec4(i / 8u * SUMS + 4u * (i % 8u));
                 }
             }
-            workgroupBarrier();
         }
     }
 
+    workgroupBarrier();
+    for (var n = 0u; n < TURNS; n++) {
+        let i = lid + n * THREADS;
+        if i % 4u == 0u && i / 4u < rows {
+            sh_sums[i / 2u] = state[n].x;
+            sh_sums[i / 2u + 1u] = state[n].y;
+        }
+    }
+    workgroupBarrier();
     for (var n = 0u; n < KEPT; n++) {
         let i = lid + n % EACH * THREADS;
         let row = i / 8u;
         let i4 = n / EACH * 8u + i % 8u;
         if i < rows * 8u && row % SIDE <= last && head + row / SIDE <= last_head && i4 < V_VEC4S {
-            let state = vec4<f32>(sh_max[row], sh_denominator[row], 0.0, 0.0);
-            finish(first_row + row % SIDE, head + row / SIDE, i4, Partial(state, acc[n]));
+            let row_state = vec4<f32>(sh_sums[2u * row], sh_sums[2u * row + 1u], 0.0, 0.0);
+            finish(first_row + row % SIDE, head + row / SIDE, i4, Partial(row_state, acc[n]));
         }
     }
 }

@@ -4,21 +4,23 @@
 //! use: <matrices>, <cooperative>, lib/f16, lib/batch, lib/linear, lib/act, lib/tile, <weights>, lib/unpack
 //! source: the coopmat1 form of llama.cpp's mul_mm (Vulkan); simdgroup_matrix products of its Metal backend
 //!
-//! A tile is four quarters, 2 x 2 of them, each the work of one subgroup: ACROSS x DOWN matrices of SIDE x SIDE sums in f32. There
-//! are at least two subgroups: fewer than four work in passes; of more than four, some repeat the work of others. Sums leave
-//! through workgroup memory, where what lies past the edges is dropped. The reduction order depends on k alone, as far as the
-//! device's matrix units have a fixed order. Numbers past f16's range are clamped; a row with one that is not finite becomes NaN.
-const THREADS: u32 = 128u;  // set: four subgroups, where those are no larger than 64
-const ACROSS: u32 = 2u;     // set: matrices of a quarter, over rows of W
+//! A tile is PARTS parts, two over rows of W, each the work of one subgroup: ACROSS x DOWN matrices of SIDE x SIDE sums in f32.
+//! There are at least two subgroups: fewer than parts work in passes; of more, some repeat the work of others. Sums leave through
+//! workgroup memory, where what lies past the edges is dropped. The reduction order depends on k alone, as far as the device's
+//! matrix units have a fixed order. Numbers past f16's range are clamped; a row with one that is not finite becomes NaN.
+const THREADS: u32 = 128u;  // set: a subgroup for each part, where those are as large as expected
+const PARTS: u32 = 4u;      // set: of a tile, even
+const ACROSS: u32 = 2u;     // set: matrices of a part, over rows of W
 const DOWN: u32 = 2u;       // set: the same over rows of x
 const TILE_N: u32 = 2u * ACROSS * SIDE;
-const TILE_M: u32 = 2u * DOWN * SIDE;
-const STRIDE: u32 = 40u;    // from row to row of a tile: 32 columns, and 8 of padding against bank conflicts
+const TILE_M: u32 = PARTS / 2u * DOWN * SIDE;
+const PIECES_W: u32 = 2u * TILE_N;  // of 16 columns, halves of a chunk
+const PIECES_X: u32 = 4u * TILE_M;  // of 8 columns
+const STRIDE: u32 = 40u;    // from row to row of a tile: 32 columns, and 8 against bank conflicts; Vulkan wants 16 bytes
 const AREA: u32 = SIDE * SIDE;
 const NAN: u32 = 0x7fc00000u;
 var<workgroup> sh_tile: array<Half, (TILE_N + TILE_M) * STRIDE>;  // rows of W, then rows of x
-var<workgroup> sh_sums: array<f32, 4u * AREA>;                    // a matrix of each quarter, (row of x, row of W)
-var<workgroup> sh_broken: array<atomic<u32>, TILE_N + TILE_M>;    // NAN, if a row has a number that is not finite; else 0
+var<workgroup> sh_sums: array<f32, 2u * AREA>;                    // a matrix of each of two parts, (row of x, row of W)
 
 // Four columns of a row of the tile, within f16's range.
 fn put(row: u32, column: u32, v: vec4<f32>) {
@@ -30,57 +32,67 @@ fn put(row: u32, column: u32, v: vec4<f32>) {
     sh_tile[to + 3u] = h.w;
 }
 
-// Half of chunk c of row i of the tile's rows of W.
-fn put_w(t: Tile, i: u32, c: u32, half: u32) {
+// Half of chunk c of row i of the tile's rows of W. Whether a number is not finite.
+fn put_w(t: Tile, i: u32, c: u32, half: u32) -> bool {
     let s = scaled16(tile_chunk(t, i, c), half);
     var largest = magnitude(vec4<f32>(s.d, s.low, 0.0, 0.0));
     if !SCALED {
         largest = max(max(magnitude(s.q[0]), magnitude(s.q[1])), max(magnitude(s.q[2]), magnitude(s.q[3])));
-    }
-    if largest >= NON_FINITE {
-        atomicStore(&sh_broken[i], NAN);
     }
     let numbers = decoded(s);
     put(i, 16u * half, numbers[0]);
     put(i, 16u * half + 4u, numbers[1]);
     put(i, 16u * half + 8u, numbers[2]);
     put(i, 16u * half + 12u, numbers[3]);
+    return largest >= NON_FINITE;
 }
 
-// Eight columns of row i of the tile's rows of x: of the four such of chunk c, number `quarter`.
-fn put_x(t: Tile, i: u32, c: u32, quarter: u32) {
-    let column = chunk_at(c) + quarter / 2u * HALF_GAP + quarter % 2u * 8u;
+// Eight columns of row i of the tile's rows of x: of the four such of chunk c, number `eight`. Whether one is not finite.
+fn put_x(t: Tile, i: u32, c: u32, eight: u32) -> bool {
+    let column = chunk_at(c) + eight / 2u * HALF_GAP + eight % 2u * 8u;
     let row = row_of_x(t, i);
     let a = x4(row, column);
     let b = x4(row, column + 4u);
-    if max(magnitude(a), magnitude(b)) >= NON_FINITE {
-        atomicStore(&sh_broken[TILE_N + i], NAN);
-    }
-    put(TILE_N + i, 8u * quarter, a);
-    put(TILE_N + i, 8u * quarter + 4u, b);
+    put(TILE_N + i, 8u * eight, a);
+    put(TILE_N + i, 8u * eight + 4u, b);
+    return max(magnitude(a), magnitude(b)) >= NON_FINITE;
 }
 
-// Stores the matrix at (down, across) of each quarter of a pass.
-fn store_sums(c: Sums, t: Tile, lid: u32, quarters: vec2<u32>, own: u32, down: u32, across: u32) {
-    save_sums(c, own * AREA, SIDE);
-    workgroupBarrier();
-    for (var e = quarters.x * AREA + lid; e < quarters.y * AREA; e += THREADS) {
-        let quarter = e / AREA;
-        let i = (quarter / 2u * DOWN + down) * SIDE + e % AREA / SIDE;
+// Keeps which pieces of rows had a number that is not finite, a bit for each that a thread put, in the tile, from `at` on.
+fn keep_broken(broken: u32, pieces: u32, at: u32, lid: u32) {
+    for (var i = lid; i < pieces; i += THREADS) {
+        sh_tile[at + i] = Half((broken >> (i / THREADS)) & 1u);
+    }
+}
+
+// NAN, if row i of the tile's rows of W, or of x, has a number that is not finite; else 0.
+fn broken_w(i: u32) -> u32 {
+    return select(0u, NAN, any(vec2<bool>(sh_tile[2u * i] != 0, sh_tile[2u * i + 1u] != 0)));
+}
+
+fn broken_x(i: u32) -> u32 {
+    let at = PIECES_W + 4u * i;
+    return select(0u, NAN, any(vec4<bool>(sh_tile[at] != 0, sh_tile[at + 1u] != 0, sh_tile[at + 2u] != 0, sh_tile[at + 3u] != 0)));
+}
+
+// Stores the matrices at (down, across) of the parts 2 pair and 2 pair + 1, which lie in `sh_sums`.
+fn store_pair(t: Tile, lid: u32, pair: u32, down: u32, across: u32) {
+    for (var e = lid; e < 2u * AREA; e += THREADS) {
+        let i = (pair * DOWN + down) * SIDE + e % AREA / SIDE;
         let n = across * SIDE + e % SIDE;
         if t.first + i >= t.rows {
             continue;
         }
-        let broken = atomicLoad(&sh_broken[TILE_N + i]);
-        let left = sh_sums[e] + bitcast<f32>(broken | atomicLoad(&sh_broken[quarter % 2u * (TILE_N / 2u) + n]));
+        let right = e / AREA;
+        let broken = broken_x(i);
+        let left = sh_sums[e] + bitcast<f32>(broken | broken_w(right * (TILE_N / 2u) + n));
         if EPI != 3u {
-            store(t.first + i, t.number * TILE_N + quarter % 2u * (TILE_N / 2u) + n, left, 0.0);
-        } else if quarter % 2u == 0u {
-            let up = sh_sums[e + AREA] + bitcast<f32>(broken | atomicLoad(&sh_broken[TILE_N / 2u + n]));
+            store(t.first + i, t.number * TILE_N + right * (TILE_N / 2u) + n, left, 0.0);
+        } else if right == 0u {
+            let up = sh_sums[e + AREA] + bitcast<f32>(broken | broken_w(TILE_N / 2u + n));
             store(t.first + i, t.number * (TILE_N / 2u) + n, left, up);
         }
     }
-    workgroupBarrier();
 }
 
 @compute @workgroup_size(THREADS)
@@ -96,13 +108,10 @@ fn matmul_cooperative(
     }
     let k = params.k;
     let share = share(lid, subgroup_id, num_subgroups);
-    for (var i = lid; i < TILE_N + TILE_M; i += THREADS) {
-        atomicStore(&sh_broken[i], 0u);
-    }
-    for (var pass_first = 0u; pass_first < 4u; pass_first += share.y) {
-        let quarter = (pass_first + share.x) % 4u;
-        let at_w = quarter % 2u * (TILE_N / 2u) * STRIDE;
-        let at_x = (TILE_N + quarter / 2u * (TILE_M / 2u)) * STRIDE;
+    for (var pass_first = 0u; pass_first < PARTS; pass_first += share.y) {
+        let part = (pass_first + share.x) % PARTS;
+        let at_w = part % 2u * (TILE_N / 2u) * STRIDE;
+        let at_x = (TILE_N + part / 2u * DOWN * SIDE) * STRIDE;
         for (var i = lid; i < AREA; i += THREADS) {
             sh_sums[i] = 0.0;
         }
@@ -111,12 +120,21 @@ fn matmul_cooperative(
         for (var i = 0u; i < DOWN * ACROSS; i++) {
             sums[i] = load_sums(0u, SIDE);
         }
+        // A bit for each piece of a row that the thread puts.
+        var broken = vec2<u32>(0u);
         for (var c = 0u; c < (k + 31u) / 32u; c++) {
-            for (var i = lid; i < 2u * TILE_N; i += THREADS) {
-                put_w(t, i / 2u, c, i % 2u);
+            for (var n = 0u; n < (PIECES_W + THREADS - 1u) / THREADS; n++) {
+                let i = lid + n * THREADS;
+                // Known to be true where it can be, so that nothing is compiled for threads without a piece.
+                if PIECES_W % THREADS == 0u || i < PIECES_W {
+                    broken.x |= u32(put_w(t, i / 2u, c, i % 2u)) << n;
+                }
             }
-            for (var i = lid; i < 4u * TILE_M; i += THREADS) {
-                put_x(t, i / 4u, c, i % 4u);
+            for (var n = 0u; n < (PIECES_X + THREADS - 1u) / THREADS; n++) {
+                let i = lid + n * THREADS;
+                if PIECES_X % THREADS == 0u || i < PIECES_X {
+                    broken.y |= u32(put_x(t, i / 4u, c, i % 4u)) << n;
+                }
             }
             workgroupBarrier();
             for (var s = 0u; s < 32u; s += SIDE) {
@@ -133,16 +151,24 @@ fn matmul_cooperative(
             }
             workgroupBarrier();
         }
-        let quarters = vec2<u32>(pass_first, min(pass_first + share.y, 4u));
-        for (var i = 0u; i < DOWN * ACROSS; i++) {
-            // Not `sums[i]`: some compilers do not unroll a loop of this size, and an array with such an index ends in memory.
-            var c = sums[0];
-            for (var j = 1u; j < DOWN * ACROSS; j++) {
-                if i == j {
-                    c = sums[j];
+        keep_broken(broken.x, PIECES_W, 0u, lid);
+        keep_broken(broken.y, PIECES_X, PIECES_W, lid);
+        for (var pair = pass_first / 2u; 2u * pair < min(pass_first + share.y, PARTS); pair++) {
+            for (var i = 0u; i < DOWN * ACROSS; i++) {
+                // Not `sums[i]`: some compilers do not unroll a loop of this size, and an array with such an index ends in memory.
+                var c = sums[0];
+                for (var j = 1u; j < DOWN * ACROSS; j++) {
+                    if i == j {
+                        c = sums[j];
+                    }
                 }
+                if part / 2u == pair {
+                    save_sums(c, part % 2u * AREA, SIDE);
+                }
+                workgroupBarrier();
+                store_pair(t, lid, pair, i / ACROSS, i % ACROSS);
+                workgroupBarrier();
             }
-            store_sums(c, t, lid, quarters, quarter, i / ACROSS, i % ACROSS);
         }
     }
 }

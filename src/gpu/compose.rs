@@ -213,6 +213,8 @@ pub mod lib {
         F16 = "lib/f16";
         /// Unpacks rows of weights by chunks.
         UNPACK = "lib/unpack";
+        /// Scales and minima of six bits.
+        SIX_BITS = "lib/six_bits";
         /// Reads the step buffer.
         BATCH = "lib/batch";
         /// Activation functions.
@@ -223,10 +225,10 @@ pub mod lib {
         ATTEND = "lib/attend";
         /// Keys and values in the step's rows.
         KV_ROWS = "lib/kv_rows";
-        /// Maxima of a workgroup through workgroup memory.
-        MAX = "lib/max";
-        /// Maxima of a workgroup through subgroups of any size.
-        MAX_SUBGROUP = "lib/max_subgroup";
+        /// Sums of four threads and maxima of a workgroup, through workgroup memory.
+        EXCHANGE = "lib/exchange";
+        /// Sums of four threads and maxima of a workgroup, through subgroups of any size.
+        EXCHANGE_SUBGROUP = "lib/exchange_subgroup";
         /// KV elements stored as f32.
         KV_F32 = "lib/kv_f32";
         /// KV elements stored as f16.

@@ -3,15 +3,45 @@
 use super::compose::lib;
 use super::{Fragment, Kernel};
 
+/// A tile of matmul's sums, and the workgroup that computes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MatrixTile {
+    /// Threads of the workgroup.
+    pub threads: u32,
+    /// Parts of the tile, each the work of a subgroup: two over rows of W.
+    pub parts: u32,
+    /// Matrices of a part: over rows of W, over rows of x.
+    pub of_part: [u32; 2],
+}
+
+impl MatrixTile {
+    /// Rows of W and of x, of matrices of `side`.
+    pub(crate) fn rows(&self, side: u32) -> [u32; 2] {
+        let [across, down] = self.of_part;
+        [2 * across * side, self.parts / 2 * down * side]
+    }
+
+    /// Bytes of workgroup memory.
+    fn bytes(&self, side: u32) -> u32 {
+        let [w, x] = self.rows(side);
+        (w + x) * STRIDE * 2 + 2 * side * side * 4
+    }
+}
+
+/// In `matmul_cooperative`, f16s from row to row of a tile.
+const STRIDE: u32 = 40;
+// VUID-RuntimeSpirv-OpCooperativeMatrixLoadKHR-08986: rows of matrices are aligned to 16 bytes.
+const _: () = assert!((STRIDE * 2).is_multiple_of(16));
+
 /// The cooperative matrices.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrices {
     /// Their rows and columns.
     pub side: u32,
-    /// Threads of a workgroup: four subgroups, or two of the largest.
+    /// Threads of a workgroup of attention: four subgroups.
     pub threads: u32,
-    /// How many of matmul's sums a subgroup has: over rows of W, over rows of x.
-    pub of_subgroup: [u32; 2],
+    /// matmul's tiles: for few rows of x, and for more. Both have as many rows of W.
+    pub tiles: [MatrixTile; 2],
     /// Their types.
     pub types: Fragment,
     /// What is done with them.
@@ -23,7 +53,6 @@ impl Matrices {
     pub(crate) fn lower(&self, kernel: &mut Kernel) {
         kernel.fill("matrices", self.types);
         kernel.fill("cooperative", self.fragment);
-        kernel.set("THREADS", self.threads);
     }
 }
 
@@ -38,7 +67,6 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
     if !adapter.features().contains(FEATURES) || !(1..=64).contains(&largest) {
         return None;
     }
-    let threads = if largest == 64 { 256 } else { 128 };
     let there = adapter.cooperative_matrix_properties();
     let has = |matrices: &Matrices| {
         there.iter().any(|m| {
@@ -47,11 +75,18 @@ pub(super) fn matrices(adapter: &wgpu::Adapter) -> Option<Matrices> {
                 && m.cr_type == wgpu::CooperativeScalarType::F32
         })
     };
-    // docs/drivers.md: tiles of 128 x 64 take 0.7 of the instructions of 64 x 64. Those of 128 x 128 take another quarter off,
-    // but halve the workgroups of a prompt, and a third fewer fit on a processor at a time.
-    let known = [(16, [4, 2], lib::COOPERATIVE_16), (8, [4, 4], lib::COOPERATIVE_8)];
-    let matrices =
-        |(side, of_subgroup, types)| Matrices { side, threads, of_subgroup, types, fragment: lib::COOPERATIVE };
+    // docs/drivers.md: tiles of 128 x 128 take 0.7 of the instructions of 128 x 64, and those 0.7 of the instructions of 64 x 64.
+    // A subgroup of 32 has the sums of 64 x 32, as registers allow; one of 64 twice as many.
+    let few = |threads| MatrixTile { threads, parts: 4, of_part: [4, 2] };
+    let (threads, many) = match largest {
+        64 => (256, MatrixTile { threads: 256, parts: 4, of_part: [4, 4] }),
+        _ => (128, MatrixTile { threads: 256, parts: 8, of_part: [4, 2] }),
+    };
+    let small = MatrixTile { threads, parts: 4, of_part: [4, 4] };
+    let memory = adapter.limits().max_compute_workgroup_storage_size;
+    let many = if many.bytes(16) <= memory { many } else { few(threads) };
+    let known = [(16, [few(threads), many], lib::COOPERATIVE_16), (8, [small; 2], lib::COOPERATIVE_8)];
+    let matrices = |(side, tiles, types)| Matrices { side, threads, tiles, types, fragment: lib::COOPERATIVE };
     known.map(matrices).into_iter().find(has)
 }
 

@@ -19,7 +19,7 @@ mod tuning;
 pub use buffer::Buffer;
 pub(crate) use buffer::Signal;
 internal!(use compose::{Fragment, Kernel, Override});
-pub use cooperative::Matrices;
+pub use cooperative::{Matrices, MatrixTile};
 pub use device::{AdapterSummary, Caps, Choice, Device, Kind};
 internal!(use params::{KernelSource, ParamField, ParamsLayout});
 pub use pipeline::Pipelines;

@@ -358,7 +358,7 @@ fn put_f16(block: &mut [u8], at: usize, value: f32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::compose::lib;
+    use crate::gpu::compose::{Fragment, Kernel, compose};
 
     /// Weights with a sign, fractions and ties, the same as were given to gguf-py for the expected bytes below.
     fn weights() -> Vec<f32> {
@@ -513,10 +513,15 @@ mod tests {
     #[test]
     fn decoders_are_valid_wgsl() {
         for &format in BlockFormat::ALL {
-            let kernel = "@group(0) @binding(0) var<storage, read> w: array<vec4<u32>>;
+            let mut kernel = Kernel::new(
+                "decoder",
+                "//! use: <weights>, lib/unpack
+                @group(0) @binding(0) var<storage, read> w: array<vec4<u32>>;
                 @group(0) @binding(1) var<storage, read_write> y: array<vec4<f32>>;
-                @compute @workgroup_size(1) fn main() { y[QBLOCK + chunk_at(3u)] = decode16(chunk(row_words(64u), 64u, 1u), 1u)[2]; }";
-            let source = format!("{}\n{}\n{kernel}", lib::UNPACK.source, format.info().wgsl);
+                @compute @workgroup_size(1) fn main() { y[QBLOCK + chunk_at(3u)] = decode16(chunk(row_words(64u), 64u, 1u), 1u)[2]; }",
+            );
+            kernel.fill("weights", Fragment { name: format.name(), source: format.info().wgsl });
+            let source = compose(&kernel).unwrap();
             let module = naga::front::wgsl::parse_str(&source);
             let module = module.unwrap_or_else(|e| panic!("{}: {}", format.name(), e.emit_to_string(&source)));
             // Conversion from f16 bits: part of WebGPU, without any optional feature.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use pollster::block_on;
-use wgslm::gpu::{Choice, Device, Fragment, Matrices};
+use wgslm::gpu::{Choice, Device, Fragment, Matrices, MatrixTile};
 use wgslm::ops::KERNELS;
 use wgslm_test::{adapter, cases};
 
@@ -15,7 +15,10 @@ use wgslm_test::{adapter, cases};
 const STAND_IN: Matrices = Matrices {
     side: 8,
     threads: 128,
-    of_subgroup: [2, 2],
+    tiles: [
+        MatrixTile { threads: 128, parts: 4, of_part: [2, 2] },
+        MatrixTile { threads: 128, parts: 8, of_part: [2, 2] },
+    ],
     types: Fragment { name: "side 8, 2 subgroups", source: "const SIDE: u32 = 8u;\nconst SUBGROUPS: u32 = 2u;" },
     fragment: Fragment { name: "stand-in", source: include_str!("../device/kernels/cooperative_stand_in.wgsl") },
 };

@@ -44,8 +44,10 @@ def ours(rows, kernels, kind="", rows_of_x=None):
         columns = value("COLS")
         if rows_of_x and (columns == 1) != (rows_of_x == 1):
             continue
+        cooperative = value("PARTS") * value("ACROSS") * value("DOWN")
+        tile = (-cooperative, -value("THREADS_M"), -value("ROWS_X"), -columns)
         # Q6_K has no gated form; the residual's is there for all.
-        order = (choice, value("NORM"), value("EPI") != 1, "lib/kv_f32" in words, -value("THREADS_M"), -value("ROWS_X"), -columns, name)
+        order = (choice, value("NORM"), value("EPI") != 1, "lib/kv_f32" in words, *tile, name)
         found.append((order, name, row))
     return min(found)[1:] if found else None
 

@@ -2,6 +2,7 @@
 //! The cache's layout (lib/paged) says where vectors lie.
 @group(0) @binding(6) var<storage, read> kv: array<u32>;
 const KV_LANES: u32 = 4u;  // elements in a word
+const FITS_F16: bool = false;  // no element is past f16's largest
 
 fn own_position(row: u32, seq: u32) -> u32 { return row_pos(row); }
 fn positions(seq: u32) -> u32 { return seq_context(seq); }

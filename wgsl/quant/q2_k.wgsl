@@ -9,7 +9,8 @@ const SCALED: bool = true;
 const OFFSET: bool = true;
 struct Chunk {
     q: vec4<u32>,
-    scaling: vec4<f32>,  // scale and minimum of the first half, of the second
+    scales: u32,  // scale and minimum of the first half in the lowest byte, of the second in the third
+    d: u32,       // d and dmin, as f16
 }
 
 fn row_words(k: u32) -> u32 {
@@ -18,20 +19,27 @@ fn row_words(k: u32) -> u32 {
 
 fn chunk(row: u32, k: u32, c: u32) -> Chunk {
     let scales = row + k / 16u;
-    let packed = vec4<u32>(word(scales + c / 2u) >> (8u * (c & 1u))) >> vec4<u32>(0u, 4u, 16u, 20u);
-    let n = vec4<f32>(bitcast<vec4<i32>>(packed & vec4<u32>(15u)));
-    let d = unpack2x16float(word(scales + k / 64u + c / 8u));
     // Two consecutive chunks cover two rows of 32, which are bits 0..4 of a byte; the next two are bits 4..8.
     let q = w[row / 4u + c / 4u * 2u + (c & 1u)] >> vec4<u32>(4u * ((c / 2u) & 1u));
-    return Chunk(q, d.xyxy * n);
+    return Chunk(q, word(scales + c / 2u) >> (8u * (c & 1u)), word(scales + k / 64u + c / 8u));
+}
+
+// Scale and minimum of a half.
+fn scaling(chunk: Chunk, half: u32) -> vec2<f32> {
+    let packed = vec2<u32>(chunk.scales >> (16u * half)) >> vec2<u32>(0u, 4u);
+    return unpack2x16float(chunk.d) * vec2<f32>(packed & vec2<u32>(15u));
+}
+
+fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
+    return (chunk.q >> vec4<u32>(2u * half)) & vec4<u32>(0x03030303u);
 }
 
 fn scaled16(chunk: Chunk, half: u32) -> Scaled {
-    let scaling = select(chunk.scaling.xy, chunk.scaling.zw, half == 1u);
-    return Scaled(bytes16((chunk.q >> vec4<u32>(2u * half)) & vec4<u32>(0x03030303u)), scaling.x, -scaling.y);
+    let s = scaling(chunk, half);
+    return Scaled(bytes16(quants(chunk, half)), s.x, -s.y);
 }
 
 fn ints16(chunk: Chunk, half: u32) -> Ints {
-    let scaling = select(chunk.scaling.xy, chunk.scaling.zw, half == 1u);
-    return Ints((chunk.q >> vec4<u32>(2u * half)) & vec4<u32>(0x03030303u), scaling.x, -scaling.y);
+    let s = scaling(chunk, half);
+    return Ints(quants(chunk, half), s.x, -s.y);
 }

@@ -30,8 +30,8 @@ fn chunk(row: u32, k: u32, c: u32) -> Chunk {
 
 fn quants(chunk: Chunk, half: u32) -> vec4<u32> {
     let low = (chunk.low >> vec4<u32>(4u * half)) & vec4<u32>(0x0f0f0f0fu);
-    let high = (chunk.high >> vec4<u32>(4u * half)) & vec4<u32>(0x03030303u);
-    return low | (high << vec4<u32>(4u));
+    // The second half's bits are where they belong already.
+    return low | ((chunk.high << vec4<u32>(4u - 4u * half)) & vec4<u32>(0x30303030u));
 }
 
 fn scaled16(chunk: Chunk, half: u32) -> Scaled {

@@ -67,9 +67,14 @@ pub(super) type SeqRows = (u32, u32);
 /// The largest mat-mat tiles for the formats of these weights.
 pub(super) fn largest_tile(tuning: &KernelTuning, weights: &Weights) -> Tile {
     let tiles = weights.matrices.iter().map(|matrix| tuning.tile(matrix.format));
-    let larger =
-        |a: Tile, b: Tile| Tile { w: a.w.max(b.w), x: a.x.max(b.x), few: a.few.max(b.few), cols: a.cols.max(b.cols) };
-    tiles.reduce(larger).unwrap_or(Tile { w: 1, x: 1, few: 1, cols: 1 })
+    let larger = |a: Tile, b: Tile| Tile {
+        w: a.w.max(b.w),
+        x: a.x.max(b.x),
+        few: a.few.max(b.few),
+        most_few: a.most_few.max(b.most_few),
+        cols: a.cols.max(b.cols),
+    };
+    tiles.reduce(larger).unwrap_or(Tile { w: 1, x: 1, few: 1, most_few: 1, cols: 1 })
 }
 
 impl GpuExecutor {

@@ -47,7 +47,8 @@ pub(super) const FAMILIES: &[Family] = &[
 ];
 
 /// The mat-mat variants beside the usual one: prompts of two tiles of rows, every epilogue.
-pub(super) const MATMUL: Family = Family { name: "matmul", uses: multiplies, program: matmuls, format: None, rows: 70 };
+pub(super) const MATMUL: Family =
+    Family { name: "matmul", uses: multiplies, program: matmuls, format: None, rows: 134 };
 
 /// The variants of mat-vec beside the usual one: its two kernels, a norm before them, every epilogue.
 pub(super) const MATVEC: Family = Family { name: "matvec", uses: multiplies, program: matvecs, format: None, rows: 23 };

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use super::family::{FAMILIES, Family};
 use super::{run, *};
-use crate::gpu::{Choice, Fragment, Kind, Matrices};
+use crate::gpu::{Choice, Fragment, Kind, Matrices, MatrixTile};
 use crate::model::{Builder, Out};
 use crate::ops::{CpuWeights, Index, KvStorage};
-use crate::quant::BlockFormat::{Q4_K, Q6_K, Q8_0};
+use crate::quant::BlockFormat::{Q2_K, Q4_K, Q5_K, Q6_K, Q8_0};
 
 /// A software adapter, and no other.
 fn device(name: &str) -> Device {
@@ -36,7 +36,10 @@ fn with_stand_in(device: &Device) -> Device {
     let matrices = Matrices {
         side: 16,
         threads: 128,
-        of_subgroup: [2, 2],
+        tiles: [
+            MatrixTile { threads: 128, parts: 4, of_part: [2, 2] },
+            MatrixTile { threads: 128, parts: 8, of_part: [2, 2] },
+        ],
         types: Fragment { name: "side 16", source: "const SIDE: u32 = 16u;\nconst SUBGROUPS: u32 = 4u;" },
         fragment: Fragment {
             name: "stand-in",
@@ -243,12 +246,25 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("encoder", "y /= f32(rows);", ""),
     ("row_wise", "out[at + i] = max(x[at + i] - threshold, 0.0)", "out[at + i] = max(x[at + i], threshold)"),
     ("row_wise", "sqrt(sums.y / max(sums.x, params.by))", "sums.y / max(sums.x, params.by)"),
+    // Scales of blocks.
+    ("matvec", "(four & 0x0f0fu)", "(four & 0x0e0fu)"),
+    ("matvec", "(head.z >> t) << 16u", "(head.y >> t) << 16u"),
+    ("matvec", "(six >> 2u) & 0x30303030u", "(six >> 1u) & 0x30303030u"),
+    ("Q5_K", "(four << 12u) & 0x0f0f0000u", "(four << 8u) & 0x0f0f0000u"),
+    ("Q6_K", "vec4<u32>(4u - 4u * half)", "vec4<u32>(4u)"),
+    ("Q6_K", "c / 4u * 2u;", "c / 8u * 2u;"),
+    ("Q2_K", "chunk.scales >> (16u * half)", "chunk.scales >> (8u * half)"),
     // Reductions and loops.
     ("learned", "subgroupAdd(v)", "v"),
     ("rotary", "subgroupAdd(partial)", "partial"),
     ("rotary", "sh_partials[t] = vec4<f32>(0.0);", "sh_partials[t] = vec4<f32>(1.0);"),
     ("learned", "denominator *= rescale;", ""),
-    ("learned", "d1 += key_dots(key_vec4(a1, i)", "d1 += key_dots(key_vec4(a0, i)"),
+    ("learned", "d1[h] += dot(k1, v);", "d1[h] += dot(k0, v);"),
+    ("learned", "quadSwapX(select(parts[3], parts[2], odd))", "select(parts[3], parts[2], odd)"),
+    ("learned", "quadSwapY(select(high, low, upper))", "quadSwapX(select(high, low, upper))"),
+    ("learned", "slot + lid % THREADS_PER_KEY * slots", "lid"),
+    ("rotary", "let own = e % V_VEC4S;", "let own = lid;"),
+    ("rotary", "all.sum += sh_sum[i];", ""),
     ("learned", "sh_rescale[quad] = rescale;", "sh_rescale[quad] = vec4<f32>(1.0);"),
     ("learned", "sum_b[2] += b.z * value", "sum_b[2] += b.y * value"),
     ("learned", "let y = exp(b.state.x - running_max);", "let y = 1.0;"),
@@ -309,8 +325,10 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("f16", "sh_x[slot(tm + m * THREADS_M, i)]", "sh_x[slot(tm, i)]"),
     // Matmul and attention by cooperative matrices.
     ("cooperative", "put(i, 16u * half + 4u, numbers[1])", "put(i, 4u, numbers[1])"),
-    ("cooperative", "(TILE_N + quarter / 2u * (TILE_M / 2u))", "TILE_N"),
-    ("cooperative", "quarter / 2u * HALF_GAP + quarter % 2u * 8u", "quarter * 8u"),
+    ("cooperative", "(TILE_N + part / 2u * DOWN * SIDE)", "TILE_N"),
+    ("cooperative", "(pair * DOWN + down) * SIDE", "down * SIDE"),
+    ("cooperative", "if part / 2u == pair {", "if part / 2u != pair {"),
+    ("cooperative", "eight / 2u * HALF_GAP + eight % 2u * 8u", "eight * 8u"),
     ("cooperative", "if i == j {", "if i < j {"),
     ("cooperative", "load_left(at_x + m * SIDE * STRIDE + s, STRIDE)", "load_left(at_x + s, STRIDE)"),
     ("cooperative", "load_right_t(at_w + n * SIDE * STRIDE + s, STRIDE)", "load_right_t(at_w + s, STRIDE)"),
@@ -320,7 +338,10 @@ const MUTATIONS: &[(&str, &str, &str)] = &[
     ("attention", "if from_vec4 > 0u {", "if from_vec4 > 8u {"),
     ("attention", "n / EACH * 8u + i % 8u", "i % 8u"),
     ("attention", "min(head + row / SIDE, last_head), i % q_vec4s", "head, i % q_vec4s"),
-    ("attention", "sh_rescale[row] = exp(sh_max[row] - new_max);", "sh_rescale[row] = 1.0;"),
+    ("attention", "sh_rescale[row] = rescale;", "sh_rescale[row] = 1.0;"),
+    ("attention", "return two + quadSwapY(two);", "return two;"),
+    ("attention", "state[n].y * rescale + sum_of_four", "sum_of_four"),
+    ("attention", "block + (lid + n * THREADS) / 8u, begin", "block + lid / 8u, begin"),
     ("attention", "seq_row0(middle) / size + middle <= tile", "seq_row0(middle) / size <= tile"),
     // Samples.
     ("samples", "h *= 0x7feb352du", "h *= 0x7feb352fu"),
@@ -413,6 +434,9 @@ fn gpu_wrong_kernels_are_caught() {
             "samples" => pollster::block_on(run::samples(&wrong)),
             "matmul" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
             "matvec" => pollster::block_on(run::matvec(&wrong, Q4_K)),
+            "Q2_K" => pollster::block_on(run::matvec(&wrong, Q2_K)),
+            "Q5_K" => pollster::block_on(run::matvec(&wrong, Q5_K)),
+            "Q6_K" => pollster::block_on(run::matvec(&wrong, Q6_K)),
             "f16" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::F16), Q4_K),
             "cooperative" => runs_matmul(&with_stand_in(&wrong), Q4_K),
             "attention" => pollster::block_on(run::attention(&with_stand_in(&wrong), KvStorage::F16)),

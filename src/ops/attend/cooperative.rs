@@ -10,6 +10,9 @@ use crate::ops::lower::{Lower, Lowered};
 
 /// Positions of a block, and columns of keys and values that are in workgroup memory at once.
 const TILE: u32 = 32;
+/// Elements between rows in workgroup memory, of f16s and of floats: 16 bytes, to which Vulkan aligns rows of matrices.
+const PADDING: [u32; 2] = [8, 4];
+const _: () = assert!(((TILE + PADDING[0]) * 2).is_multiple_of(16) && ((TILE + PADDING[1]) * 4).is_multiple_of(16));
 /// Vec4s of the result that a thread keeps, at most.
 const MOST: u32 = 16;
 
@@ -31,9 +34,9 @@ impl Attend {
         }
         let fits = |heads: &u32| {
             let rows = heads * matrices.side;
-            let queries = rows * (self.k_dim.next_multiple_of(TILE) + 8);
-            let f16s = queries + (rows + TILE) * (TILE + 8); // and weights, and a block
-            let floats = rows * (TILE + 4) + 3 * rows + 1;
+            let queries = rows * (self.k_dim.next_multiple_of(TILE) + PADDING[0]);
+            let f16s = queries + (rows + TILE) * (TILE + PADDING[0]); // and weights, and a block
+            let floats = rows * (TILE + PADDING[1]) + rows + 1;
             let [_, kept] = kept(matrices, *heads, value_vec4s);
             2 * f16s + 4 * floats <= l.plan.device().caps().workgroup_memory && kept <= MOST
         };
@@ -49,10 +52,12 @@ impl Attend {
     ) -> Lowered {
         let mut kernel = l.kernel(kernels::ATTEND_COOPERATIVE);
         matrices.lower(&mut kernel);
+        kernel.set("THREADS", matrices.threads);
         kernel.set("GROUP_HEADS", heads);
         let [each, kept] = kept(matrices, heads, &value_vec4s);
         kernel.set("EACH", each);
         kernel.set("KEPT", kept);
+        kernel.set("TURNS", (4 * heads * matrices.side).div_ceil(matrices.threads));
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel, &value_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;

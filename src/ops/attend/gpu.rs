@@ -104,10 +104,11 @@ impl Attend {
         let mut kernel = l.kernel(kernels::ATTEND);
         kernel.set("WG", threads);
         kernel.set("GROUP_HEADS", heads);
+        kernel.set("KEPT", (heads * value_vec4s.len() as u32).div_ceil(threads));
         let groups = self.kv_heads * (self.heads / self.kv_heads).div_ceil(heads);
         let mut args = self.bind(l, &mut kernel, &value_vec4s);
         self.bind_kv(l, &mut kernel, &mut args)?;
-        l.max(&mut kernel);
+        l.exchange(&mut kernel);
         l.plan.dispatch(&kernel, &self.params(l), &args, [Dim::Fixed(groups), Dim::Items, Dim::Fixed(1)])?;
 
         let mut merge = l.kernel(kernels::ATTEND_REDUCE);

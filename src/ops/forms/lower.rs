@@ -269,12 +269,12 @@ impl<'a> Lower<'a> {
         kernel.set("PARTIALS", parts * sums);
     }
 
-    /// Fills the slot `max`: how a workgroup finds its maxima.
-    pub(crate) fn max(&self, kernel: &mut Kernel) {
+    /// Fills the slot `exchange`: how threads of a workgroup learn sums and maxima from one another.
+    pub(crate) fn exchange(&self, kernel: &mut Kernel) {
         if self.tuning.subgroups {
             kernel.set("SUBGROUP_MIN", self.tuning.subgroup_min);
         }
-        kernel.fill("max", if self.tuning.subgroups { lib::MAX_SUBGROUP } else { lib::MAX });
+        kernel.fill("exchange", if self.tuning.subgroups { lib::EXCHANGE_SUBGROUP } else { lib::EXCHANGE });
     }
 
     /// Sets the overrides of a cache's layout, and fills the slot `cache` with it where a kernel has that.

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::gpu::compose::lib;
 use crate::gpu::params::params;
-use crate::gpu::{Arg, Dim, Kernel, Matmul};
+use crate::gpu::{Arg, Dim, Kernel, Matmul, MatrixTile};
 use crate::ops::kernels;
 use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
 use crate::ops::{Phase, ValueId, VectorId};
@@ -12,8 +12,8 @@ use crate::quant::BlockFormat;
 /// Rows of x in a tile for steps of few rows: a tile that is not full costs as much as one that is.
 const SMALL_TILE: u32 = 16;
 
-/// Steps of at most so many rows have small tiles.
-pub(in crate::ops) const FEW: u32 = 2 * SMALL_TILE;
+/// Steps of at most so many rows have small tiles, but those of cooperative matrices.
+const FEW: u32 = 2 * SMALL_TILE;
 
 /// Results of a thread in each direction of a tile; in a small one, fewer over rows of x.
 const OF_THREAD: u32 = 8;
@@ -27,6 +27,8 @@ pub(crate) struct Tile {
     pub(crate) x: u32,
     /// Rows of x, for steps of few rows.
     pub(crate) few: u32,
+    /// The most rows of a step of few.
+    pub(crate) most_few: u32,
     /// Rows of x that a workgroup of the mat-vec kernels takes, if there are several.
     pub(crate) cols: u32,
 }
@@ -34,7 +36,7 @@ pub(crate) struct Tile {
 impl Tile {
     /// Rows of x in the tiles of a step of so many rows.
     pub(crate) fn rows(self, rows: u32) -> u32 {
-        if rows <= FEW { self.few } else { self.x }
+        if rows <= self.most_few { self.few } else { self.x }
     }
 
     /// The rows of x that kernels compute for so many: empty rows of a tile cost as much as the others.
@@ -54,10 +56,10 @@ impl KernelTuning {
         match (products.matmul, self.matrices) {
             // Empty rows cost little beside unpacking W.
             (Matmul::Cooperative, Some(matrices)) => {
-                let [w, x] = matrices.of_subgroup.map(|n| 2 * n * matrices.side);
-                Tile { w, x, few: x, cols: products.cols }
+                let [[_, few], [w, x]] = matrices.tiles.map(|tile| tile.rows(matrices.side));
+                Tile { w, x, few, most_few: few, cols: products.cols }
             }
-            _ => Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE, cols: products.cols },
+            _ => Tile { w: products.tile_w, x: products.tile_x, few: SMALL_TILE, most_few: FEW, cols: products.cols },
         }
     }
 }
@@ -97,8 +99,16 @@ impl<'a> Lower<'a> {
         tile: Tile,
         small_x: u32,
     ) -> (Kernel, Option<Kernel>) {
-        if form == Matmul::Cooperative {
-            return (kernel, None);
+        if let (Matmul::Cooperative, Some(matrices)) = (form, self.tuning.matrices) {
+            let of = |tile: MatrixTile| {
+                let mut kernel = kernel.clone();
+                let [across, down] = tile.of_part;
+                let numbers = [("THREADS", tile.threads), ("PARTS", tile.parts), ("ACROSS", across), ("DOWN", down)];
+                numbers.into_iter().for_each(|(name, n)| kernel.set(name, n));
+                kernel
+            };
+            let [few, many] = matrices.tiles;
+            return (of(many), (few != many).then(|| of(few)));
         }
         let memory = self.plan.device().caps().workgroup_memory;
         let mut small = kernel.clone();
@@ -118,9 +128,6 @@ impl<'a> Lower<'a> {
             (Matmul::Cooperative, Some(matrices)) => {
                 let mut kernel = self.kernel(kernels::MATMUL_COOPERATIVE);
                 matrices.lower(&mut kernel);
-                let [across, down] = matrices.of_subgroup;
-                kernel.set("ACROSS", across);
-                kernel.set("DOWN", down);
                 kernel
             }
             (Matmul::Dot, _) => self.kernel(kernels::MATMUL_DOT),

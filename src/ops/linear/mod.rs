@@ -12,7 +12,7 @@ use crate::ops::cost::row_bytes;
 use crate::ops::cpu::CpuRun;
 use crate::ops::kernels;
 use crate::ops::lower::{self, KernelTuning, Lower, Lowered};
-use crate::ops::matmul::{FEW, Tile, int8_row_bytes};
+use crate::ops::matmul::{Tile, int8_row_bytes};
 use crate::ops::operation::{Access, CpuForm, GpuForm, GpuNeeds, Operation, OracleForm, PageHeads, operands};
 use crate::ops::oracle::{OracleRun, Rows64};
 use crate::ops::product::{X, product, product_scratch, q8_scratch};
@@ -499,9 +499,11 @@ impl Linear {
         let tile = l.tuning.tile(segment.format);
         let grid = |rows_of_x: u32| [Dim::Fixed(rows.div_ceil(tile.w)), x.rows(rows_of_x), Dim::Fixed(1)];
         match l.matmul_kernels(kernel, form, tile, l.matmul(segment.format).small_x) {
-            (_, Some(small)) if l.layout.rows <= FEW => l.plan.dispatch(&small, &params, &args, grid(tile.few)),
+            (_, Some(small)) if l.layout.rows <= tile.most_few => {
+                l.plan.dispatch(&small, &params, &args, grid(tile.few))
+            }
             (kernel, small) => {
-                let form = |kernel| Small { kernel, rows: x.rows(1), most: FEW, grid: grid(tile.few) };
+                let form = |kernel| Small { kernel, rows: x.rows(1), most: tile.most_few, grid: grid(tile.few) };
                 l.plan.dispatch_forms(&kernel, &params, &args, grid(tile.x), small.as_ref().map(form))
             }
         }

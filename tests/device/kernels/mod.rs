@@ -16,7 +16,7 @@ use wgslm::exec::{
     Sampled, SeqStep, Step, Token,
 };
 use wgslm::gpu::{
-    Arg, Buffer, Choice, Device, Dim, Fragment, Kernel, Kind, Matrices, Pipelines, PlanBuilder, StepCounts,
+    Arg, Buffer, Choice, Device, Dim, Fragment, Kernel, Kind, Matrices, MatrixTile, Pipelines, PlanBuilder, StepCounts,
 };
 use wgslm::model::Program;
 use wgslm::ops::{
@@ -189,13 +189,13 @@ fn gpu_matmul_by_other_tiles() {
 /// This tests tiles, edges, epilogues, and how subgroups take turns.
 fn with_stand_ins() -> [(Form, Device, &'static str); 4] {
     macro_rules! stand_in {
-        ($side:literal, $subgroups:literal, $threads:literal, $of_subgroup:expr) => {{
+        ($side:literal, $subgroups:literal, $threads:literal, $tiles:expr) => {{
             let source = concat!("const SIDE: u32 = ", $side, "u;\nconst SUBGROUPS: u32 = ", $subgroups, "u;");
             let stand_in = include_str!("cooperative_stand_in.wgsl");
             Matrices {
                 side: $side,
                 threads: $threads,
-                of_subgroup: $of_subgroup,
+                tiles: $tiles.map(|(parts, of_part)| MatrixTile { threads: $threads, parts, of_part }),
                 types: Fragment { name: concat!("side ", $side, ", ", $subgroups, " subgroups"), source },
                 fragment: Fragment { name: "stand-in", source: stand_in },
             }
@@ -203,10 +203,10 @@ fn with_stand_ins() -> [(Form, Device, &'static str); 4] {
     }
     // On lavapipe a shader's loops end after 65,535 iterations in all, so one thread must not have many there.
     let forms = [
-        (SWIFTSHADER, stand_in!(8, 16, 128, [4, 4])),
-        (SWIFTSHADER, stand_in!(16, 4, 256, [4, 2])),
-        (LAVAPIPE, stand_in!(16, 4, 256, [2, 1])),
-        (LAVAPIPE, stand_in!(8, 2, 128, [2, 2])),
+        (SWIFTSHADER, stand_in!(8, 16, 128, [(4, [4, 4]), (8, [4, 4])])),
+        (SWIFTSHADER, stand_in!(16, 4, 256, [(4, [4, 1]), (4, [4, 2])])),
+        (LAVAPIPE, stand_in!(16, 4, 256, [(4, [2, 1]), (8, [2, 1])])),
+        (LAVAPIPE, stand_in!(8, 2, 128, [(4, [2, 2]), (8, [2, 2])])),
     ];
     forms.map(|(form, matrices)| (form, device(form).with_matrices(matrices), matrices.types.name))
 }
@@ -228,6 +228,10 @@ fn gpu_cooperative_matrices_of_the_adapter() {
     let matrices = device.caps().cooperative.expect("lavapipe of Mesa 26 has cooperative matrices");
     let device = device.with_matrices(matrices);
     (0..7).for_each(|turn| check_on(&device, "cooperative matrices", &cases::cooperative(turn, u32::MAX)));
+    // By larger tiles, as other adapters have them for many rows.
+    let large = MatrixTile { threads: 256, parts: 8, of_part: [4, 2] };
+    let device = device.with_matrices(Matrices { tiles: [matrices.tiles[0], large], ..matrices });
+    check_on(&device, "cooperative matrices, large tiles", &cases::cooperative(0, u32::MAX));
     for case in cases::cooperative_attention() {
         let (distance, modules) = pollster::block_on(case.distance(&device));
         assert!(modules.iter().any(|m| m.starts_with("attend_cooperative")), "{}: {modules:?}", case.name);

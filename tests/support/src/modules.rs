@@ -15,7 +15,7 @@ pub fn choices(slot: &str) -> Vec<Fragment> {
         "held" => vec![lib::TILE_F32, lib::TILE_F16],
         "reduce" => vec![lib::REDUCE, lib::REDUCE_SUBGROUP],
         "sums" => vec![lib::SUMS, lib::SUMS_SUBGROUP],
-        "max" => vec![lib::MAX, lib::MAX_SUBGROUP],
+        "exchange" => vec![lib::EXCHANGE, lib::EXCHANGE_SUBGROUP],
         "kv" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8, lib::KV_ROWS],
         "kv_cache" => vec![lib::KV_F32, lib::KV_F16, lib::KV_Q8],
         "kv_store" => vec![lib::KV_STORE_F32, lib::KV_STORE_F16],
