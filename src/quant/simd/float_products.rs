@@ -340,7 +340,9 @@ mod tests {
     #[test]
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn the_fastest_form_is_made_of_vector_instructions() {
-        let (k, n) = (1024, 64);
+        // Both copies of the matrix fit into the first cache: otherwise the faster form would wait for memory, which others
+        // use, too.
+        let (k, n) = (512, 4);
         let rows_of_x = rows(12, k, 1);
         // A step of decode, and rows of a prompt.
         for (format, count) in FORMATS.into_iter().flat_map(|format| [(format, 1), (format, 12)]) {
@@ -358,17 +360,23 @@ mod tests {
             };
             let vector = |out: &mut [f32]| format.info().floats.unwrap()(Simd::best(), &w, &x, out);
             let mut out = vec![0.0; n * x.len()];
+            let mut time = |form: &dyn Fn(&mut [f32])| {
+                let started = Instant::now();
+                for _ in 0..16 {
+                    form(std::hint::black_box(&mut out));
+                }
+                started.elapsed()
+            };
             // The best of several in turns: others may use the CPU, too.
             let mut best = [Duration::MAX; 2];
-            for _ in 0..20 {
-                let started = Instant::now();
-                plain(std::hint::black_box(&mut out));
-                best[0] = best[0].min(started.elapsed());
-                let started = Instant::now();
-                vector(std::hint::black_box(&mut out));
-                best[1] = best[1].min(started.elapsed());
+            for _ in 0..40 {
+                best = [best[0].min(time(&plain)), best[1].min(time(&vector))];
             }
-            assert!(best[0] > 4 * best[1], "{}, {count} rows of x: {best:?}", format.name());
+            // Most of the time of a build with checks goes into those of pointers and of overflow: with AVX2 it was 2.2 times as
+            // fast (Zen 3). Instructions that are calls, not vector instructions, would be slower than plain code in any build.
+            let least = if cfg!(debug_assertions) { 1.25 } else { 4.0 };
+            let times = best[0].as_secs_f64() / best[1].as_secs_f64();
+            assert!(times > least, "{}, {count} rows of x: {times:.2} times as fast, {best:?}", format.name());
         }
     }
 }
