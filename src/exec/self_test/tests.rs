@@ -417,6 +417,23 @@ fn gpu_wrong_attention_by_matrices_is_left_unused() {
     assert!(reported.starts_with("used without cooperative attention: llvmpipe"), "{reported}");
 }
 
+/// What the tests of a family say of a device, by the name that a mutation has for it.
+fn tested(wrong: &Device, name: &str) -> Result<Vec<String>> {
+    match name {
+        "samples" => pollster::block_on(run::samples(wrong)),
+        "matmul" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
+        "matvec" => pollster::block_on(run::matvec(wrong, Q4_K)),
+        "Q2_K" => pollster::block_on(run::matvec(wrong, Q2_K)),
+        "Q5_K" => pollster::block_on(run::matvec(wrong, Q5_K)),
+        "Q6_K" => pollster::block_on(run::matvec(wrong, Q6_K)),
+        "f16" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::F16), Q4_K),
+        "cooperative" => runs_matmul(&with_stand_in(wrong), Q4_K),
+        "attention" => pollster::block_on(run::attention(&with_stand_in(wrong), KvStorage::F16)),
+        "rotary, q8" => runs(wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
+        name => runs(wrong, family(name), Numerics::Fast, KvStorage::F16),
+    }
+}
+
 /// At least 95 of a hundred wrong kernels are caught, and none of the list has lost its text.
 #[test]
 fn gpu_wrong_kernels_are_caught() {
@@ -426,30 +443,27 @@ fn gpu_wrong_kernels_are_caught() {
     let gone = |(_, from, _): &&(&str, &str, &str)| !texts.iter().any(|text| text.contains(from));
     let gone: Vec<_> = MUTATIONS.iter().filter(gone).collect();
     assert!(gone.is_empty(), "in no kernel any more: {gone:?}");
-    let device = device("llvmpipe");
-    let mut escaped = Vec::new();
-    for (name, from, to) in MUTATIONS {
-        let wrong = device.mutated(from, to);
-        let self_test_result = match *name {
-            "samples" => pollster::block_on(run::samples(&wrong)),
-            "matmul" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::Dot), Q4_K),
-            "matvec" => pollster::block_on(run::matvec(&wrong, Q4_K)),
-            "Q2_K" => pollster::block_on(run::matvec(&wrong, Q2_K)),
-            "Q5_K" => pollster::block_on(run::matvec(&wrong, Q5_K)),
-            "Q6_K" => pollster::block_on(run::matvec(&wrong, Q6_K)),
-            "f16" => runs_matmul(&wrong.with_matmul(|_, _| Matmul::F16), Q4_K),
-            "cooperative" => runs_matmul(&with_stand_in(&wrong), Q4_K),
-            "attention" => pollster::block_on(run::attention(&with_stand_in(&wrong), KvStorage::F16)),
-            "rotary, q8" => runs(&wrong, family("rotary"), Numerics::Fast, KvStorage::Q8),
-            name => runs(&wrong, family(name), Numerics::Fast, KvStorage::F16),
-        };
-        match self_test_result {
-            Err(Error::Miscomputed { kernel, problem, .. }) => println!("{from} -> {to}\n    {kernel}: {problem}"),
-            Err(error @ Error::LostStep { .. }) => println!("{from} -> {to}\n    {error}"),
-            Err(error) => panic!("{from} -> {to}: {error}"),
-            Ok(_) => escaped.push(from),
+    // Most of the time kernels are compiled, in a thread of each device's.
+    let mut devices = vec![device("llvmpipe")];
+    devices.extend(pollster::block_on(others(&devices[0], MUTATIONS.len())));
+    let (next, escaped) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for device in &devices {
+            scope.spawn(|| {
+                while let Some((family, from, to)) = MUTATIONS.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    match tested(&device.mutated(from, to), family) {
+                        Err(Error::Miscomputed { kernel, problem, .. }) => {
+                            println!("{from} -> {to}\n    {kernel}: {problem}");
+                        }
+                        Err(error @ Error::LostStep { .. }) => println!("{from} -> {to}\n    {error}"),
+                        Err(error) => panic!("{from} -> {to}: {error}"),
+                        Ok(_) => escaped.lock().unwrap().push(from),
+                    }
+                }
+            });
         }
-    }
+    });
+    let escaped = escaped.into_inner().unwrap();
     println!("{} of {} escaped: {escaped:?}", escaped.len(), MUTATIONS.len());
     assert!(escaped.len() * 20 <= MUTATIONS.len(), "{escaped:?}");
 }

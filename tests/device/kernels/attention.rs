@@ -92,12 +92,7 @@ fn gpu_seeded_pages_are_the_cpus() {
 
 #[test]
 fn gpu_attend() {
-    // Subgroups of 8 (lavapipe) and of 4 (SwiftShader), and none; each case meets each adapter.
-    let cases = cases::attend();
-    let (even, odd): (Vec<_>, Vec<_>) = cases.iter().enumerate().partition(|(i, _)| i % 2 == 0);
-    for (form, cases) in FORMS.into_iter().zip([&even, &odd, &odd, &even]) {
-        check(form, cases.iter().map(|c| c.1));
-    }
+    check_all_forms(&cases::attend());
 }
 
 /// A value that is infinite or NaN reaches the tokens that attend to it, and no others of its tile.
@@ -131,7 +126,7 @@ fn gpu_attention_keeps_broken_values_to_the_rows_that_see_them() {
 #[test]
 fn gpu_attend_to_any_cache() {
     let cases = cases::attend_caches();
-    [LAVAPIPE, FORMS[3]].into_iter().for_each(|form| check(form, &cases));
+    check_adapters(&cases);
     // V1 and trees with subgroups of four.
     check(SWIFTSHADER, cases.iter().step_by(5)); // storage, layout and kernel come in threes and twos
 }
