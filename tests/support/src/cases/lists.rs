@@ -240,8 +240,7 @@ pub fn int8_models() -> Vec<Case> {
     let mut cases = Vec::new();
     let formats: Vec<_> = BlockFormat::ALL.iter().copied().filter(|format| format.has_ints()).collect();
     for formats in formats.chunks(3) {
-        let dim = formats.iter().map(|format| format.info().weights as u32).max().unwrap().max(64);
-        let program = llama(Shape { layers: 1, dim, hidden: dim, ..Shape::SMALL });
+        let program = layer_of(formats);
         for stored in [KvStorage::F16, KvStorage::F32] {
             let mut case = model("a layer in int8 of", &program, formats, Numerics::Fast, false, 9);
             (case.tuning, case.bound) = (FEW_IN_INT8, INT8_MODEL);
@@ -626,15 +625,19 @@ pub fn models() -> Vec<Case> {
     cases
 }
 
-/// A layer of each format: every decoder in every kernel that reads weights.
+/// A layer of every three formats: q, k and v have one each, a dispatch each.
 pub fn model_formats() -> Vec<Case> {
     let mut cases = Vec::new();
-    for &format in BlockFormat::ALL {
-        let dim = (format.info().weights as u32).max(64);
-        let program = llama(Shape { layers: 1, dim, hidden: dim, ..Shape::SMALL });
-        cases.extend([Numerics::Exact, Numerics::Fast].map(|n| model("a layer of", &program, &[format], n, false, 9)));
+    for formats in BlockFormat::ALL.chunks(3) {
+        let program = layer_of(formats);
+        cases.extend([Numerics::Exact, Numerics::Fast].map(|n| model("a layer of", &program, formats, n, false, 9)));
     }
     cases
+}
+
+fn layer_of(formats: &[BlockFormat]) -> Program {
+    let dim = formats.iter().map(|format| format.info().weights as u32).max().unwrap().max(64);
+    llama(Shape { layers: 1, dim, hidden: dim, ..Shape::SMALL })
 }
 
 pub fn samples() -> Vec<Case> {
@@ -725,8 +728,10 @@ pub fn softmaxes() -> Vec<Case> {
 /// and number of rows somewhere.
 pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
+    let (embeds, products): (Vec<_>, Vec<_>) = formats().into_iter().partition(|case| case.name.starts_with("embed"));
     let ops = each(linear(), 5)
-        .chain(each(formats(), 5))
+        .chain(each(embeds, 4))
+        .chain(each(products, 5))
         .chain(each(dots(), 6))
         .chain(each(norm(), 1))
         .chain(each(pointwise(), 5));
@@ -738,7 +743,7 @@ pub fn for_browsers() -> Vec<Case> {
     let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
     let singles = singles.chain(angles()).chain(each(single_matmuls(), 3));
     let models = models().into_iter().filter(|case| !case.unfused);
-    let samples = samples().into_iter().chain(all_samples().into_iter().take(4)).chain(shares());
+    let samples = samples().into_iter().chain(all_samples().into_iter().take(4)).chain(each(shares(), 2));
     let int8 = each(int8_vectors(), 4).chain(int8_models());
     ops.chain(singles).chain(models).chain(model_formats()).chain(int8).chain(samples).collect()
 }
