@@ -724,8 +724,8 @@ pub fn softmaxes() -> Vec<Case> {
     alone(singles::softmaxes())
 }
 
-/// What a browser runs, which takes a second or two for a case: every fused model, and ops in steps that meet each shape, phase
-/// and number of rows somewhere.
+/// What a browser runs, which takes a second or two for a case: every model, fused, Exact and Fast in turn, and ops in steps that
+/// meet each shape, phase and number of rows somewhere. In the order of their formats, so that neighbours share kernels.
 pub fn for_browsers() -> Vec<Case> {
     let each = |cases: Vec<Case>, step| cases.into_iter().step_by(step);
     let (embeds, products): (Vec<_>, Vec<_>) = formats().into_iter().partition(|case| case.name.starts_with("embed"));
@@ -742,8 +742,14 @@ pub fn for_browsers() -> Vec<Case> {
     let ops = ops.chain(each(expert_formats(), 1)).chain(each(recurrences(), 2)).chain(each(conv_formats(), 1));
     let singles = each(rotations(), 5).chain(each(writes(), 2)).chain(each(copies(), 1)).chain(each(softmaxes(), 2));
     let singles = singles.chain(angles()).chain(each(single_matmuls(), 3));
-    let models = models().into_iter().filter(|case| !case.unfused);
-    let samples = samples().into_iter().chain(all_samples().into_iter().take(4)).chain(each(shares(), 2));
+    let (normal, in_8_bits): (Vec<_>, Vec<_>) =
+        models().into_iter().filter(|case| !case.unfused).partition(|case| !case.name.starts_with("8-bit"));
+    let models = normal.chunks(2).enumerate().map(|(i, numerics)| numerics[i % 2].clone()).chain(in_8_bits);
+    let samples = samples().into_iter().chain(all_samples().into_iter().take(4)).chain(each(shares(), 3));
     let int8 = each(int8_vectors(), 4).chain(int8_models());
-    ops.chain(singles).chain(models).chain(model_formats()).chain(int8).chain(samples).collect()
+    let mut cases: Vec<_> =
+        ops.chain(singles).chain(models).chain(model_formats()).chain(int8).chain(samples).collect();
+    let place = |case: &Case| BlockFormat::ALL.iter().position(|format| case.formats.first() == Some(format));
+    cases.sort_by_key(place);
+    cases
 }
