@@ -120,17 +120,19 @@ fn half(cases: &[Case], which: u32) -> impl Iterator<Item = &Case> {
     cases.iter().enumerate().filter(move |(i, _)| i.count_ones() % 2 == which).map(|(_, case)| case)
 }
 
-/// Each case meets each adapter, and each reduction.
+/// Each case meets lavapipe, half of them with each reduction. Every second one also meets SwiftShader, which keeps nothing that it
+/// has compiled, in a form whose reduction is the other one.
 fn check_all_forms(cases: &[Case]) {
     for (form, which) in FORMS.into_iter().zip([0, 1, 1, 0]) {
-        check(form, half(cases, which));
+        let step = if form.adapter == SWIFTSHADER.adapter { 2 } else { 1 };
+        check(form, half(cases, which).step_by(step));
     }
 }
 
-/// Cases for which it is no matter how sums are reduced. SwiftShader compiles for seconds, and has others of them in the browser.
+/// Cases for which it is no matter how sums are reduced. SwiftShader has others of them in the browser.
 fn check_adapters(cases: &[Case]) {
     check(LAVAPIPE, cases);
-    check(FORMS[3], half(cases, 0));
+    check(FORMS[3], half(cases, 0).step_by(2));
 }
 
 #[test]
