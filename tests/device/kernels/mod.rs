@@ -376,8 +376,11 @@ fn gpu_programs_agree_with_the_oracle() {
     for (p, cases) in cases::models().chunks(3).enumerate() {
         let [exact, unfused, fast] = cases else { panic!("three of each program") };
         check(LAVAPIPE, [exact, if p % 2 == 0 { unfused } else { fast }]);
-        for (_, form) in FORMS.iter().enumerate().skip(1).filter(|(f, _)| (p + f) % 2 == 0) {
-            check(*form, [if form.subgroups { fast } else { exact }]);
+        for (f, form) in FORMS.iter().enumerate().skip(1).filter(|(f, _)| (p + f) % 2 == 0) {
+            // On SwiftShader every second program.
+            if form.adapter == LAVAPIPE.adapter || (p / 2 + f) % 2 == 0 {
+                check(*form, [if form.subgroups { fast } else { exact }]);
+            }
         }
     }
 }
