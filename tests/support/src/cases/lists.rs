@@ -625,10 +625,10 @@ pub fn models() -> Vec<Case> {
     cases
 }
 
-/// A layer of every three formats: q, k and v have one each, a dispatch each.
-pub fn model_formats() -> Vec<Case> {
+/// A layer of so many formats each. Of three, q, k and v have one each, a dispatch each.
+fn model_formats(together: usize) -> Vec<Case> {
     let mut cases = Vec::new();
-    for formats in BlockFormat::ALL.chunks(3) {
+    for formats in BlockFormat::ALL.chunks(together) {
         let program = layer_of(formats);
         cases.extend([Numerics::Exact, Numerics::Fast].map(|n| model("a layer of", &program, formats, n, false, 9)));
     }
@@ -748,8 +748,14 @@ pub fn for_browsers() -> Vec<Case> {
     let samples = samples().into_iter().chain(all_samples().into_iter().take(4)).chain(each(shares(), 3));
     let int8 = each(int8_vectors(), 4).chain(int8_models());
     let mut cases: Vec<_> =
-        ops.chain(singles).chain(models).chain(model_formats()).chain(int8).chain(samples).collect();
+        ops.chain(singles).chain(models).chain(model_formats(3)).chain(int8).chain(samples).collect();
     let place = |case: &Case| BlockFormat::ALL.iter().position(|format| case.formats.first() == Some(format));
     cases.sort_by_key(place);
     cases
+}
+
+/// Whole models for a browser's processor, which compiles nothing: every fused model, and a layer of each format.
+pub fn for_processors() -> Vec<Case> {
+    let models = models().into_iter().filter(|case| !case.unfused);
+    models.chain(model_formats(1)).chain(int8_models()).collect()
 }

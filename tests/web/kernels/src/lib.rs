@@ -67,7 +67,7 @@ impl Kernels {
     /// The cases that are whole models, on the processor: a list of `{name, distance, bound}`.
     pub async fn on_processor() -> String {
         let mut seen = Vec::new();
-        for case in cases::for_browsers() {
+        for case in cases::for_processors() {
             if let Some((distance, bound)) = case.on_processor().await {
                 seen.push(json!({ "name": case.name, "distance": distance, "bound": bound }));
             }
